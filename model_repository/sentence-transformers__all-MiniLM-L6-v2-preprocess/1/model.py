@@ -1,0 +1,1 @@
+from sie_triton.stages.triton import Preprocess as TritonPythonModel  # noqa: F401

@@ -1,0 +1,32 @@
+"""What inference asks of a model family."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """One sub-batch without padding.
+
+    input_ids: int32 [tokens], the items one after another.
+    lengths: int32 [items], each at least 1, summing to `tokens`.
+    prompt_tokens: int32 [items], leading tokens of each item that pooling leaves out.
+    """
+
+    input_ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+    prompt_tokens: npt.NDArray[np.int32]
+
+
+class Adapter(Protocol):
+    """A loaded model. `forward` is called by one thread at a time."""
+
+    vocab_size: int
+    weights_bytes: int
+
+    def forward(self, batch: PackedBatch) -> dict[str, npt.NDArray[np.float32]]:
+        """Outputs by name; `dense` is float32 [items, dim], not yet normalised."""
+        ...

@@ -1,0 +1,66 @@
+"""Texts → packed token ids, as sentence-transformers would tokenize them. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sie_triton.errors import LoadError
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """input_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
+
+    input_ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+
+
+class TextTokenizer:
+    """A tokenizer with its model's prompts; safe to call from several threads."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, files: SentenceTransformerFiles) -> None:
+        self._tokenizer = tokenizer
+        self._special_ids = {
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+        self.prompts = files.prompts
+        self.default_prompt = files.default_prompt
+        self.include_prompt = files.include_prompt
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> "TextTokenizer":
+        """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
+        files = SentenceTransformerFiles.read(directory)
+        path = files.transformer / "tokenizer.json"
+        if not path.is_file():
+            raise LoadError(f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form")
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(min(max_length, files.max_sequence_length))
+        if files.do_lower_case:
+            normalizers = [tokenizers.normalizers.Lowercase()]
+            if tokenizer.normalizer is not None:
+                normalizers.append(tokenizer.normalizer)
+            tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+        return cls(tokenizer, files)
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+        lengths = np.fromiter(map(len, ids), np.int32, len(ids))
+        flat = (token for item in ids for token in item)
+        return Tokens(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many leading tokens pooling must leave out (0 when the prompt is pooled too).
+
+        The prompt is counted alone, without a closing special token, as sentence-transformers does.
+        """
+        if self.include_prompt or not prompt:
+            return 0
+        ids = self._tokenizer.encode(prompt).ids
+        return len(ids) - (bool(ids) and ids[-1] in self._special_ids)

@@ -1,0 +1,33 @@
+"""Which items run together: costs and a budget in, sub-batches out. Pure; knows integers only."""
+
+from collections.abc import Hashable, Sequence
+
+
+def plan(costs: Sequence[int], budget: int, groups: Sequence[Hashable] | None = None) -> list[list[int]]:
+    """Cut items into sub-batches, each a list of positions in `costs`.
+
+    Items of different `groups` never share a sub-batch (they need another forward pass). Within
+    a group items are sorted by cost and cut so that a sub-batch costs at most `budget`; an item
+    that alone exceeds it runs alone.
+
+    >>> plan([5, 1, 9, 2], budget=8)
+    [[1, 3, 0], [2]]
+    >>> plan([1, 1, 1], budget=8, groups=["a", "b", "a"])
+    [[0, 2], [1]]
+    """
+    members: dict[Hashable, list[int]] = {}
+    for position in range(len(costs)):
+        members.setdefault(groups[position] if groups is not None else None, []).append(position)
+    return [batch for group in members.values() for batch in _cut(sorted(group, key=costs.__getitem__), costs, budget)]
+
+
+def _cut(order: list[int], costs: Sequence[int], budget: int) -> list[list[int]]:
+    batches: list[list[int]] = []
+    room = -1
+    for position in order:
+        if costs[position] > room:
+            batches.append([])
+            room = budget
+        batches[-1].append(position)
+        room -= costs[position]
+    return batches

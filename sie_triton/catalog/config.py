@@ -1,0 +1,173 @@
+"""The model file: which weights, what the model does, its profiles. Immutable once read."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
+
+from sie_triton.adapters import family_of
+from sie_triton.errors import CatalogError
+from sie_triton.spec import ModelSpec, Runtime
+
+DEFAULT_BATCH_COST = 16384
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+(/[\w.-]+)?$", max_length=200)]
+
+
+def triton_name(model: str) -> str:
+    """Triton's name of a model; Triton forbids the slash.
+
+    >>> triton_name("BAAI/bge-m3")
+    'BAAI__bge-m3'
+    """
+    return model.replace("/", "__")
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Inputs(Frozen):
+    text: bool = True
+    image: bool = False
+    audio: bool = False
+    video: bool = False
+    document: bool = False
+
+
+class Output(Frozen):
+    dim: PositiveInt
+
+
+class Encode(Frozen):
+    dense: Output | None = None
+    sparse: Output | None = None
+    multivector: Output | None = None
+
+
+class Score(Frozen):
+    pass
+
+
+class Extract(Frozen):
+    pass
+
+
+class Tasks(Frozen):
+    encode: Encode | None = None
+    score: Score | None = None
+    extract: Extract | None = None
+
+
+class LoadtimeOptions(Frozen):
+    trust_remote_code: bool = False
+
+
+class RuntimeOptions(Frozen):
+    pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"] | None = None
+    normalize: bool | None = None
+
+
+class AdapterOptions(Frozen):
+    loadtime: LoadtimeOptions = LoadtimeOptions()
+    runtime: RuntimeOptions = RuntimeOptions()
+
+
+class Profile(Frozen):
+    extends: str | None = None
+    max_batch_tokens: PositiveInt | None = None
+    compute_precision: Literal["float16", "bfloat16", "float32"] | None = None
+    adapter_path: str | None = None
+    adapter_options: AdapterOptions = AdapterOptions()
+
+    def over(self, parent: "Profile") -> "Profile":
+        """This profile with `parent` filling what it leaves open.
+
+        A non-empty `loadtime` or `runtime` replaces the parent's as a whole.
+        """
+        mine, theirs = self.adapter_options, parent.adapter_options
+        return Profile(
+            max_batch_tokens=self.max_batch_tokens or parent.max_batch_tokens,
+            compute_precision=self.compute_precision or parent.compute_precision,
+            adapter_path=self.adapter_path or parent.adapter_path,
+            adapter_options=AdapterOptions(
+                loadtime=mine.loadtime if mine.loadtime.model_fields_set else theirs.loadtime,
+                runtime=mine.runtime if mine.runtime.model_fields_set else theirs.runtime,
+            ),
+        )
+
+
+class ModelConfig(Frozen):
+    """One model file. `hf_id` or `weights_path` says where the weights are, never both."""
+
+    sie_id: ModelName
+    hf_id: str | None = None
+    weights_path: str | None = None
+    hf_revision: str | None = None
+    inputs: Inputs = Inputs()
+    tasks: Tasks
+    max_sequence_length: PositiveInt
+    batch_cost: Literal["tokens", "attention"] = "tokens"
+    profiles: dict[str, Profile] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        if (self.hf_id is None) == (self.weights_path is None):
+            raise ValueError("give exactly one of hf_id, weights_path")
+        if "default" not in self.profiles:
+            raise ValueError("profiles: a profile named default is required")
+        for name in self.profiles:
+            self.profile(name)
+        return self
+
+    @property
+    def weights(self) -> str:
+        if self.weights_path is not None:
+            return self.weights_path
+        return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
+
+    def profile(self, name: str) -> Profile:
+        """The profile with its chain of `extends` applied."""
+        chain: list[str] = []
+        while name not in chain:
+            if name not in self.profiles:
+                raise ValueError(f"profiles: no profile {name!r}; there are {', '.join(self.profiles)}")
+            chain.append(name)
+            parent = self.profiles[name].extends
+            if parent is None:
+                break
+            name = parent
+        else:
+            raise ValueError(f"profiles: {' extends '.join([*chain, name])} never ends")
+        resolved = self.profiles[chain[-1]]
+        for child in reversed(chain[:-1]):
+            resolved = self.profiles[child].over(resolved)
+        return resolved
+
+    def resolve(self, runtime: Runtime) -> ModelSpec:
+        """What the stages of this model need; CatalogError if this server cannot run it."""
+        profile = self.profile("default")
+        family = family_of(profile.adapter_path, self.sie_id)
+        encode = self.tasks.encode
+        wanted = {"score": self.tasks.score, "extract": self.tasks.extract}
+        unsupported = [task for task, value in wanted.items() if value is not None]
+        if encode is not None:
+            unsupported += [name for name in ("sparse", "multivector") if getattr(encode, name) is not None]
+        if unsupported or encode is None or encode.dense is None:
+            raise CatalogError(
+                f"{self.sie_id}: tasks {', '.join(unsupported) or 'none'} cannot be served; "
+                "this version serves encode.dense"
+            )
+        return ModelSpec(
+            model=self.sie_id,
+            weights=self.weights,
+            family=family,
+            output_types=("dense",),
+            dense_dim=encode.dense.dim,
+            max_sequence_length=self.max_sequence_length,
+            max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
+            batch_cost=self.batch_cost,
+            pooling=profile.adapter_options.runtime.pooling,
+            normalize=profile.adapter_options.runtime.normalize is not False,
+            profiles=("default",),
+            runtime=runtime,
+        )

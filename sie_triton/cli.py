@@ -1,0 +1,141 @@
+"""The command line: `sie-triton serve | render | models | bench`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from pydantic.fields import FieldInfo
+
+from sie_triton.errors import SIEError
+from sie_triton.settings import PREFIX, Settings, flag, read_settings, unknown_variables
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+RENDER_SETTINGS = (
+    "models_dir",
+    "device",
+    "default_compute_precision",
+    "max_batch_requests",
+    "max_batch_wait_ms",
+    "max_sub_batch_cost",
+    "preload_models",
+    "hf_fallback",
+)
+
+
+def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
+    """One command-line option per setting, so that flags and variables never drift apart."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = _option(name, Settings.model_fields[name])(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    default = field.get_default(call_default_factory=True)
+    shown = "" if default in (None, "") else f"; default {default}"
+    declaration, options = flag(name), {"help": f"{field.description} [{PREFIX}{name.upper()}{shown}]"}
+    choices = [value for member in get_args(field.annotation) for value in get_args(member)]
+    if field.annotation is bool:
+        return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, **options)
+    return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", **options)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="sie-triton")
+def cli() -> None:
+    """Serve embedding models with NVIDIA Triton: many models, one device.
+
+    \b
+    sie-triton serve                         the demo model, all-MiniLM-L6-v2
+    sie-triton serve BAAI/bge-small-en-v1.5  a model of the hub
+    sie-triton serve ./my-model              a sentence-transformers directory
+
+    Every setting is a flag, an SIE_ environment variable, or a key of sie.yaml; the flag wins.
+    """
+
+
+@cli.command()
+@click.argument("models", nargs=-1)
+@click.option("--verbose", is_flag=True, help="show Triton's log here instead of writing it to a file")
+@settings_options(list(Settings.model_fields))
+def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
+    """Start a Triton server for MODELS and stay until Ctrl-C or SIGTERM.
+
+    A model is the name in a model file, a sentence-transformers directory, or a hub id. Weights are
+    loaded by the first request, or at start-up for those named in --preload-models.
+    """
+    from sie_triton.server.serve import serve as run
+
+    settings = read_settings(**flags)
+    for name in unknown_variables():
+        click.echo(f"warning: {name} is not a setting of this version; it is ignored", err=True)
+    sys.exit(run(settings, models, verbose=verbose))
+
+
+@cli.command()
+@click.argument("models", nargs=-1)
+@click.option("--output", type=click.Path(path_type=Path), default="model_repository", show_default=True)
+@click.option("--check", "only_check", is_flag=True, help="write nothing; fail if OUTPUT is not up to date")
+@click.option("--hook/--no-hook", default=True, help="build Triton's admission hook into each inference model")
+@settings_options(RENDER_SETTINGS)
+def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, **flags: Any) -> None:
+    """Write MODELS (default: the starter set) as a Triton model repository."""
+    from sie_triton.render.build import check_repository, write_repository
+
+    settings = read_settings(**flags)
+    if only_check:
+        differences = check_repository(output, settings, models)
+        for line in differences:
+            click.echo(line)
+        sys.exit(1 if differences else 0)
+    for line in write_repository(output, settings, models, hook=hook):
+        click.echo(line)
+
+
+@cli.command()
+@settings_options(["models_dir"])
+def models(**flags: Any) -> None:
+    """List the models that have a model file."""
+    from sie_triton.catalog import select, starter_set
+
+    settings = read_settings(**flags)
+    own = select([], settings.models_dir, allow_hub=False) if settings.models_dir else []
+    for model in {m.sie_id: m for m in [*starter_set(), *own]}.values():
+        dense = model.tasks.encode.dense if model.tasks.encode else None
+        click.echo(f"{model.sie_id:50} dense {dense.dim if dense else '-':>5}   {model.weights}")
+
+
+@cli.command(context_settings={"ignore_unknown_options": False})
+@click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
+@click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
+@click.option("--clients", default=64, show_default=True, help="concurrent clients of the server")
+@click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
+def bench(rounds: int, seconds: float, clients: int, output: Path | None) -> None:
+    """Compare the server with sentence-transformers on this machine, in one run.
+
+    Prints a table and, as the last line, one JSON document. Needs perf_analyzer: scripts/bench gets it.
+    """
+    from sie_triton.bench.compare import run
+
+    run(rounds=rounds, seconds=seconds, clients=clients, output=output)
+
+
+def main() -> None:
+    """Entry point: errors of ours become one line on stderr and exit status 2."""
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except SIEError as exc:
+        for line in str(exc).splitlines():
+            click.echo(f"error: {line}", err=True)
+        sys.exit(2)

@@ -1,0 +1,61 @@
+"""What can go wrong, and whose fault it is.
+
+    SIEError
+      InputError     the request is wrong                     INVALID_ARG
+      BusyError      the server cannot take it now; retry     UNAVAILABLE
+      ModelError     the forward pass failed                  INTERNAL
+      LoadError      weights missing, gated or corrupt        UNAVAILABLE
+      CatalogError   a model file or profile is wrong         start-up fails
+      SettingsError  a setting is wrong                       start-up fails
+      ServerError    the machine or Triton is not fit         start-up fails
+
+The first four become the error of one response and leave every other request alone. Their
+text goes to the client: it names the field, what was given and what is allowed.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "BusyError",
+    "CatalogError",
+    "InputError",
+    "LoadError",
+    "ModelError",
+    "SIEError",
+    "ServerError",
+    "SettingsError",
+]
+
+
+class SIEError(Exception):
+    """Base of every error this package raises; `code` is Triton's name for it."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+
+class InputError(SIEError):
+    code = "INVALID_ARG"
+
+
+class BusyError(SIEError):
+    code = "UNAVAILABLE"
+
+
+class ModelError(SIEError):
+    code = "INTERNAL"
+
+
+class LoadError(SIEError):
+    code = "UNAVAILABLE"
+
+
+class CatalogError(SIEError):
+    code = "INVALID_ARG"
+
+
+class SettingsError(SIEError):
+    code = "INVALID_ARG"
+
+
+class ServerError(SIEError):
+    code = "UNAVAILABLE"

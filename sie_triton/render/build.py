@@ -1,0 +1,57 @@
+"""Settings and model names → the repository: the catalog and render arrows joined."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sie_triton.batching.build import build_hook
+from sie_triton.catalog import ModelConfig, select
+from sie_triton.render.repository import RenderOptions, check, render
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec, Runtime
+
+NO_HOOK = (
+    "warning: no C compiler found, so Triton batches by request count alone; results are the same, "
+    "and inference still cuts its work by cost. Install gcc to batch by cost in the queue too"
+)
+
+
+def write_repository(
+    directory: Path,
+    settings: Settings,
+    names: Sequence[str],
+    *,
+    runtime: Runtime | None = None,
+    hook: bool = True,
+) -> list[str]:
+    """Render the selected models into `directory`; returns warnings worth showing.
+
+    `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
+    """
+    specs = _specs(settings, names, runtime)
+    with tempfile.TemporaryDirectory() as scratch:
+        built = build_hook(Path(scratch)) if hook else None
+        render(directory, specs, _options(settings), built)
+    return [NO_HOOK] if hook and built is None else []
+
+
+def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
+    """What differs between `directory` and a fresh rendering."""
+    return check(directory, _specs(settings, names, None), _options(settings))
+
+
+def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
+    return select(names, settings.models_dir, allow_hub=settings.hf_fallback)
+
+
+def _specs(settings: Settings, names: Sequence[str], runtime: Runtime | None) -> list[ModelSpec]:
+    portable = settings.runtime.without_paths()
+    return [model.resolve(runtime or portable) for model in selected(settings, names)]
+
+
+def _options(settings: Settings) -> RenderOptions:
+    return RenderOptions(
+        max_batch_requests=settings.max_batch_requests,
+        max_queue_delay_us=round(settings.max_batch_wait_ms * 1000),
+        preloaded=settings.preloaded,
+    )

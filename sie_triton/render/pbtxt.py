@@ -1,0 +1,135 @@
+"""ModelSpec → the four Triton ModelConfig protobufs of an encode model."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from sie_triton.adapters import FAMILIES
+from sie_triton.contract import COST, DENSE, ENCODE_OUTPUTS, LENGTHS, STAMPS, TEXT, TIMING_MS, TOKEN_COUNT, Tensor
+from sie_triton.spec import SPEC_PARAMETER, ModelSpec
+
+STAGES = ("preprocess", "inference", "postprocess")
+
+MAX_QUEUE_DELAY_US = 0
+
+
+def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
+    """The model clients call. It has no batch dimension: `reshape` adds it for the steps."""
+    outputs = [*ENCODE_OUTPUTS["dense"], TOKEN_COUNT, TIMING_MS]
+    features = FAMILIES[spec.family].features
+    between = {f.name: f.name for f in features if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
+    steps = [
+        _step(name, "preprocess", {TEXT.name: TEXT.name}, between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"}),
+        _step(
+            name,
+            "inference",
+            between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"},
+            {DENSE.name: "dense_raw", STAMPS.name: "inference_stamps"},
+        ),
+        _step(
+            name,
+            "postprocess",
+            {DENSE.name: "dense_raw", STAMPS.name: "inference_stamps"},
+            {DENSE.name: DENSE.name, TIMING_MS.name: TIMING_MS.name},
+        ),
+    ]
+    return _model_config(
+        {
+            "name": name,
+            "platform": "ensemble",
+            "maxBatchSize": 0,
+            "input": [_tensor(TEXT) | _reshape(TEXT)],
+            "output": [_tensor(t) | _reshape(t) for t in outputs],
+            "ensembleScheduling": {"step": steps},
+            "parameters": _parameters({"model": spec.model, "dense_dim": spec.dense_dim}),
+        }
+    )
+
+
+def composing_models(
+    spec: ModelSpec, name: str, *, max_batch_requests: int, max_queue_delay_us: int, residency: str
+) -> Iterable[ModelConfig]:
+    """preprocess, inference and postprocess, each batching ragged requests."""
+    features = FAMILIES[spec.family].features
+    tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
+        "preprocess": ([TEXT], [*features, COST, STAMPS]),
+        "inference": ([*features, COST, STAMPS], [DENSE, STAMPS]),
+        "postprocess": ([DENSE, STAMPS], [DENSE, TIMING_MS]),
+    }
+    for stage in STAGES:
+        inputs, outputs = tensors[stage]
+        yield _model_config(
+            {
+                "name": f"{name}-{stage}",
+                "backend": "python",
+                "maxBatchSize": max_batch_requests,
+                "input": [_tensor(t) | {"allowRaggedBatch": True} for t in inputs],
+                "output": [_tensor(t) for t in outputs],
+                "instanceGroup": [_instances(spec.runtime.device) if stage == "inference" else CPU_INSTANCE],
+                "dynamicBatching": {
+                    "maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0
+                },
+                "parameters": _parameters(
+                    {
+                        SPEC_PARAMETER: spec.to_json(),
+                        "max_batch_cost": spec.max_batch_cost,
+                        "residency": residency,
+                        "generation": 0,
+                    }
+                ),
+            }
+        )
+
+
+def to_text(config: ModelConfig) -> str:
+    """The content of config.pbtxt."""
+    text: str = text_format.MessageToString(config)
+    return text
+
+
+def from_text(text: str) -> ModelConfig:
+    """Raises ValueError where the text is not a Triton model configuration."""
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+CPU_INSTANCE = {"count": 1, "kind": "KIND_CPU"}
+
+
+def _instances(device: str) -> dict[str, Any]:
+    """One instance per device.
+
+    >>> _instances("cuda:1")
+    {'count': 1, 'kind': 'KIND_GPU', 'gpus': [1]}
+    """
+    if device == "cpu":
+        return CPU_INSTANCE
+    if device == "auto":
+        return {"count": 1, "kind": "KIND_AUTO"}
+    _, _, index = device.partition(":")
+    return {"count": 1, "kind": "KIND_GPU"} | ({"gpus": [int(index)]} if index else {})
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    data_type = "TYPE_STRING" if tensor.dtype == "BYTES" else f"TYPE_{tensor.dtype}"
+    return {"name": tensor.name, "dataType": data_type, "dims": list(tensor.dims)}
+
+
+def _reshape(tensor: Tensor) -> dict[str, Any]:
+    return {"reshape": {"shape": [1, *tensor.dims]}}
+
+
+def _step(name: str, stage: str, inputs: dict[str, str], outputs: dict[str, str]) -> dict[str, Any]:
+    return {"modelName": f"{name}-{stage}", "modelVersion": -1, "inputMap": inputs, "outputMap": outputs}
+
+
+def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: {"stringValue": str(value)} for key, value in values.items()}
+
+
+def _model_config(fields: dict[str, Any]) -> ModelConfig:
+    return json_format.ParseDict(fields, ModelConfig())

@@ -1,0 +1,170 @@
+"""Starts tritonserver, waits until its models are ready, and ends everything it started."""
+
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from sie_triton.errors import ServerError
+from sie_triton.server.locate import Triton, find_triton
+from sie_triton.settings import Settings
+
+READY_TIMEOUT_S = 300.0
+EXIT_TIMEOUT_S = 7
+KILL_AFTER_S = 8.5
+PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """One tritonserver process over a rendered repository. Use as a context manager."""
+
+    def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False):
+        self._settings = settings
+        self._models = models
+        self._verbose = verbose
+        self._repository = repository
+        self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shm_prefix = f"sie_{os.getpid()}_"
+        self.log_path = settings.data_dir / "logs" / "tritonserver.log"
+
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        self._refuse_remote()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                env=self._triton.environment,
+                stdout=None if self._verbose else log,
+                stderr=None if self._verbose else log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def command(self) -> list[str]:
+        s = self._settings
+        return [
+            str(self._triton.binary),
+            f"--model-repository={self._repository}",
+            f"--backend-directory={self._triton.backend_directory}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={model}" for model in self._models),
+            "--disable-auto-complete-config",
+            "--strict-readiness=false",
+            f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+            f"--http-address={s.host}",
+            f"--http-port={s.http_port}",
+            f"--grpc-address={s.host}",
+            f"--grpc-port={s.grpc_port}",
+            f"--metrics-address={s.host}",
+            f"--metrics-port={s.metrics_port}",
+        ]
+
+    def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Return once every model answers; `progress` gets the number of ready models.
+
+        ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        pending = list(self._models)
+        while pending:
+            pending = [model for model in pending if not self._answers(f"/v2/models/{model}/ready")]
+            progress(len(self._models) - len(pending))
+            if self._process is None or self._process.poll() is not None:
+                raise ServerError(f"tritonserver ended before it was ready:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(pending)}\n{self._log_tail()}")
+            time.sleep(0.1)
+
+    def wait(self) -> int:
+        """Block until tritonserver ends by itself; its exit status."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Let Triton drain and exit, end what is left, remove its shared memory."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(KILL_AFTER_S)
+            except subprocess.TimeoutExpired:
+                pass
+        _kill_group(self._process.pid)
+        self._process.wait()
+        self._process = None
+        for region in Path("/dev/shm").glob(f"{self._shm_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            url = f"http://{self._settings.host}:{self._settings.http_port}{path}"
+            with urllib.request.urlopen(url, timeout=2) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _refuse_remote(self) -> None:
+        loopback = self._settings.host == "localhost" or self._settings.host.startswith("127.")
+        if self._triton.embedded and not loopback and not self._settings.allow_remote:
+            raise ServerError(
+                f"--host {self._settings.host}: the embedded Triton 24.10 has publicly known remote weaknesses and "
+                "listens on loopback only; use NVIDIA's container image, or --allow-remote if you know your network"
+            )
+
+    def _log_tail(self, num_lines: int = 25) -> str:
+        if self._verbose:
+            return ""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-num_lines:])
+
+
+def lock(data_dir: Path) -> IO[str]:
+    """Hold `data_dir` for this process; ServerError if another server has it."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    handle = (data_dir / "serve.lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        raise ServerError(f"another server uses {data_dir}; give this one its own with --data-dir") from exc
+    return handle
+
+
+def clean(directory: Path) -> Path:
+    """An empty directory at that path."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,66 @@
+"""Which tritonserver to run, and the environment its Python stubs need."""
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from sie_triton.errors import ServerError
+from sie_triton.server.preflight import shared_libpython
+
+NGC_ROOT = Path("/opt/tritonserver")
+
+
+@dataclass(frozen=True, slots=True)
+class Triton:
+    """A tritonserver and what to start it with."""
+
+    binary: Path
+    backend_directory: Path
+    environment: dict[str, str]
+    embedded: bool
+
+
+def find_triton(binary: Path | None, data_dir: Path) -> Triton:
+    """The configured tritonserver, else NGC's, else the embedded one; ServerError if there is none."""
+    ngc = binary or NGC_ROOT / "bin" / "tritonserver"
+    if ngc.is_file():
+        return Triton(ngc, ngc.parents[1] / "backends", dict(os.environ), embedded=False)
+    if binary is not None:
+        raise ServerError(f"--tritonserver: {binary} does not exist")
+    return _embedded(data_dir)
+
+
+def _embedded(data_dir: Path) -> Triton:
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise ServerError("no tritonserver found; pip install 'sie-triton[server]' brings one")
+    root = Path(spec.origin).parent / "tritonserver"
+    backends = data_dir / "backends"
+    _compose_python_backend(root, backends / "python")
+    return Triton(root / "bin" / "tritonserver", backends, stub_environment(), embedded=True)
+
+
+def _compose_python_backend(root: Path, target: Path) -> None:
+    """Triton wants one directory with the backend and the stub of this Python version: links."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        raise ServerError(f"the embedded Triton has no stub for Python {version}; use 3.10, 3.11 or 3.12")
+    target.mkdir(parents=True, exist_ok=True)
+    backend = root / "backends" / "python"
+    for source in (backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub):
+        link = target / source.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
+
+
+def stub_environment() -> dict[str, str]:
+    """The stub finds packages through the first python3 on PATH, and takes the loader's libpython."""
+    library = shared_libpython()
+    if library is None:
+        raise ServerError(f"{sys.executable} has no shared libpython; install your system's python3-dev")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    loader = os.pathsep.join(filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")]))
+    return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": loader}

@@ -1,0 +1,98 @@
+"""Is this machine fit to serve? Each failure is one line with its remedy.
+
+Standard library only, and runs as a plain script: scripts/serve calls it before there is an
+environment to import anything from.
+"""
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+PYTHON_VERSIONS = ((3, 10), (3, 12))
+MIN_GLIBC = (2, 35)
+MB = 1024 * 1024
+SHM_BYTES_PER_MODEL = 8 * MB
+MIN_DISK_BYTES = 1024 * MB
+
+
+def check_python() -> Iterator[str]:
+    """The interpreter that will own the environment, and the loader of Triton's Python stub."""
+    low, high = PYTHON_VERSIONS
+    version = sys.version_info[:2]
+    if not low <= version <= high:
+        yield f"Python {version[0]}.{version[1]} has no Triton stub; install Python 3.10, 3.11 or 3.12"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        yield (
+            f"{sys.platform} on {platform.machine()} is not supported by the embedded Triton; "
+            "use Linux on x86-64, or the container"
+        )
+    glibc = platform.libc_ver()[1]
+    if glibc and tuple(map(int, glibc.split(".")[:2])) < MIN_GLIBC:
+        yield f"glibc {glibc} is too old for the embedded Triton (2.35 needed); use the container"
+    if shared_libpython() is None:
+        yield (
+            f"{sys.executable} has no shared libpython, which Triton's stub loads; install your system's "
+            "python3-dev, or build Python with --enable-shared"
+        )
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        yield "Python's venv module is missing; install your system's python3-venv"
+
+
+def check_ports(host: str, ports: dict[str, int]) -> Iterator[str]:
+    """`ports`: setting name → port, all on `host`."""
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port in taken:
+            yield f"{name} and {taken[port]} are both {port}; give each a port of its own"
+        taken[port] = name
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as exc:
+                yield f"port {port} on {host} cannot be used ({exc.strerror}); choose another with --{name}"
+
+
+def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
+    """Room in shared memory for the stubs, and on the disk for the data directory."""
+    shm, needed = shutil.disk_usage("/dev/shm").free, num_models * SHM_BYTES_PER_MODEL
+    if shm < needed:
+        yield (
+            f"/dev/shm has {shm // MB} MB free, {num_models} models need about {needed // MB} MB; "
+            "give the container a larger --shm-size"
+        )
+    existing = next(path for path in (data_dir, *data_dir.absolute().parents) if path.exists())
+    disk = shutil.disk_usage(existing).free
+    if disk < MIN_DISK_BYTES:
+        yield f"{existing} has {disk // MB} MB free, 1024 MB are needed; free some or set SIE_DATA_DIR"
+    if not os.access(existing, os.W_OK):
+        yield f"{existing} is not writable; set SIE_DATA_DIR to a directory that is"
+
+
+def shared_libpython() -> Path | None:
+    """The directory that holds this interpreter's shared libpython."""
+    library = sysconfig.get_config_var("LDLIBRARY") or ""
+    candidates = [sysconfig.get_config_var("LIBDIR"), os.path.join(sys.base_prefix, "lib")]
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    candidates += [os.path.join("/usr/lib", multiarch)] if multiarch else []
+    names = [name for name in (sysconfig.get_config_var("INSTSONAME"), library) if name and ".so" in name]
+    for directory in filter(None, candidates):
+        for name in names:
+            if os.path.exists(os.path.join(directory, name)):
+                return Path(directory)
+    return None
+
+
+if __name__ == "__main__":
+    problems = list(check_python())
+    for problem in problems:
+        print(f"✗ {problem}", file=sys.stderr)
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,91 @@
+"""`sie-triton serve`: check the machine, render, start Triton, say where it is, end it cleanly."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from sie_triton.catalog import triton_name
+from sie_triton.errors import ServerError
+from sie_triton.render.build import selected, write_repository
+from sie_triton.server import preflight
+from sie_triton.server.launch import Server, clean, lock
+from sie_triton.settings import Settings
+
+EXAMPLE = """\
+curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "text", "shape": [1], "datatype": "BYTES", \
+"data": ["Hello, world"]}}], "outputs": [{{"name": "dense"}}]}}'"""
+
+
+class Stopped(Exception):  # noqa: N818
+    """A signal asked us to end."""
+
+
+def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; 0 after a clean end, 1 if Triton ended by itself."""
+    console = Console(stderr=True)
+    held = lock(settings.data_dir)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _stop)
+    try:
+        models = [triton_name(model.sie_id) for model in selected(settings, names)]
+        check_machine(settings, len(models))
+        repository = clean(settings.data_dir.absolute() / "model_repository")
+        clean(settings.status_dir)
+        for warning in write_repository(repository, settings, names, runtime=settings.runtime):
+            console.print(warning, style="yellow")
+        with Server(settings, repository, models, verbose=verbose) as server:
+            _wait_ready(server, len(models), console)
+            _introduce(settings, models, server, console)
+            return 1 if server.wait() else 0
+    except Stopped:
+        return 0
+    finally:
+        held.close()
+
+
+def check_machine(settings: Settings, num_models: int) -> None:
+    """ServerError with one line for each thing that must be put right first."""
+    ports = {
+        "http-port": settings.http_port,
+        "grpc-port": settings.grpc_port,
+        "metrics-port": settings.metrics_port,
+    }
+    problems = [
+        *preflight.check_python(),
+        *preflight.check_ports(settings.host, ports),
+        *preflight.check_space(settings.data_dir, num_models),
+    ]
+    if problems:
+        raise ServerError("\n".join(problems))
+
+
+def _wait_ready(server: Server, num_models: int, console: Console) -> None:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"starting Triton, {num_models} models")
+        server.wait_ready(
+            lambda ready: progress.update(task, description=f"starting Triton, {ready} of {num_models} models ready")
+        )
+
+
+def _introduce(settings: Settings, models: Sequence[str], server: Server, console: Console) -> None:
+    url = f"http://{settings.host}:{settings.http_port}"
+    for model in models:
+        console.print(f"model    {model}", highlight=False)
+    console.print(f"HTTP     {url}", highlight=False)
+    console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
+    console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
+    console.print(f"log      {server.log_path}\n", highlight=False)
+    print(EXAMPLE.format(url=url, model=models[0]) + "\n", file=sys.stderr)
+    print("SIE ready", flush=True)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    # A second signal must not interrupt the orderly end that the first one started.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped

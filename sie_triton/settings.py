@@ -1,0 +1,145 @@
+"""Every setting of the server, in one frozen object: CLI > environment > file > default.
+
+A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and the key `http_port`
+of the settings file.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from platformdirs import user_cache_path
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from sie_triton.errors import SettingsError
+from sie_triton.spec import Runtime
+
+PREFIX = "SIE_"
+DEFAULT_FILE = Path("sie.yaml")
+FILE_VARIABLE = "SIE_CONFIG"
+
+
+class Settings(BaseSettings):
+    """Field descriptions are the help texts of the command line."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
+    grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
+    metrics_port: int = Field(8002, ge=1, le=65535, description="Triton's Prometheus port")
+    allow_remote: bool = Field(
+        False, description="let the embedded Triton listen on an address that is not loopback"
+    )
+    data_dir: Path = Field(
+        default_factory=lambda: user_cache_path("sie-triton"),
+        description="where the rendered repository, logs and status records are kept",
+    )
+    models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml)")
+    tritonserver: Path | None = Field(
+        None, description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one"
+    )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto, cpu, cuda or cuda:N",
+    )
+    default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="number format of the forward pass; default: float32 on CPU"
+    )
+    max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
+    max_batch_wait_ms: float = Field(
+        0, ge=0, le=10_000, description="how long an open batch waits for more requests"
+    )
+    max_sub_batch_cost: int = Field(
+        0, ge=0, description="most tokens in one forward pass; 0: chosen for the device"
+    )
+    preload_models: str = Field("", description="models to load at start-up, separated by commas")
+    hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _no_mps(cls, value: Any) -> Any:
+        if value == "mps":
+            raise ValueError("mps cannot be used: Triton has no macOS build; use auto, cpu, cuda or cuda:N")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = Path(os.environ.get(FILE_VARIABLE, DEFAULT_FILE))
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the stages obey."""
+        return Runtime(
+            device=self.device,
+            precision=self.default_compute_precision or "float32",
+            max_sub_batch_cost=self.max_sub_batch_cost,
+            allow_hub=self.hf_fallback,
+            status_dir=str(self.status_dir),
+        )
+
+    @property
+    def preloaded(self) -> frozenset[str]:
+        return frozenset(name.strip() for name in self.preload_models.split(",") if name.strip())
+
+    @property
+    def status_dir(self) -> Path:
+        return self.data_dir.absolute() / "status"
+
+
+def read_settings(**flags: Any) -> Settings:
+    """Resolve the settings; flags that are None were not given.
+
+    SettingsError names each bad variable, its value and what is legal.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as exc:
+        raise SettingsError("\n".join(_complaint(error, given) for error in exc.errors())) from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{os.environ.get(FILE_VARIABLE, DEFAULT_FILE)}: not valid YAML: {exc}") from exc
+
+
+def unknown_variables() -> list[str]:
+    """SIE_ variables in the environment that this version does not read."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE}
+    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+
+
+def flag(name: str) -> str:
+    """
+    >>> flag("http_port")
+    '--http-port'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def _complaint(error: Any, flags: dict[str, Any]) -> str:
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"settings file: unknown key {name}; known are {', '.join(Settings.model_fields)}"
+    variable = PREFIX + name.upper()
+    if name in flags:
+        source = flag(name)
+    elif variable in os.environ:
+        source = variable
+    else:
+        source = f"settings file: {name}"
+    return f"{source}={error['input']}: {error['msg'].removeprefix('Value error, ')}"

