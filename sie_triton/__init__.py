@@ -1,0 +1,35 @@
+"""SIE on Triton: encode, score and extract from NVIDIA Triton.
+
+from sie_triton import Item, SIEClient
+
+with SIEClient("http://localhost:8000") as client:
+    client.encode("sentence-transformers/all-MiniLM-L6-v2", Item(text="Hello"))["dense"]
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, SIEClient, Timing
+    from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+
+__all__ = [
+    "AsyncSIEClient",
+    "BusyError",
+    "EncodeResult",
+    "InputError",
+    "Item",
+    "LoadError",
+    "ModelError",
+    "SIEClient",
+    "SIEError",
+    "Timing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A stage process imports this package too, and must not load a client for it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "sie_triton.errors" if name.endswith("Error") else "sie_triton.client"
+    return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | render | models | bench`."""
+"""The command line: `sie-triton serve | render | models | bench | perf`."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -39,11 +39,11 @@ def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     default = field.get_default(call_default_factory=True)
     shown = "" if default in (None, "") else f"; default {default}"
-    declaration, options = flag(name), {"help": f"{field.description} [{PREFIX}{name.upper()}{shown}]"}
+    declaration, text = flag(name), f"{field.description} [{PREFIX}{name.upper()}{shown}]"
     choices = [value for member in get_args(field.annotation) for value in get_args(member)]
     if field.annotation is bool:
-        return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, **options)
-    return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", **options)
+        return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, help=text)
+    return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", help=text)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -111,7 +111,7 @@ def models(**flags: Any) -> None:
         click.echo(f"{model.sie_id:50} dense {dense.dim if dense else '-':>5}   {model.weights}")
 
 
-@cli.command(context_settings={"ignore_unknown_options": False})
+@cli.command()
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
 @click.option("--clients", default=64, show_default=True, help="concurrent clients of the server")
@@ -124,6 +124,21 @@ def bench(rounds: int, seconds: float, clients: int, output: Path | None) -> Non
     from sie_triton.bench.compare import run
 
     run(rounds=rounds, seconds=seconds, clients=clients, output=output)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("model")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@settings_options(["host", "grpc_port"])
+def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
+    """Load a running server with perf_analyzer, one text of 20 to 60 words a request.
+
+    Further ARGUMENTS go to perf_analyzer, for example --concurrency-range 1:64:21.
+    """
+    from sie_triton.bench.perf_analyzer import run_on_texts
+
+    settings = read_settings(**flags)
+    sys.exit(run_on_texts(model, f"{settings.host}:{settings.grpc_port}", arguments))
 
 
 def main() -> None:

@@ -97,16 +97,8 @@ class Parameter:
 
     def check(self, value: Any) -> ParameterValue:
         """Return `value`, or raise InputError naming the parameter and what is allowed."""
-        if type(value) is not self.type and not (self.type is float and type(value) is int):
-            raise self._refuse(value)
-        if self.choices:
-            members = value.split(",") if self.is_list else [value]
-            if any(member not in self.choices for member in members):
-                raise self._refuse(value)
-        if self.minimum is not None and value < self.minimum:
-            raise self._refuse(value)
-        if self.maximum is not None and value > self.maximum:
-            raise self._refuse(value)
+        if not (self._has_type(value) and self._is_choice(value) and self._in_range(value)):
+            raise InputError(f"parameter {self.name}: {value!r} is not allowed; give {self.allowed()}")
         return self.type(value)
 
     def allowed(self) -> str:
@@ -122,8 +114,16 @@ class Parameter:
             return f"{noun} from {self.minimum} to {self.maximum}"
         return noun
 
-    def _refuse(self, value: Any) -> InputError:
-        return InputError(f"parameter {self.name}: {value!r} is not allowed; give {self.allowed()}")
+    def _has_type(self, value: Any) -> bool:
+        return type(value) is self.type or (self.type is float and type(value) is int)
+
+    def _is_choice(self, value: Any) -> bool:
+        members = value.split(",") if self.is_list else [value]
+        return not self.choices or all(member in self.choices for member in members)
+
+    def _in_range(self, value: Any) -> bool:
+        above = self.minimum is None or value >= self.minimum
+        return above and (self.maximum is None or bool(value <= self.maximum))
 
 
 OUTPUT_DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
@@ -131,9 +131,7 @@ OUTPUT_DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 PARAMETERS: Mapping[str, Parameter] = {
     p.name: p
     for p in (
-        Parameter(
-            "output_types", str, ("encode",), tuple(ENCODE_OUTPUTS), is_list=True, doc="outputs to fill"
-        ),
+        Parameter("output_types", str, ("encode",), tuple(ENCODE_OUTPUTS), is_list=True, doc="outputs to fill"),
         Parameter("output_dtype", str, ("encode",), OUTPUT_DTYPES, doc="number format of the vectors"),
         Parameter("is_query", bool, ("encode",), doc="apply the model's query prompt"),
         Parameter("instruction", str, doc="prompt put before each text"),
@@ -154,9 +152,7 @@ def limit(name: str, **changes: Any) -> Parameter:
     return replace(PARAMETERS[name], **changes)
 
 
-def check_parameters(
-    given: Mapping[str, Any], allowed: Mapping[str, Parameter]
-) -> dict[str, ParameterValue]:
+def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
     """Validate request parameters against those a model takes; InputError for the first wrong one."""
     for name in given:
         if name not in allowed:

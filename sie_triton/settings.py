@@ -35,9 +35,7 @@ class Settings(BaseSettings):
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
     metrics_port: int = Field(8002, ge=1, le=65535, description="Triton's Prometheus port")
-    allow_remote: bool = Field(
-        False, description="let the embedded Triton listen on an address that is not loopback"
-    )
+    allow_remote: bool = Field(False, description="let the embedded Triton listen on an address that is not loopback")
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
         description="where the rendered repository, logs and status records are kept",
@@ -55,12 +53,8 @@ class Settings(BaseSettings):
         None, description="number format of the forward pass; default: float32 on CPU"
     )
     max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
-    max_batch_wait_ms: float = Field(
-        0, ge=0, le=10_000, description="how long an open batch waits for more requests"
-    )
-    max_sub_batch_cost: int = Field(
-        0, ge=0, description="most tokens in one forward pass; 0: chosen for the device"
-    )
+    max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
+    max_sub_batch_cost: int = Field(0, ge=0, description="most tokens in one forward pass; 0: chosen for the device")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 

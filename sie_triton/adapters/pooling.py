@@ -28,9 +28,7 @@ def pool(
     return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
 
 
-def _reduce(
-    hidden: torch.Tensor, lengths: torch.Tensor, position: torch.Tensor | None, mode: str
-) -> torch.Tensor:
+def _reduce(hidden: torch.Tensor, lengths: torch.Tensor, position: torch.Tensor | None, mode: str) -> torch.Tensor:
     if mode == "max":
         return torch.segment_reduce(hidden, "max", lengths=lengths, axis=0)
     if mode == "weightedmean":

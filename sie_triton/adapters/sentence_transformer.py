@@ -25,9 +25,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class SentenceTransformerAdapter:
     """A bidirectional encoder run without padding."""
 
-    def __init__(
-        self, encoder: torch.nn.Module, head: torch.nn.Module, pooling: tuple[str, ...], offset: int
-    ) -> None:
+    def __init__(self, encoder: torch.nn.Module, head: torch.nn.Module, pooling: tuple[str, ...], offset: int) -> None:
         self._encoder = encoder
         self._head = head
         self._pooling = pooling
@@ -46,9 +44,7 @@ class SentenceTransformerAdapter:
         pooled = pool(hidden, lengths, self._tensor(batch.prompt_tokens), self._pooling)
         return {"dense": self._head(pooled.float()).cpu().numpy()}
 
-    def _hidden_states(
-        self, input_ids: torch.Tensor, lengths: torch.Tensor, segments: Segments
-    ) -> torch.Tensor:
+    def _hidden_states(self, input_ids: torch.Tensor, lengths: torch.Tensor, segments: Segments) -> torch.Tensor:
         starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
         positions = torch.arange(len(input_ids), device=self._device) - starts + self._offset
         inputs = {"input_ids": input_ids[None], "position_ids": positions[None]}

@@ -25,9 +25,7 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: SentenceTransformerFiles) -> None:
         self._tokenizer = tokenizer
-        self._special_ids = {
-            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        }
+        self._special_ids = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         self.prompts = files.prompts
         self.default_prompt = files.default_prompt
         self.include_prompt = files.include_prompt

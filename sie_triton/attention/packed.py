@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -83,10 +83,8 @@ def packed_attention(
     out = torch.empty_like(q)
     for start, count, length in _segments.get().runs:
         rows = slice(start, start + count * length)
-        attended = F.scaled_dot_product_attention(
-            *(x[rows].view(count, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)),
-            scale=scaling,
-        )
+        items = (x[rows].view(count, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        attended = scaled_dot_product_attention(*items, scale=scaling)  # type: ignore[misc,arg-type]
         out[rows] = attended.transpose(1, 2).reshape(count * length, *out.shape[1:])
     return out[None], None
 

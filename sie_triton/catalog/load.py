@@ -53,6 +53,6 @@ def _fields_at(root: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         else:
             node = node.__args__[-1]
         options = [node, *getattr(node, "__args__", ())]
-        if not getattr(node, "__origin__", None) is dict:
+        if getattr(node, "__origin__", None) is not dict:
             node = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), node)
     return list(node.model_fields)

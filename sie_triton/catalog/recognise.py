@@ -3,7 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from sie_triton.catalog.config import AdapterOptions, Encode, Inputs, ModelConfig, Output, Profile, RuntimeOptions, Tasks
+from sie_triton.catalog.config import (
+    AdapterOptions,
+    Encode,
+    Inputs,
+    ModelConfig,
+    Output,
+    Profile,
+    RuntimeOptions,
+    Tasks,
+)
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
 

@@ -21,7 +21,9 @@ def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
     features = FAMILIES[spec.family].features
     between = {f.name: f.name for f in features if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
     steps = [
-        _step(name, "preprocess", {TEXT.name: TEXT.name}, between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"}),
+        _step(
+            name, "preprocess", {TEXT.name: TEXT.name}, between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"}
+        ),
         _step(
             name,
             "inference",
@@ -68,9 +70,7 @@ def composing_models(
                 "input": [_tensor(t) | {"allowRaggedBatch": True} for t in inputs],
                 "output": [_tensor(t) for t in outputs],
                 "instanceGroup": [_instances(spec.runtime.device) if stage == "inference" else CPU_INSTANCE],
-                "dynamicBatching": {
-                    "maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0
-                },
+                "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
                 "parameters": _parameters(
                     {
                         SPEC_PARAMETER: spec.to_json(),

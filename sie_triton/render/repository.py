@@ -27,9 +27,7 @@ class RenderOptions:
 Files = Mapping[Path, str]
 
 
-def render(
-    directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None
-) -> None:
+def render(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None) -> None:
     """Write every model of `specs` into `directory`; models that are not in `specs` stay.
 
     A model's directory is replaced in one rename, so a reader never sees half a model. `hook` is
@@ -66,7 +64,7 @@ def _same(found: str, wanted: str, name: str) -> bool:
     if name != CONFIG:
         return found == wanted
     try:
-        return from_text(found) == from_text(wanted)
+        return bool(from_text(found) == from_text(wanted))
     except ValueError:
         return False
 
@@ -75,9 +73,7 @@ def _models(spec: ModelSpec, options: RenderOptions) -> Mapping[str, Files]:
     """Directory name → files, for the ensemble and its composing models."""
     name = triton_name(spec.model)
     # Triton wants a version directory even where an ensemble has nothing to put in it.
-    models: dict[str, Files] = {
-        name: {Path(CONFIG): to_text(ensemble(spec, name)), Path("1/.gitkeep"): ""}
-    }
+    models: dict[str, Files] = {name: {Path(CONFIG): to_text(ensemble(spec, name)), Path("1/.gitkeep"): ""}}
     steps = composing_models(
         spec,
         name,

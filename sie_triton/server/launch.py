@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 class Server:
     """One tritonserver process over a rendered repository. Use as a context manager."""
 
-    def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False):
+    def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False) -> None:
         self._settings = settings
         self._models = models
         self._verbose = verbose
@@ -109,10 +110,8 @@ class Server:
             return
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_AFTER_S)
-            except subprocess.TimeoutExpired:
-                pass
         _kill_group(self._process.pid)
         self._process.wait()
         self._process = None
@@ -160,10 +159,8 @@ def clean(directory: Path) -> Path:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _end_with_parent() -> None:

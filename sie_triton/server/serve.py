@@ -20,7 +20,7 @@ curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "text", "shape"
 "data": ["Hello, world"]}}], "outputs": [{{"name": "dense"}}]}}'"""
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """A signal asked us to end."""
 
 

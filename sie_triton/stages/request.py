@@ -47,4 +47,5 @@ def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[
         raise InputError(f"{name}: missing; it is a required input")
     if array.ndim != 2 or array.shape[0] != 1:
         raise InputError(f"{name}: has shape {list(array.shape)}; send [1, k], one request per batch row")
-    return array[0].astype(dtype)
+    copy: npt.NDArray[Any] = array[0].astype(dtype)
+    return copy

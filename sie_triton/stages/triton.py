@@ -20,6 +20,7 @@ from sie_triton.errors import SIEError
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.stages.request import Answer, Later, Outputs
 
+
 class TritonRequest:
     """stages.request.Request over a pb_utils.InferenceRequest."""
 
@@ -86,9 +87,7 @@ class Inference(Model):
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import inference, status
 
-        self._status = status.StatusWriter(
-            _status_directory(spec), args["model_name"], int(parameters["generation"])
-        )
+        self._status = status.StatusWriter(_status_directory(spec), args["model_name"], int(parameters["generation"]))
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
         stage = inference.Inference(spec, device, self._status)

@@ -19,4 +19,6 @@ def normalize(vectors: Floats) -> Floats:
     >>> normalize(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]
     """
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), EPSILON)
+    norms: Floats = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Floats = vectors / np.maximum(norms, EPSILON)
+    return unit

@@ -39,13 +39,9 @@ def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
     repo, _, revision = reference.partition("@")
     try:
         return Path(
-            snapshot_download(
-                repo, revision=revision or None, allow_patterns=patterns, local_files_only=not allow_hub
-            )
+            snapshot_download(repo, revision=revision or None, allow_patterns=patterns, local_files_only=not allow_hub)
         )
     except LocalEntryNotFoundError as exc:
-        raise LoadError(
-            f"weights: {repo} is not in the local cache and the model hub cannot be reached"
-        ) from exc
+        raise LoadError(f"weights: {repo} is not in the local cache and the model hub cannot be reached") from exc
     except Exception as exc:
         raise LoadError(f"weights: {repo}: {type(exc).__name__}: {str(exc).splitlines()[0]}") from exc

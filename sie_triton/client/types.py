@@ -1,0 +1,52 @@
+"""What goes into the client and what comes out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Item(dict[str, Any]):
+    """One thing to encode: `Item(text="…")`, with an optional `id` that results carry back.
+
+    Items are plain dicts; `{"text": "…"}` and a bare string do as well.
+    """
+
+    def __init__(self, text: str = "", *, id: str | None = None) -> None:
+        super().__init__({"text": text} | ({"id": id} if id is not None else {}))
+
+
+ItemLike = str | Mapping[str, Any]
+
+
+class Timing(TypedDict):
+    """Where the request's time went, in milliseconds; the same for all items of a request."""
+
+    queue_ms: float
+    preprocess_ms: float
+    batch_wait_ms: float
+    inference_ms: float
+    postprocess_ms: float
+    total_ms: float
+
+
+class EncodeResult(TypedDict, total=False):
+    """One item's outputs; only those asked for are there. `dense` is float32 [dim]."""
+
+    id: str
+    dense: npt.NDArray[np.float32]
+    token_count: int
+    timing: Timing
+
+
+class EncodeOptions(TypedDict, total=False):
+    """Keyword arguments of `encode`; `options` are further request parameters of the model."""
+
+    output_types: Sequence[str]
+    output_dtype: str
+    instruction: str
+    is_query: bool
+    lora: str
+    profile: str
+    options: Mapping[str, Any]
