@@ -5,6 +5,7 @@ of the settings file.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic_settings import (
 )
 
 from sie_triton.errors import SettingsError
-from sie_triton.spec import Runtime
+from sie_triton.spec import CPU_SUB_BATCH_COST, Runtime
 
 PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
@@ -79,13 +80,24 @@ class Settings(BaseSettings):
 
     @property
     def runtime(self) -> Runtime:
-        """What the stages obey."""
+        """What the stages obey on this machine."""
+        device = "cpu" if self.device == "auto" and not has_nvidia_gpu() else self.device
+        best = CPU_SUB_BATCH_COST if device == "cpu" else 0
+        return replace(
+            self.portable_runtime,
+            device=device,
+            max_sub_batch_cost=self.max_sub_batch_cost or best,
+            status_dir=str(self.status_dir),
+        )
+
+    @property
+    def portable_runtime(self) -> Runtime:
+        """What the stages obey on a machine that is not known yet: only what was asked for."""
         return Runtime(
             device=self.device,
             precision=self.default_compute_precision or "float32",
             max_sub_batch_cost=self.max_sub_batch_cost,
             allow_hub=self.hf_fallback,
-            status_dir=str(self.status_dir),
         )
 
     @property
@@ -95,6 +107,11 @@ class Settings(BaseSettings):
     @property
     def status_dir(self) -> Path:
         return self.data_dir.absolute() / "status"
+
+
+def has_nvidia_gpu() -> bool:
+    """Asked without loading CUDA: the driver's device file is there."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def read_settings(**flags: Any) -> Settings:

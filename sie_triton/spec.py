@@ -4,18 +4,21 @@ Standard library only: a cold stage process stays small.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
+
+# Larger sub-batches fall out of a CPU's cache: measured in ARCHITECTURE.md.
+CPU_SUB_BATCH_COST = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The settings that stages obey, resolved when the repository is rendered.
 
-    Costs are in the model's cost unit (tokens). `max_sub_batch_cost` 0 means: chosen for the
-    device. `status_dir` empty means: a directory of the running tritonserver.
+    `max_sub_batch_cost`, in the model's cost unit, is what the device runs best at once; 0 leaves the
+    choice to inference. `status_dir` empty means: a directory of the running tritonserver.
     """
 
     device: str = "auto"
@@ -24,10 +27,6 @@ class Runtime:
     max_sub_batch_cost: int = 0
     allow_hub: bool = True
     status_dir: str = ""
-
-    def without_paths(self) -> "Runtime":
-        """The same for a repository that will run on another machine."""
-        return replace(self, status_dir="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,11 @@ class ModelSpec:
     normalize: bool = True
     profiles: tuple[str, ...] = ("default",)
     runtime: Runtime = Runtime()
+
+    @property
+    def admission_cost(self) -> int:
+        """What Triton may queue together: one forward pass, so that the next forms meanwhile."""
+        return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or self.max_batch_cost)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel
 
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.adapters.pooling import pool
+from sie_triton.adapters.prepack import can_prepack, prepack
 from sie_triton.attention import PACKED_ATTENTION, Segments, attending
 from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
@@ -35,6 +36,8 @@ class SentenceTransformerAdapter:
         self.weights_bytes = sum(p.numel() * p.element_size() for p in parameters)
         self.vocab_size = int(encoder.config.vocab_size)  # type: ignore[union-attr,arg-type]
         self._device = parameters[0].device
+        if can_prepack(parameters[0]):
+            prepack(encoder)
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> dict[str, npt.NDArray[np.float32]]:

@@ -21,6 +21,21 @@ def plan(costs: Sequence[int], budget: int, groups: Sequence[Hashable] | None = 
     return [batch for group in members.values() for batch in _cut(sorted(group, key=costs.__getitem__), costs, budget)]
 
 
+def balanced(costs: Sequence[int], budget: int, lanes: int) -> int:
+    """The budget under which `plan` cuts about evenly for `lanes` forward passes side by side.
+
+    At most `budget`, and no more sub-batches than that needs, rounded up to full waves.
+
+    >>> balanced([10] * 4, budget=100, lanes=2), plan([10] * 4, budget=29)
+    (29, [[0, 1], [2, 3]])
+    """
+    total = sum(costs)
+    num_batches = -(-total // budget)
+    num_batches += -num_batches % lanes
+    # With this slack every sub-batch but the last reaches total / num_batches.
+    return min(budget, -(-total // num_batches) + max(costs) - 1) if costs else budget
+
+
 def _cut(order: list[int], costs: Sequence[int], budget: int) -> list[list[int]]:
     batches: list[list[int]] = []
     room = -1

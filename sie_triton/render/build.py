@@ -45,8 +45,7 @@ def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
 
 
 def _specs(settings: Settings, names: Sequence[str], runtime: Runtime | None) -> list[ModelSpec]:
-    portable = settings.runtime.without_paths()
-    return [model.resolve(runtime or portable) for model in selected(settings, names)]
+    return [model.resolve(runtime or settings.portable_runtime) for model in selected(settings, names)]
 
 
 def _options(settings: Settings) -> RenderOptions:

@@ -74,7 +74,7 @@ def composing_models(
                 "parameters": _parameters(
                     {
                         SPEC_PARAMETER: spec.to_json(),
-                        "max_batch_cost": spec.max_batch_cost,
+                        "max_batch_cost": spec.admission_cost,
                         "residency": residency,
                         "generation": 0,
                     }

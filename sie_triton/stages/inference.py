@@ -5,27 +5,24 @@ deferred and gives way to small ones between its sub-batches. While the model is
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from time import monotonic_ns
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sie_triton.adapters import Adapter, load_adapter
-from sie_triton.batching import COST_FUNCTIONS, plan
+from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
 from sie_triton.errors import SIEError
-from sie_triton.spec import ModelSpec
-from sie_triton.stages.job import Job, Slot, pack
+from sie_triton.spec import CPU_SUB_BATCH_COST, ModelSpec
+from sie_triton.stages.job import Job, Rows, SubBatch, pack, scatter
+from sie_triton.stages.lanes import Lanes
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.turn import Turn
 from sie_triton.weights import locate
-
-# Larger sub-batches fall out of a CPU's cache: measured in ARCHITECTURE.md.
-CPU_SUB_BATCH_COST = 2048
 
 
 class Inference(ColdStage[Adapter]):
@@ -37,6 +34,7 @@ class Inference(ColdStage[Adapter]):
         self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._budget = sub_batch_cost(spec, device)
+        self._lanes = Lanes(device)
         self._turn = Turn()
         self._busy = BusyLog()
         super().__init__()
@@ -65,8 +63,8 @@ class Inference(ColdStage[Adapter]):
             self.background.submit(self._run_bulk(loaded, job))
         self._status.add(num_requests=len(jobs), num_deferred=len(bulk))
         with self._turn.interactive():
-            for slots in self._sub_batches(small):
-                self._forward(loaded, slots)
+            for wave in self._waves(small):
+                self._run(loaded, wave)
         return [self._finish(job, bulk) if isinstance(job, Job) else job for job in read]
 
     def _read(self, adapter: Adapter, request: Request) -> Job | SIEError:
@@ -80,49 +78,47 @@ class Inference(ColdStage[Adapter]):
     def _is_bulk(self, job: Job) -> bool:
         return job.num_items > 1 and sum(job.costs) > self._budget
 
-    def _sub_batches(self, jobs: Sequence[Job]) -> list[list[Slot]]:
+    def _waves(self, jobs: Sequence[Job]) -> Iterator[list[SubBatch]]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = [cost for job in jobs for cost in job.costs]
-        return [[slots[i] for i in batch] for batch in plan(costs, self._budget)]
+        budget = balanced(costs, self._budget // self._lanes.count, self._lanes.count)
+        return self._lanes.waves([slots[i] for i in batch] for batch in plan(costs, budget))
 
     def _run_bulk(self, adapter: Adapter, job: Job) -> Iterator[None]:
-        for slots in self._sub_batches([job]):
+        for wave in self._waves([job]):
             with self._turn.bulk():
-                self._forward(adapter, slots)
+                self._run(adapter, wave)
             if job.error is not None:
                 break
             yield
         job.request.reply(job.error or self._outputs(job))
 
-    def _forward(self, adapter: Adapter, slots: Sequence[Slot]) -> None:
-        """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
+    def _run(self, adapter: Adapter, wave: Sequence[SubBatch]) -> None:
+        """Run sub-batches side by side; a failure spoils the requests that have items in it, no others."""
         started = monotonic_ns()
         self._status.record["busy_since_ns"] = started
-        jobs = {id(job): job for job, _ in slots}.values()
-        try:
-            self._scatter(slots, adapter.forward(pack(slots)))
-        except Exception as exc:
-            error = internal_error(self.name, exc)
-            for job in jobs:
-                job.error = error
+        results = self._lanes.map(partial(self._forward, adapter), wave)
+        for slots, result in zip(wave, results, strict=True):
+            scatter(slots, result)
+            self._count(slots)
         ended = monotonic_ns()
-        for job in jobs:
+        for job in {id(job): job for slots in wave for job, _ in slots}.values():
             job.ran(started, ended)
-        self._note(slots, started, ended)
-
-    def _scatter(self, slots: Sequence[Slot], outputs: dict[str, npt.NDArray[Any]]) -> None:
-        for row, (job, item) in enumerate(slots):
-            job.put(item, {name: values[row] for name, values in outputs.items()})
-
-    def _note(self, slots: Sequence[Slot], started: int, ended: int) -> None:
         self._busy.add(started, ended)
-        record = self._status.record
+        self._status.record["last_used_ns"] = ended
+        self._status.record["busy_since_ns"] = 0
+
+    def _forward(self, adapter: Adapter, slots: SubBatch) -> Rows | SIEError:
+        try:
+            return adapter.forward(pack(slots))
+        except Exception as exc:
+            return internal_error(self.name, exc)
+
+    def _count(self, slots: SubBatch) -> None:
         cost = sum(job.costs[item] for job, item in slots)
         self._status.add(num_sub_batches=1, num_items=len(slots), total_cost=cost)
         if len(slots) > 1:
-            record["max_sub_batch_cost"] = max(int(record["max_sub_batch_cost"]), cost)
-        record["last_used_ns"] = ended
-        record["busy_since_ns"] = 0
+            self._status.raise_to(max_sub_batch_cost=cost)
 
     def _finish(self, job: Job, bulk: Sequence[Job]) -> Answer:
         if job in bulk:

@@ -66,22 +66,32 @@ class Job:
             self.outputs[name][item] = values
 
     def ran(self, start_ns: int, end_ns: int) -> None:
-        """Note a sub-batch that held items of this job."""
+        """Note a wave of sub-batches that held items of this job."""
         self.first_start_ns = self.first_start_ns or start_ns
         self.last_end_ns = end_ns
         self.inference_ns += end_ns - start_ns
 
 
-Slot = tuple[Job, int]
+SubBatch = Sequence[tuple[Job, int]]  # items of any jobs, in the order they are packed
+Rows = dict[str, npt.NDArray[np.float32]]
 
 
-def pack(slots: Sequence[Slot]) -> PackedBatch:
+def pack(slots: SubBatch) -> PackedBatch:
     """The items of a sub-batch end to end."""
     return PackedBatch(
         input_ids=np.concatenate([job.tokens(item) for job, item in slots]),
         lengths=np.array([job.lengths[item] for job, item in slots], np.int32),
         prompt_tokens=np.array([job.prompt_tokens for job, _ in slots], np.int32),
     )
+
+
+def scatter(slots: SubBatch, result: Rows | SIEError) -> None:
+    """Hand each row back to its job, or the error to all jobs of the sub-batch."""
+    for row, (job, item) in enumerate(slots):
+        if isinstance(result, SIEError):
+            job.error = result
+        else:
+            job.put(item, {name: values[row] for name, values in result.items()})
 
 
 def check_lengths(lengths: Ints, num_tokens: int, max_length: int) -> None:

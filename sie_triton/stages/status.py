@@ -51,6 +51,12 @@ class StatusWriter:
             for name, count in counts.items():
                 self.record[name] += count
 
+    def raise_to(self, **values: int) -> None:
+        """Keep the larger of the recorded and the given value."""
+        with self._lock:
+            for name, value in values.items():
+                self.record[name] = max(int(self.record[name]), value)
+
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
