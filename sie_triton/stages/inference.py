@@ -1,11 +1,15 @@
 """queue → inference → postprocess: plan, forward, answer; cold, bulk and failing work beside it.
 
-Small requests are answered from `execute`. A request of more than one sub-batch is bulk: it is
-deferred and gives way to small ones between its sub-batches. While the model is cold, requests wait.
+A single sub-batch on an idle device is answered from `execute`, the shortest way. More than that is
+deferred and goes to the device's lanes as they become free, so that the next batch is read while this
+one runs. A request of more than one sub-batch is bulk and gives way to the others.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from threading import Lock
 from time import monotonic_ns
 
 import numpy as np
@@ -15,13 +19,12 @@ from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
 from sie_triton.errors import SIEError
 from sie_triton.spec import CPU_SUB_BATCH_COST, ModelSpec
-from sie_triton.stages.job import Job, Rows, SubBatch, pack, scatter
-from sie_triton.stages.lanes import Lanes
+from sie_triton.stages.device import Device
+from sie_triton.stages.job import Job, Rows, SubBatch, pack
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
-from sie_triton.stages.timing import BusyLog
-from sie_triton.stages.turn import Turn
+from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
 
 
@@ -30,13 +33,14 @@ class Inference(ColdStage[Adapter]):
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
-        self._device = device
+        self._device_name = device
         self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._device = Device(device)
         self._budget = sub_batch_cost(spec, device)
-        self._lanes = Lanes(device)
-        self._turn = Turn()
+        self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
+        self._books = Lock()
         super().__init__()
 
     def load(self) -> Adapter:
@@ -44,7 +48,7 @@ class Inference(ColdStage[Adapter]):
         self._status.record["state"] = LOADING
         try:
             directory = locate(self._spec.weights, allow_hub=self._spec.runtime.allow_hub)
-            adapter = load_adapter(self._spec, directory, self._device)
+            adapter = load_adapter(self._spec, directory, self._device_name)
         except BaseException:
             self._status.record["state"] = FAILED
             raise
@@ -57,15 +61,25 @@ class Inference(ColdStage[Adapter]):
         read = [self._read(loaded, request) for request in requests]
         jobs = [job for job in read if isinstance(job, Job)]
         small = [job for job in jobs if not self._is_bulk(job)]
-        bulk = [job for job in jobs if self._is_bulk(job)]
-        for job in bulk:
-            job.request.defer()
-            self.background.submit(self._run_bulk(loaded, job))
-        self._status.add(num_requests=len(jobs), num_deferred=len(bulk))
-        with self._turn.interactive():
-            for wave in self._waves(small):
-                self._run(loaded, wave)
-        return [self._finish(job, bulk) if isinstance(job, Job) else job for job in read]
+        sub_batches = self._sub_batches(small)
+        with self._device.whole() if len(sub_batches) == 1 else nullcontext(False) as alone:
+            if alone:
+                self._run(loaded, sub_batches.pop())
+        later = [job for job in jobs if not job.is_done]
+        for job in later:
+            job.defer()
+        for job in later:
+            if self._is_bulk(job):
+                self.background.submit(self._run_bulk(loaded, job))
+        for slots in sub_batches:
+            self._device.submit(partial(self._run, loaded, slots))
+        self._status.add(num_requests=len(jobs), num_deferred=len(later))
+        return [self._answer_of(job) if isinstance(job, Job) else job for job in read]
+
+    def close(self) -> None:
+        super().close()
+        self._device.close()
+        self._replies.shutdown()
 
     def _read(self, adapter: Adapter, request: Request) -> Job | SIEError:
         try:
@@ -78,35 +92,30 @@ class Inference(ColdStage[Adapter]):
     def _is_bulk(self, job: Job) -> bool:
         return job.num_items > 1 and sum(job.costs) > self._budget
 
-    def _waves(self, jobs: Sequence[Job]) -> Iterator[list[SubBatch]]:
+    def _sub_batches(self, jobs: Sequence[Job]) -> list[SubBatch]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = [cost for job in jobs for cost in job.costs]
-        budget = balanced(costs, self._budget // self._lanes.count, self._lanes.count)
-        return self._lanes.waves([slots[i] for i in batch] for batch in plan(costs, budget))
+        lanes = self._device.num_lanes
+        budget = balanced(costs, max(1, self._budget // lanes), lanes)
+        return [[slots[i] for i in batch] for batch in plan(costs, budget)]
 
     def _run_bulk(self, adapter: Adapter, job: Job) -> Iterator[None]:
-        for wave in self._waves([job]):
-            with self._turn.bulk():
-                self._run(adapter, wave)
-            if job.error is not None:
-                break
-            yield
-        job.request.reply(job.error or self._outputs(job))
+        for slots in self._sub_batches([job]):
+            if job.error is None:
+                self._device.submit(partial(self._run, adapter, slots), bulk=True)
+                yield
 
-    def _run(self, adapter: Adapter, wave: Sequence[SubBatch]) -> None:
-        """Run sub-batches side by side; a failure spoils the requests that have items in it, no others."""
-        started = monotonic_ns()
-        self._status.record["busy_since_ns"] = started
-        results = self._lanes.map(partial(self._forward, adapter), wave)
-        for slots, result in zip(wave, results, strict=True):
-            scatter(slots, result)
-            self._count(slots)
-        ended = monotonic_ns()
-        for job in {id(job): job for slots in wave for job, _ in slots}.values():
-            job.ran(started, ended)
-        self._busy.add(started, ended)
-        self._status.record["last_used_ns"] = ended
-        self._status.record["busy_since_ns"] = 0
+    def _run(self, adapter: Adapter, slots: SubBatch) -> None:
+        """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
+        started = self._status.work_started()
+        result = self._forward(adapter, slots)
+        with self._books:
+            ended = self._status.work_ended(started)
+            self._busy.add(started, ended)
+            done = [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
+        self._count(slots)
+        for job in done:
+            self._replies.submit(self._reply, job)
 
     def _forward(self, adapter: Adapter, slots: SubBatch) -> Rows | SIEError:
         try:
@@ -120,20 +129,35 @@ class Inference(ColdStage[Adapter]):
         if len(slots) > 1:
             self._status.raise_to(max_sub_batch_cost=cost)
 
-    def _finish(self, job: Job, bulk: Sequence[Job]) -> Answer:
-        if job in bulk:
-            return DEFERRED
-        return job.error or self._outputs(job)
+    def _reply(self, job: Job) -> None:
+        job.request.reply(job.error or self._outputs(job))
+
+    def _answer_of(self, job: Job) -> Answer:
+        return DEFERRED if job.is_deferred else job.error or self._outputs(job)
 
     def _outputs(self, job: Job) -> Outputs:
         arrived, preprocessed = job.stamps.tolist()
-        waited = job.last_end_ns - preprocessed - job.inference_ns
-        batch_wait = self._busy.idle_ns(preprocessed, job.first_start_ns)
-        stamps = [arrived, preprocessed, waited - batch_wait, batch_wait, job.inference_ns]
+        inference = covered_ns(job.ran)
+        waited = max(end for _, end in job.ran) - preprocessed - inference
+        batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
+        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
         return {**job.outputs, STAMPS.name: np.array(stamps, np.int64)}
 
 
+def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> list[Job]:
+    """Hand each row back to its job, or the error to all of them; the jobs that are done by this."""
+    jobs = {id(job): job for job, _ in slots if not job.is_done}
+    for row, (job, item) in enumerate(slots):
+        if isinstance(result, SIEError):
+            job.error = job.error or result
+        else:
+            job.put(item, {name: values[row] for name, values in result.items()})
+    for job in jobs.values():
+        job.ran.append(ran)
+    return [job for job in jobs.values() if job.is_done]
+
+
 def sub_batch_cost(spec: ModelSpec, device: str) -> int:
-    """The budget of one forward pass on `device`, never above the model's max_batch_cost."""
+    """What runs on `device` at once, over all lanes, never above the model's max_batch_cost."""
     chosen = spec.runtime.max_sub_batch_cost or (CPU_SUB_BATCH_COST if device == "cpu" else spec.max_batch_cost)
     return min(chosen, spec.max_batch_cost)

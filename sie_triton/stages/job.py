@@ -17,7 +17,10 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [2]; never trusts `cost`."""
+    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [2]; `ran` holds monotonic ns.
+
+    What the client sent as `cost` is never trusted.
+    """
 
     request: Request
     input_ids: Ints
@@ -27,12 +30,13 @@ class Job:
     costs: list[int] = field(default_factory=list)
     outputs: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     error: SIEError | None = None
-    first_start_ns: int = 0
-    last_end_ns: int = 0
-    inference_ns: int = 0
+    ran: list[tuple[int, int]] = field(default_factory=list)
+    is_deferred: bool = False
+    _missing: int = field(init=False)
     _offsets: npt.NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._missing = self.num_items
         self._offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
 
     @classmethod
@@ -52,6 +56,10 @@ class Job:
         return cls(request, input_ids, lengths, int(prompt_tokens[0]), stamps)
 
     @property
+    def is_done(self) -> bool:
+        return self.error is not None or not self._missing
+
+    @property
     def num_items(self) -> int:
         return len(self.lengths)
 
@@ -64,12 +72,11 @@ class Job:
             if name not in self.outputs:
                 self.outputs[name] = np.empty((self.num_items, *values.shape), np.float32)
             self.outputs[name][item] = values
+        self._missing -= 1
 
-    def ran(self, start_ns: int, end_ns: int) -> None:
-        """Note a wave of sub-batches that held items of this job."""
-        self.first_start_ns = self.first_start_ns or start_ns
-        self.last_end_ns = end_ns
-        self.inference_ns += end_ns - start_ns
+    def defer(self) -> None:
+        self.is_deferred = True
+        self.request.defer()
 
 
 SubBatch = Sequence[tuple[Job, int]]  # items of any jobs, in the order they are packed
@@ -83,15 +90,6 @@ def pack(slots: SubBatch) -> PackedBatch:
         lengths=np.array([job.lengths[item] for job, item in slots], np.int32),
         prompt_tokens=np.array([job.prompt_tokens for job, _ in slots], np.int32),
     )
-
-
-def scatter(slots: SubBatch, result: Rows | SIEError) -> None:
-    """Hand each row back to its job, or the error to all jobs of the sub-batch."""
-    for row, (job, item) in enumerate(slots):
-        if isinstance(result, SIEError):
-            job.error = result
-        else:
-            job.put(item, {name: values[row] for name, values in result.items()})
 
 
 def check_lengths(lengths: Ints, num_tokens: int, max_length: int) -> None:

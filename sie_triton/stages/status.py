@@ -7,6 +7,7 @@ Fields are aligned 8-byte integers, so a reader never sees half a number.
 import os
 from pathlib import Path
 from threading import Lock
+from time import monotonic_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ class StatusWriter:
         self.record["pid"] = os.getpid()
         self.record["generation"] = generation
         self._lock = Lock()
+        self._running: list[int] = []
 
     def add(self, **counts: int) -> None:
         with self._lock:
@@ -56,6 +58,22 @@ class StatusWriter:
         with self._lock:
             for name, value in values.items():
                 self.record[name] = max(int(self.record[name]), value)
+
+    def work_started(self) -> int:
+        """The time now; `busy_since_ns` is that of the oldest work still running."""
+        now = monotonic_ns()
+        with self._lock:
+            self._running.append(now)
+            self.record["busy_since_ns"] = min(self._running)
+        return now
+
+    def work_ended(self, started_ns: int) -> int:
+        now = monotonic_ns()
+        with self._lock:
+            self._running.remove(started_ns)
+            self.record["busy_since_ns"] = min(self._running, default=0)
+            self.record["last_used_ns"] = now
+        return now
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ it was idle. What is missing in the sum of the parts was spent on the way betwee
 """
 
 from collections import deque
+from collections.abc import Iterable
 from time import monotonic_ns
 
 import numpy as np
@@ -39,6 +40,19 @@ class BusyLog:
         if len(self._intervals) == self._intervals.maxlen:
             return idle
         return idle + max(0, upper - since_ns)
+
+
+def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """The length of the union of some (start, end) intervals.
+
+    >>> covered_ns([(0, 4), (2, 6), (10, 11)])
+    7
+    """
+    covered, reached = 0, 0
+    for start, end in sorted(intervals):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def timing_ms(stamps: Stamps, started_ns: int) -> npt.NDArray[np.float32]:
