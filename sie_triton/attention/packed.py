@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -24,26 +24,25 @@ IGNORED_ARGUMENTS = {"is_causal", "position_ids", "use_cache", "output_attention
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where the items lie: runs of (first token, number of items, tokens per item).
+    """Where the items lie: runs of (number of items, tokens per item), end to end.
 
     Neighbours of equal length form one run, attended to in one kernel call; a sub-batch
     sorted by length has few runs.
     """
 
-    runs: tuple[tuple[int, int, int], ...]
+    runs: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> "Segments":
         """
         >>> Segments.of([3, 3, 5]).runs
-        ((0, 2, 3), (6, 1, 5))
+        ((2, 3), (1, 5))
         """
-        runs, start = [], 0
-        for length, group in groupby(lengths):
-            count = sum(1 for _ in group)
-            runs.append((start, count, length))
-            start += count * length
-        return cls(tuple(runs))
+        return cls(tuple((sum(1 for _ in group), length) for length, group in groupby(lengths)))
+
+    @property
+    def run_tokens(self) -> list[int]:
+        return [count * length for count, length in self.runs]
 
 
 _segments: ContextVar[Segments] = ContextVar("sie_segments")
@@ -79,14 +78,23 @@ def packed_attention(
         causal = getattr(module, "is_causal", False)
     if unknown or causal:
         raise NotImplementedError(f"packed attention: {'causal' if causal else sorted(unknown)}")
-    q, k, v = (x.transpose(1, 2)[0] for x in (query, key, value))
-    out = torch.empty_like(q)
-    for start, count, length in _segments.get().runs:
-        rows = slice(start, start + count * length)
-        items = (x[rows].view(count, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-        attended = scaled_dot_product_attention(*items, scale=scaling)  # type: ignore[misc,arg-type]
-        out[rows] = attended.transpose(1, 2).reshape(count * length, *out.shape[1:])
-    return out[None], None
+    segments = _segments.get()
+    pieces = zip(*(torch.split(x, segments.run_tokens, dim=2) for x in (query, key, value)), segments.runs, strict=True)
+    attended = [
+        _unstack(sdpa(_stack(q, run), _stack(k, run), _stack(v, run), scale=scaling)) for q, k, v, run in pieces
+    ]
+    return (torch.cat(attended, dim=1) if len(attended) > 1 else attended[0]), None
+
+
+def _stack(x: torch.Tensor, run: tuple[int, int]) -> torch.Tensor:
+    """[1, heads, count · length, d] → [count, heads, length, d], without a copy."""
+    count, length = run
+    return x if count == 1 else x[0].view(x.shape[1], count, length, x.shape[3]).transpose(0, 1)
+
+
+def _unstack(x: torch.Tensor) -> torch.Tensor:
+    """[count, heads, length, d] → [1, count · length, heads, d]."""
+    return x.transpose(1, 2).flatten(0, 1)[None]
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

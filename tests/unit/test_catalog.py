@@ -1,0 +1,135 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sie_triton.catalog import load_file, recognise, select, starter_set
+from sie_triton.errors import CatalogError
+from sie_triton.spec import Runtime
+from tests.models import save_bert
+
+MODEL_FILE = """
+sie_id: org/name
+hf_id: org/name
+hf_revision: abc
+inputs: {text: true, image: false, audio: false, video: false}
+tasks:
+  encode:
+    dense: {dim: 384}
+    sparse: null
+    multivector: null
+  score: null
+  extract: null
+max_sequence_length: 256
+profiles:
+  default:
+    max_batch_tokens: 8192
+    compute_precision: null
+    adapter_path: sie_server.adapters.sentence_transformer:SentenceTransformerDenseAdapter
+    adapter_options:
+      loadtime: {trust_remote_code: false}
+      runtime: {pooling: cls, normalize: false}
+  child:
+    extends: default
+    max_batch_tokens: 4096
+    adapter_options:
+      runtime: {pooling: mean}
+"""
+
+
+def load(tmp_path: Path, text: str):
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    return load_file(path)
+
+
+def test_a_model_file_of_the_reference_is_read_unchanged(tmp_path):
+    spec = load(tmp_path, MODEL_FILE).resolve(Runtime())
+    assert (spec.model, spec.weights, spec.family) == ("org/name", "hub://org/name@abc", "sentence_transformer")
+    assert (spec.dense_dim, spec.max_batch_cost, spec.pooling, spec.normalize) == (384, 8192, "cls", False)
+
+
+def test_a_profile_extends_another(tmp_path):
+    child = load(tmp_path, MODEL_FILE).profile("child")
+    assert child.max_batch_tokens == 4096
+    assert child.adapter_path is not None
+    # A child's non-empty runtime replaces its parent's as a whole.
+    assert (child.adapter_options.runtime.pooling, child.adapter_options.runtime.normalize) == ("mean", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("max_sequence_length: 256", "max_sequence_length: 0", "max_sequence_length: Input should be greater than 0"),
+        ("max_sequence_length: 256", "max_seq: 1", "max_seq: unknown key; known here are sie_id, hf_id"),
+        ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; known here are dim"),
+        ("pooling: cls", "pooling: first", "'cls', 'max', 'mean'"),
+        ("runtime: {pooling: mean}", "runtime: {pool: mean}", "known here are pooling, normalize"),
+        ("compute_precision: null", "compute_precision: int8", "'float16', 'bfloat16' or 'float32'"),
+        ("hf_id: org/name", "hf_id: org/name\nweights_path: here", "exactly one of hf_id, weights_path"),
+        ("extends: default", "extends: other", "no profile 'other'; there are default, child"),
+        ("extends: default", "extends: child", "child extends child never ends"),
+        ("  default:", "  main:", "a profile named default is required"),
+        ("sie_id: org/name", "sie_id: a/b/c", "sie_id"),
+        ("tasks:", "tasks: [", "not valid YAML"),
+    ],
+)
+def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, complaint):
+    with pytest.raises(CatalogError) as caught:
+        load(tmp_path, MODEL_FILE.replace(old, new))
+    assert complaint in str(caught.value)
+    assert "model.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("sparse: null", "sparse: {dim: 30522}", "tasks sparse cannot be served"),
+        ("score: null", "score: {}", "tasks score cannot be served"),
+        (":SentenceTransformerDenseAdapter", ":Other", "families are sentence_transformer"),
+    ],
+)
+def test_what_this_version_cannot_serve_is_said_at_start_up(tmp_path, old, new, complaint):
+    with pytest.raises(CatalogError, match=complaint):
+        load(tmp_path, MODEL_FILE.replace(old, new)).resolve(Runtime())
+
+
+def test_the_starter_set_serves():
+    assert [model.resolve(Runtime()).model for model in starter_set()] == ["sentence-transformers/all-MiniLM-L6-v2"]
+
+
+def test_a_directory_is_recognised(tmp_path, minilm_directory):
+    directory = save_bert(tmp_path, minilm_directory, pooling=("cls", "max"), dense=24, normalize=False)
+    spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
+    assert (spec.dense_dim, spec.max_sequence_length, spec.normalize) == (24, 512, False)
+
+
+def test_sequence_length_comes_from_the_directory(minilm_directory):
+    assert recognise(minilm_directory, "m", {"weights_path": "x"}).max_sequence_length == 256
+
+
+def test_an_unsupported_chain_of_modules_is_named(tmp_path):
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in ("Transformer", "CNN", "Pooling")
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CatalogError, match="Transformer → CNN → Pooling cannot be served"):
+        recognise(tmp_path, "m", {"weights_path": "x"})
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "word"])
+def test_an_unknown_name_is_refused_before_any_download(name):
+    with pytest.raises(CatalogError, match="no model file has this sie_id"):
+        select([name], None, allow_hub=False)
+
+
+def test_a_hub_id_that_is_not_cached_says_so():
+    with pytest.raises(CatalogError, match="not in the local cache"):
+        select(["nobody/nothing"], None, allow_hub=False)
+
+
+def test_own_models_join_the_starter_set(tmp_path):
+    (tmp_path / "mine.yaml").write_text(MODEL_FILE)
+    assert [m.sie_id for m in select([], tmp_path, allow_hub=False)] == ["org/name"]
+    assert [m.sie_id for m in select(["org/name"], tmp_path, allow_hub=False)] == ["org/name"]

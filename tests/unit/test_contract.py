@@ -1,0 +1,54 @@
+import pytest
+
+from sie_triton import contract
+from sie_triton.errors import InputError
+from sie_triton.parameters import model_parameters
+from tests.unit.test_render import SPEC
+
+ALLOWED = model_parameters(SPEC)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"dimensions": 384},
+        {"is_query": False, "normalize": True},
+        {"output_types": "dense", "output_dtype": "float32", "profile": "default"},
+        {"instruction": "{0} is no template %s"},
+    ],
+)
+def test_legal_parameters_pass_unchanged(given):
+    assert contract.check_parameters(given, ALLOWED) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"dimension": 3}, "allowed are dimensions, instruction"),
+        ({"dimensions": "3"}, "an integer from 1 to 384"),
+        ({"dimensions": True}, "an integer from 1 to 384"),
+        ({"dimensions": 0}, "an integer from 1 to 384"),
+        ({"dimensions": 385}, "an integer from 1 to 384"),
+        ({"is_query": 1}, "a boolean"),
+        ({"output_types": "dense,sparse"}, "a comma-separated list of dense"),
+        ({"output_dtype": "int8"}, "one of float32"),
+        ({"profile": "other"}, "one of default"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
+    with pytest.raises(InputError, match=allowed) as caught:
+        contract.check_parameters(given, ALLOWED)
+    assert next(iter(given)) in str(caught.value)
+
+
+def test_floats_may_be_given_as_integers():
+    assert contract.PARAMETERS["threshold"].check(1) == 1.0
+
+
+def test_tensor_names_are_unique_and_lower_case():
+    tensors = [t for t in vars(contract).values() if isinstance(t, contract.Tensor)]
+    names = [t.name for t in tensors]
+    assert len(set(names)) == len(names)
+    assert all(name == name.lower() for name in names)
+    assert len(contract.TIMING_FIELDS) == 6

@@ -1,0 +1,88 @@
+"""Imports point one way, and a cold stage stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "sie_triton"
+
+FOUNDATION = {"errors", "contract", "spec", "parameters", "sie_triton"}
+MAY_IMPORT = {
+    "errors": set(),
+    "contract": {"errors"},
+    "spec": set(),
+    "parameters": {"contract", "spec"},
+    "settings": {"errors", "spec"},
+    "batching": set(),
+    "attention": set(),
+    "transforms": set(),
+    "weights": {"errors"},
+    "adapters": {*FOUNDATION, "attention", "weights"},
+    "catalog": {*FOUNDATION, "adapters", "weights"},
+    "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
+    "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights"},
+    "server": {*FOUNDATION, "catalog", "render", "settings"},
+    "client": {"errors", "contract"},
+    "bench": {
+        *FOUNDATION,
+        "adapters",
+        "batching",
+        "catalog",
+        "client",
+        "render",
+        "server",
+        "settings",
+        "stages",
+        "weights",
+    },
+    "cli": {*FOUNDATION, "bench", "catalog", "render", "server", "settings"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    return set(modules)
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+FILES = [path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("sie_triton.")}
+    assert ours <= MAY_IMPORT[layer(path)] | {layer(path)}
+
+
+def test_one_file_imports_tritons_python_api():
+    users = [path.name for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
+    assert users == ["triton.py"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "sie_triton.stages.preprocess",
+        "sie_triton.stages.inference",
+        "sie_triton.stages.postprocess",
+        "sie_triton.adapters",
+    ],
+)
+def test_a_cold_stage_imports_no_heavy_library(module):
+    code = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'pydantic', 'tritonclient') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_client_imports_only_numpy_and_tritonclient():
+    heavy = "('torch', 'transformers', 'pydantic', 'yaml', 'click', 'tokenizers')"
+    code = f"import sys; from sie_triton import SIEClient; SIEClient('http://x:1'); print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,19 @@
+import sie_triton
+
+PUBLIC = [
+    "AsyncSIEClient",
+    "BusyError",
+    "EncodeResult",
+    "InputError",
+    "Item",
+    "LoadError",
+    "ModelError",
+    "SIEClient",
+    "SIEError",
+    "Timing",
+]
+
+
+def test_exported_names():
+    assert sorted(sie_triton.__all__) == PUBLIC
+    assert all(getattr(sie_triton, name).__name__ == name for name in PUBLIC)

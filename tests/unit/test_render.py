@@ -1,0 +1,123 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sie_triton.batching.build import HOOK_NAME
+from sie_triton.catalog import starter_set
+from sie_triton.contract import DENSE, TEXT, TIMING_MS, TOKEN_COUNT
+from sie_triton.render.build import NO_HOOK, check_repository, write_repository
+from sie_triton.render.pbtxt import from_text
+from sie_triton.settings import read_settings
+from sie_triton.spec import ModelSpec, Runtime
+
+ROOT = Path(__file__).parents[2]
+SPEC = starter_set()[0].resolve(Runtime())
+NAME = "sentence-transformers__all-MiniLM-L6-v2"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    write_repository(tmp_path, read_settings(), [])
+    return tmp_path
+
+
+def config(repository: Path, model: str):
+    return from_text((repository / model / "config.pbtxt").read_text())
+
+
+def test_the_committed_starter_set_is_up_to_date():
+    assert check_repository(ROOT / "model_repository", read_settings(), []) == []
+
+
+def test_the_ensemble_takes_and_gives_plain_vectors(repository):
+    ensemble = config(repository, NAME)
+    assert ensemble.max_batch_size == 0
+    assert [(t.name, list(t.dims), list(t.reshape.shape)) for t in ensemble.input] == [(TEXT.name, [-1], [1, -1])]
+    outputs = {t.name: (list(t.dims), list(t.reshape.shape)) for t in ensemble.output}
+    assert outputs == {
+        DENSE.name: ([-1, -1], [1, -1, -1]),
+        TOKEN_COUNT.name: ([-1], [1, -1]),
+        TIMING_MS.name: ([-1], [1, -1]),
+    }
+    assert ensemble.parameters["dense_dim"].string_value == "384"
+
+
+def test_steps_are_wired_by_tensors_that_exist(repository):
+    ensemble = config(repository, NAME)
+    written = {t.name for t in ensemble.input}
+    for step in ensemble.ensemble_scheduling.step:
+        model = config(repository, step.model_name)
+        assert set(step.input_map) == {t.name for t in model.input}
+        assert set(step.output_map) <= {t.name for t in model.output}
+        assert set(step.input_map.values()) <= written
+        written |= set(step.output_map.values())
+    assert {t.name for t in ensemble.output} <= written
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+def test_composing_models_batch_ragged_requests_without_a_queue_policy(repository, stage):
+    model = config(repository, f"{NAME}-{stage}")
+    assert model.max_batch_size == 64
+    assert all(t.allow_ragged_batch for t in model.input)
+    assert model.HasField("dynamic_batching")
+    assert not model.dynamic_batching.HasField("default_queue_policy")
+    assert model.dynamic_batching.priority_levels == 0
+    assert model.dynamic_batching.max_queue_delay_microseconds == 0
+
+
+def test_the_wait_holds_inference_only(tmp_path):
+    write_repository(tmp_path, read_settings(max_batch_wait_ms=2.5), [])
+    delays = {
+        stage: config(tmp_path, f"{NAME}-{stage}").dynamic_batching.max_queue_delay_microseconds
+        for stage in ("preprocess", "inference", "postprocess")
+    }
+    assert delays == {"preprocess": 0, "inference": 2500, "postprocess": 0}
+
+
+def test_the_spec_survives_the_configuration(repository):
+    text = config(repository, f"{NAME}-inference").parameters["sie_spec"].string_value
+    assert ModelSpec.from_json(text) == SPEC
+
+
+def test_the_hook_sits_in_the_inference_model_and_is_not_drift(repository):
+    assert [p.parent.name for p in repository.rglob(HOOK_NAME)] == [f"{NAME}-inference"]
+    assert check_repository(repository, read_settings(), []) == []
+
+
+def test_a_missing_compiler_is_one_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert write_repository(tmp_path, read_settings(), []) == [NO_HOOK]
+    assert check_repository(tmp_path, read_settings(), []) == []
+
+
+def test_drift_is_named(repository):
+    (repository / NAME / "config.pbtxt").write_text("name: 'other'")
+    (repository / f"{NAME}-inference" / "1" / "model.py").unlink()
+    (repository / "stray").write_text("")
+    assert check_repository(repository, read_settings(), []) == [
+        f"{NAME}-inference/1/model.py: missing",
+        "stray: not of any model",
+        f"{NAME}/config.pbtxt: differs",
+    ]
+
+
+def test_rendering_again_replaces_whole_models(repository):
+    (repository / NAME / "leftover").write_text("")
+    write_repository(repository, read_settings(), [])
+    assert check_repository(repository, read_settings(), []) == []
+    assert not [p for p in repository.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "gpus"), [("cpu", 2, []), ("cuda:1", 1, [1]), ("cuda", 1, []), ("auto", 0, [])]
+)
+def test_inference_runs_where_the_device_says(tmp_path, device, kind, gpus):
+    write_repository(tmp_path, read_settings(device=device), [], hook=False)
+    (group,) = config(tmp_path, f"{NAME}-inference").instance_group
+    assert (group.kind, list(group.gpus), group.count) == (kind, gpus, 1)
+
+
+def test_admission_is_one_forward_pass():
+    assert SPEC.admission_cost == SPEC.max_batch_cost
+    assert replace(SPEC, runtime=Runtime(max_sub_batch_cost=100)).admission_cost == 100

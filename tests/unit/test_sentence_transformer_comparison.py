@@ -1,0 +1,144 @@
+"""Our packed forward against sentence-transformers on the same fixed-seed weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sie_triton.adapters import load_adapter, sentence_transformer
+from sie_triton.adapters.base import PackedBatch
+from sie_triton.adapters.tokenizer import TextTokenizer
+from sie_triton.attention import Segments
+from sie_triton.catalog import recognise
+from sie_triton.errors import LoadError
+from sie_triton.spec import Runtime
+from sie_triton.stages.preprocess import prompt_of
+from sie_triton.transforms import normalize
+from tests.models import CONFIGS, build, save_bert
+from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
+
+TEXTS = [text[:4000] for text in varied_texts(60)]
+
+HEADS = {
+    "mean": {},
+    "cls": {"pooling": "cls"},
+    "max": {"pooling": "max"},
+    "lasttoken": {"pooling": "lasttoken"},
+    "weightedmean": {"pooling": "weightedmean"},
+    "all modes, dense, not normalised": {
+        "pooling": ("cls", "max", "mean", "mean_sqrt_len_tokens"),
+        "dense": 48,
+        "normalize": False,
+    },
+    "prompt left out of pooling": {"include_prompt": False, "prompts": {"query": "search for: "}},
+    "prompt left out of weighted pooling": {
+        "include_prompt": False,
+        "pooling": ("weightedmean", "cls", "max"),
+        "prompts": {"query": "search for: "},
+    },
+}
+
+
+class Ours:
+    """The three stages' arithmetic in one process."""
+
+    def __init__(self, directory, **changes):
+        config = recognise(directory, "m", {"weights_path": str(directory)})
+        self.spec = replace(config.resolve(Runtime()), **changes)
+        self.adapter = load_adapter(self.spec, directory, "cpu")
+        self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
+
+    def encode(self, texts, **options):
+        prompt = prompt_of(self.tokenizer.prompts, self.tokenizer.default_prompt, options)
+        tokens = self.tokenizer.encode([prompt + text for text in texts])
+        skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt), np.int32)
+        dense = self.adapter.forward(PackedBatch(tokens.input_ids, tokens.lengths, skipped))["dense"]
+        return normalize(dense) if self.spec.normalize else dense
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_architecture(tmp_path, minilm_directory, architecture):
+    library = build(tmp_path / "encoder", minilm_directory, architecture)
+    library.save(str(tmp_path / "model"))
+    ours = Ours(tmp_path / "model").encode(TEXTS)
+    assert_parity(ours, library.encode(TEXTS))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_pooling_and_heads(tmp_path, minilm_directory, head):
+    library = build(tmp_path / "encoder", minilm_directory, **HEADS[head])
+    library.save(str(tmp_path / "model"))
+    ours, options = Ours(tmp_path / "model"), {}
+    if library.prompts.get("query"):
+        options = {"is_query": True}
+    theirs = library.encode(TEXTS, prompt_name="query" if options else None)
+    vectors = ours.encode(TEXTS, **options)
+    assert_parity(vectors, theirs)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.linalg.norm(theirs, axis=1), rtol=1e-4)
+
+
+def test_alone_equals_in_a_batch(minilm_directory):
+    ours = Ours(minilm_directory)
+    together = ours.encode(TEXTS)
+    alone = np.concatenate([ours.encode([text]) for text in TEXTS])
+    assert_parity(together, alone, TO_ITSELF)
+
+
+@pytest.mark.parametrize("kind", ["off by one", "no segments"])
+def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkeypatch, kind):
+    """The negative control: items that see one token of a neighbour, or all of each other."""
+    library = build_reference(minilm_directory)
+    texts = [text for text in TEXTS if len(text) > 20]
+
+    def broken(lengths):
+        if kind == "no segments":
+            return Segments(((1, sum(lengths)),))
+        return Segments.of([lengths[0] + 1, *lengths[1:-1], lengths[-1] - 1])
+
+    monkeypatch.setattr(sentence_transformer, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
+    ours = Ours(minilm_directory).encode(texts)
+    assert cosines(ours, library.encode(texts)).min() < TO_REFERENCE
+    with pytest.raises(AssertionError, match="lowest cosine"):
+        assert_parity(ours, library.encode(texts))
+
+
+def build_reference(directory):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(directory), device="cpu")
+
+
+def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
+    fused = Ours(minilm_directory).encode(TEXTS)
+    monkeypatch.setattr(sentence_transformer, "can_prepack", lambda _: False)
+    plain = Ours(minilm_directory)
+    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter._encoder.modules())
+    np.testing.assert_allclose(fused, plain.encode(TEXTS), atol=2e-6)
+
+
+def test_bfloat16_stays_close(minilm_directory):
+    ours = Ours(minilm_directory, runtime=Runtime(precision="bfloat16")).encode(TEXTS)
+    assert_parity(ours, build_reference(minilm_directory).encode(TEXTS), 0.999)
+
+
+def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
+    directory = save_bert(tmp_path, minilm_directory)
+    spec = Ours(directory).spec
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "t5"'))
+    with pytest.raises(LoadError, match="model_type 't5' is not supported; supported are bert"):
+        load_adapter(spec, directory, "cpu")
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    config.write_text(config.read_text().replace('"model_type": "t5"', '"model_type": "bert"'))
+    with pytest.raises(LoadError, match="other formats are refused"):
+        load_adapter(spec, directory, "cpu")
+
+
+def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
+    directory = save_bert(tmp_path, minilm_directory)
+    spec = Ours(directory).spec
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    with pytest.raises(LoadError, match=r"lack encoder\.layer\.2"):
+        load_adapter(spec, directory, "cpu")

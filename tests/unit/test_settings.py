@@ -1,0 +1,71 @@
+import pytest
+from click.testing import CliRunner
+
+from sie_triton.cli import cli
+from sie_triton.errors import SettingsError
+from sie_triton.settings import Settings, flag, read_settings, unknown_variables
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path, monkeypatch):
+    assert read_settings().http_port == 8000
+    (tmp_path / "sie.yaml").write_text("http_port: 1\ngrpc_port: 1\nmetrics_port: 1\n")
+    monkeypatch.setenv("SIE_HTTP_PORT", "2")
+    monkeypatch.setenv("SIE_GRPC_PORT", "2")
+    settings = read_settings(http_port="3", host=None)
+    assert (settings.http_port, settings.grpc_port, settings.metrics_port) == (3, 2, 1)
+    assert settings.host == "127.0.0.1"
+
+
+def test_the_settings_file_may_lie_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text("max_batch_requests: 7")
+    monkeypatch.setenv("SIE_CONFIG", str(tmp_path / "other.yaml"))
+    assert read_settings().max_batch_requests == 7
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "legal"),
+    [
+        ("SIE_HTTP_PORT", "abc", "valid integer"),
+        ("SIE_HTTP_PORT", "70000", "less than or equal to 65535"),
+        ("SIE_DEFAULT_COMPUTE_PRECISION", "int8", "'bfloat16'"),
+        ("SIE_DEVICE", "mps", "use auto, cpu, cuda or cuda:N"),
+        ("SIE_DEVICE", "gpu", r"\(auto\|cpu\|cuda"),
+        ("SIE_MAX_BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
+    ],
+)
+def test_a_bad_value_names_variable_value_and_what_is_legal(monkeypatch, variable, value, legal):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=legal) as caught:
+        read_settings()
+    assert str(caught.value).startswith(f"{variable}={value}: ")
+
+
+def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
+    with pytest.raises(SettingsError, match=r"^--http-port=0: "):
+        read_settings(http_port=0)
+    (tmp_path / "sie.yaml").write_text("http_prot: 1")
+    with pytest.raises(SettingsError, match="unknown key http_prot; known are host"):
+        read_settings()
+
+
+def test_variables_nobody_reads_are_reported(monkeypatch):
+    monkeypatch.setenv("SIE_MAX_BATCH_REQUEST", "1")
+    monkeypatch.setenv("SIE_HTTP_PORT", "1")
+    assert unknown_variables() == ["SIE_MAX_BATCH_REQUEST"]
+
+
+def test_every_setting_is_a_flag_of_serve_with_its_variable():
+    text = CliRunner().invoke(cli, ["serve", "--help"], terminal_width=200).output
+    for name in Settings.model_fields:
+        assert flag(name) in text
+        assert f"SIE_{name.upper()}" in text
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        read_settings().http_port = 1

@@ -1,0 +1,346 @@
+"""The stages at their own seam: requests as arrays, no Triton."""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_triton.errors import InputError, LoadError, ModelError, SIEError
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages.background import Background
+from sie_triton.stages.device import Device
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.preprocess import Preprocess
+from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
+from sie_triton.stages.timing import BusyLog, covered_ns
+
+VOCABULARY = 100
+
+
+class FakeRequest:
+    """Our own seam, stages.request.Request, in memory."""
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None, **tensors: Any) -> None:
+        self.parameters = parameters or {}
+        self._tensors = tensors
+        self.deferred = False
+        self.answers: list[Any] = []
+        self.answered = threading.Event()
+
+    def tensor(self, name):
+        return self._tensors.get(name)
+
+    def defer(self):
+        self.deferred = True
+
+    def reply(self, answer):
+        assert self.deferred
+        self.answers.append(answer)
+        self.answered.set()
+
+    def answer(self, direct):
+        """What the client gets, whichever way it came; exactly once."""
+        if direct is not DEFERRED:
+            assert not self.answers
+            return direct
+        assert self.answered.wait(20)
+        (answer,) = self.answers
+        return answer
+
+
+class EchoAdapter:
+    """Each item's row is its first token and its length; token 13 fails the forward pass."""
+
+    vocab_size = VOCABULARY
+    weights_bytes = 1
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self.batches: list[int] = []
+
+    def forward(self, batch):
+        self.batches.append(int(batch.lengths.sum()))
+        time.sleep(self.delay_s)
+        if 13 in batch.input_ids:
+            raise RuntimeError("secret detail")
+        starts = np.cumsum(batch.lengths) - batch.lengths
+        return {"dense": np.stack([batch.input_ids[starts], batch.lengths], 1).astype(np.float32)}
+
+
+def spec(**changes: Any) -> ModelSpec:
+    defaults = {
+        "model": "m",
+        "weights": "nowhere",
+        "family": "sentence_transformer",
+        "output_types": ("dense",),
+        "dense_dim": 2,
+        "max_sequence_length": 64,
+        "max_batch_cost": 100,
+    }
+    return ModelSpec(**{**defaults, **changes})
+
+
+@pytest.fixture
+def inference(tmp_path):
+    stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", 0))
+    stage.directory = tmp_path
+    stage.adapter = EchoAdapter()
+    stage.load = lambda: stage.adapter
+    yield stage
+    stage.close()
+
+
+def tokens(*items: list[int], **changes: Any) -> FakeRequest:
+    tensors = {
+        "input_ids": np.array([[t for item in items for t in item]], np.int32),
+        "lengths": np.array([[len(item) for item in items]], np.int32),
+        "prompt_tokens": np.zeros((1, 1), np.int32),
+        "stamps": np.array([[time.monotonic_ns()] * 2], np.int64),
+    }
+    return FakeRequest(**{**tensors, **changes})
+
+
+def run(stage, requests):
+    return [request.answer(answer) for request, answer in zip(requests, stage.execute(requests), strict=True)]
+
+
+def test_every_request_gets_its_own_rows_cold_and_warm(inference):
+    for _ in range(3):
+        requests = [tokens([i] * (i + 1), [i] * 5) for i in range(1, 12)]
+        for i, answer in enumerate(run(inference, requests), 1):
+            assert answer["dense"].tolist() == [[i, i + 1], [i, 5]]
+
+
+def test_one_request_on_an_idle_device_is_answered_at_once(inference):
+    inference.warm_up()
+    request = tokens([1, 2, 3])
+    (answer,) = inference.execute([request])
+    assert answer["dense"].tolist() == [[1, 3]]
+    assert not request.deferred
+
+
+def test_concurrent_first_requests_load_once(inference):
+    loads = []
+    inference.load = lambda: loads.append(1) or time.sleep(0.2) or inference.adapter
+    requests = [tokens([i]) for i in range(8)]
+    direct = [inference.execute([request]) for request in requests]
+    assert all(answers == [DEFERRED] for answers in direct)
+    assert [r.answer(DEFERRED)["dense"][0, 0] for r in requests] == list(range(8))
+    assert loads == [1]
+
+
+def test_a_failed_load_is_remembered(inference):
+    loads = []
+
+    def fail():
+        loads.append(1)
+        raise LoadError("weights: gone")
+
+    inference.load = fail
+    for _ in range(3):
+        (answer,) = run(inference, [tokens([1])])
+        assert isinstance(answer, LoadError)
+        assert "gone" in str(answer)
+    assert loads == [1]
+
+
+def test_a_bulk_request_is_cut_and_deferred(inference):
+    inference.warm_up()
+    (answer,) = run(inference, [tokens(*[[i % 10] * 10 for i in range(50)])])
+    assert answer["dense"][:, 0].tolist() == [i % 10 for i in range(50)]
+    assert max(inference.adapter.batches) <= 100
+    assert len(inference.adapter.batches) >= 5
+
+
+def test_small_requests_pass_bulk_work(inference):
+    inference.warm_up()
+    inference.adapter.delay_s = 0.02
+    bulk = tokens(*[[1] * 50 for _ in range(60)])
+    assert inference.execute([bulk]) == [DEFERRED]
+    for _ in range(5):
+        started = time.monotonic()
+        run(inference, [tokens([2])])
+        assert time.monotonic() - started < 0.3
+    assert not bulk.answered.is_set()
+    assert len(bulk.answer(DEFERRED)["dense"]) == 60
+
+
+def test_bulk_work_does_not_starve(inference):
+    inference.warm_up()
+    inference.adapter.delay_s = 0.005
+    bulk = tokens(*[[1] * 50 for _ in range(20)])
+    inference.execute([bulk])
+    deadline = time.monotonic() + 20
+    while not bulk.answered.is_set():
+        assert time.monotonic() < deadline
+        inference.execute([tokens([2]), tokens([3])])
+
+
+def test_a_failed_sub_batch_spoils_only_its_own_requests(inference):
+    inference.warm_up()
+    requests = [tokens([13] * 60), *[tokens([i] * 45) for i in (1, 2, 3)]]
+    bad, *good = run(inference, requests)
+    assert isinstance(bad, ModelError)
+    assert "secret" not in str(bad)
+    assert "Traceback" not in str(bad)
+    assert [answer["dense"][0, 0] for answer in good] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"lengths": np.array([[3]], np.int32)}, "lengths: sum to 3, but input_ids holds 2"),
+        ({"lengths": np.array([[-1, 3]], np.int32)}, "lengths: must be from 1 to 64"),
+        ({"lengths": np.array([[2**31 - 1, 2**31 - 1]], np.int32)}, "lengths: must be from 1 to 64"),
+        ({"lengths": np.zeros((1, 0), np.int32)}, "lengths: is empty"),
+        ({"lengths": np.array([1, 1], np.int32)}, r"lengths: has shape \[2\]"),
+        ({"lengths": np.ones((2, 1), np.int32)}, r"lengths: has shape \[2, 1\]"),
+        ({"input_ids": np.array([[1, VOCABULARY]], np.int32)}, "input_ids: must be from 0 to 99"),
+        ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
+        ({"input_ids": None}, "input_ids: missing"),
+        ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be one integer"),
+        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 2 integers"),
+    ],
+)
+def test_inference_trusts_nobody(inference, changes, complaint):
+    inference.warm_up()
+    bad, good = run(inference, [tokens([1, 1], **changes), tokens([5])])
+    assert isinstance(bad, InputError)
+    with pytest.raises(InputError, match=complaint):
+        raise bad
+    assert good["dense"].tolist() == [[5, 1]]
+
+
+def test_the_status_record_tells_what_happened(inference):
+    inference.load = Inference.load.__get__(inference)
+    run(inference, [tokens([1])])
+    (record,) = records_of(inference.directory, "m")
+    assert record["state"] == FAILED
+    inference.load = lambda: inference.adapter
+    inference._failure = None
+    inference.warm_up()
+    run(inference, [tokens([1, 2], [3])])
+    (record,) = records_of(inference.directory, "m")
+    assert (record["num_requests"], record["num_items"], record["total_cost"]) == (1, 2, 3)
+    assert record["busy_since_ns"] == 0
+    assert 0 < record["last_used_ns"] <= time.monotonic_ns()
+    assert RESIDENT == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "complaint"),
+    [
+        (None, {}, "text: missing"),
+        (np.zeros((1, 0), object), {}, "text: is empty"),
+        (np.array([b"a"], object), {}, r"text: has shape \[1\]"),
+        (np.array([[b"ok", b"a\xff"]], object), {}, r"text\[1\]: not valid UTF-8 \(byte 0xff at 1\)"),
+        (np.array([[b"ok"]], object), {"nope": 1}, "parameter nope: unknown"),
+    ],
+)
+def test_preprocess_names_the_field(minilm_directory, text, parameters, complaint):
+    stage = Preprocess(spec(weights=str(minilm_directory)))
+    bad, good = run(stage, [FakeRequest(parameters, text=text), FakeRequest(text=np.array([[b"hi"]], object))])
+    with pytest.raises(SIEError, match=complaint):
+        raise bad
+    assert good["input_ids"].tolist() == [101, 7632, 102]
+    stage.close()
+
+
+def test_preprocess_is_the_same_for_small_and_bulk_requests(minilm_directory):
+    stage = Preprocess(spec(weights=str(minilm_directory), max_sequence_length=256))
+    stage.warm_up()
+    texts = [f"text number {i} " + "word " * (i % 40) for i in range(400)]
+    bulk = FakeRequest(text=np.array([[t.encode() for t in texts]], object))
+    singles = [FakeRequest(text=np.array([[t.encode()]], object)) for t in texts]
+    (together,) = run(stage, [bulk])
+    apart = run(stage, singles)
+    assert bulk.deferred
+    assert not singles[0].deferred
+    assert together["input_ids"].tolist() == np.concatenate([a["input_ids"] for a in apart]).tolist()
+    assert together["lengths"].tolist() == [a["lengths"][0] for a in apart]
+    assert together["cost"][0] == together["lengths"].sum() == len(together["input_ids"])
+    stage.close()
+
+
+def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
+    log: list[str] = []
+    gate = threading.Event()
+
+    def job(name, steps):
+        gate.wait(5)
+        for i in range(steps):
+            log.append(f"{name}{i}")
+            yield
+        if name == "b":
+            raise RuntimeError
+
+    background = Background("test")
+    background.submit(job("a", 3))
+    background.submit(job("b", 2))
+    gate.set()
+    background.close()
+    assert log == ["a0", "b0", "a1", "b1", "a2"]
+
+
+def test_interactive_work_goes_first_but_not_for_ever():
+    device = Device("gpu")  # one lane
+    order: list[str] = []
+    release = threading.Event()
+    device.submit(lambda: release.wait(5))
+    threads = [threading.Thread(target=device.submit, args=(lambda: order.append("bulk"),), kwargs={"bulk": True})]
+    threads += [threading.Thread(target=device.submit, args=(lambda: order.append("small"),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    release.set()
+    for thread in threads:
+        thread.join()
+    device.close()
+    assert order.index("bulk") in (1, 2)
+
+
+def test_the_whole_device_is_only_given_when_idle():
+    device = Device("cpu")
+    release = threading.Event()
+    with device.whole() as alone:
+        assert alone
+        with device.whole() as again:
+            assert not again
+    device.submit(lambda: release.wait(5))
+    with device.whole() as alone:
+        assert not alone
+    release.set()
+    device.close()
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12).map(
+    lambda pairs: [(start, start + length) for start, length in pairs]
+)
+
+
+@given(INTERVALS, st.integers(0, 60), st.integers(0, 60))
+def test_idle_and_covered_time_against_counting(intervals, since, until):
+    since, until = min(since, until), max(since, until)
+    busy = {t for start, end in intervals for t in range(start, end)}
+    log = BusyLog()
+    for interval in sorted(intervals, key=lambda i: i[1]):
+        log.add(*interval)
+    assert log.idle_ns(since, until) == sum(t not in busy for t in range(since, until))
+    assert covered_ns(intervals) == len(busy)
+
+
+def test_a_forgotten_past_counts_as_busy():
+    log = BusyLog(max_intervals=2)
+    for start in (0, 10, 20):
+        log.add(start, start + 5)
+    assert log.idle_ns(0, 30) == 5 + 5
+
+
+def test_runtime_defaults_are_portable():
+    assert Runtime().status_dir == ""
