@@ -68,21 +68,20 @@ def test_one_file_imports_tritons_python_api():
     assert users == ["triton.py"]
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "sie_triton.stages.preprocess",
-        "sie_triton.stages.inference",
-        "sie_triton.stages.postprocess",
-        "sie_triton.adapters",
-    ],
-)
+def imported(code: str, *modules: str) -> list[str]:
+    """Those of `modules` that a fresh interpreter has loaded after `code`."""
+    program = f"import sys; {code}; print(*[m for m in {modules!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+
+STAGES = [f"sie_triton.stages.{name}" for name in ("preprocess", "inference", "postprocess")]
+
+
+@pytest.mark.parametrize("module", [*STAGES, "sie_triton.adapters"])
 def test_a_cold_stage_imports_no_heavy_library(module):
-    code = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'pydantic', 'tritonclient') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert imported(f"import {module}", "torch", "transformers", "pydantic", "tritonclient") == []
 
 
 def test_the_client_imports_only_numpy_and_tritonclient():
-    heavy = "('torch', 'transformers', 'pydantic', 'yaml', 'click', 'tokenizers')"
-    code = f"import sys; from sie_triton import SIEClient; SIEClient('http://x:1'); print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = "from sie_triton import SIEClient; SIEClient('http://x:1')"
+    assert imported(code, "torch", "transformers", "pydantic", "yaml", "click", "tokenizers") == []

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def test_neighbours_in_cost_run_together(costs, budget):
 @given(COSTS, BUDGETS)
 def test_no_two_neighbouring_sub_batches_would_fit_in_one(costs, budget):
     batches = [sum(costs[i] for i in batch) for batch in plan(costs, budget)]
-    assert all(left + right > budget for left, right in zip(batches, batches[1:], strict=False))
+    assert all(left + right > budget for left, right in pairwise(batches))
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.sampled_from("abc")), max_size=100), BUDGETS)

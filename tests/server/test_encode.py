@@ -1,0 +1,149 @@
+"""The server against sentence-transformers, through every door a client may use."""
+
+import asyncio
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+
+from sie_triton import AsyncSIEClient, Item, SIEClient
+from sie_triton.catalog import triton_name
+from tests.conftest import MINILM
+from tests.parity import TO_ITSELF, assert_parity, varied_texts
+
+NAME = triton_name(MINILM)
+TEXTS = ["hello world", "", "量子コンピュータ", "a much longer text about rivers " * 20]
+
+
+def infer_arguments(module, texts, **options):
+    array = np.array([text.encode() for text in texts], object)
+    text = module.InferInput("text", [len(texts)], "BYTES")
+    text.set_data_from_numpy(array)
+    return {"model_name": NAME, "inputs": [text], **options}
+
+
+def post(server, path, document):
+    body = json.dumps(document).encode()
+    request = urllib.request.Request(f"http://{server.http}/v2/models/{NAME}/{path}", body)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+@pytest.fixture(scope="module")
+def expected(reference):
+    return reference(TEXTS)
+
+
+def test_parity_with_sentence_transformers(server, reference):
+    """≥ 300 texts of 0 to 10,000 words: the same as the library, and the same alone as in any batch."""
+    texts = varied_texts(320)
+    with SIEClient(server.grpc) as client:
+        bulk = np.stack([r["dense"] for r in client.encode(MINILM, texts)])
+        small = [r["dense"] for i in range(0, 320, 8) for r in client.encode(MINILM, texts[i : i + 8])]
+        alone = [client.encode(MINILM, text)["dense"] for text in texts]
+    assert_parity(bulk, reference(texts))
+    assert_parity(np.stack(small), np.stack(alone), TO_ITSELF)
+    assert_parity(bulk, np.stack(alone), TO_ITSELF)
+    np.testing.assert_allclose(np.linalg.norm(bulk, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_tritonclient(server, expected, module):
+    address = server.http if module is tritonclient.http else server.grpc
+    with module.InferenceServerClient(address) as client:
+        response = client.infer(**infer_arguments(module, TEXTS))
+    assert_parity(response.as_numpy("dense"), expected)
+    assert response.as_numpy("token_count").dtype == np.int32
+    assert response.as_numpy("token_count")[:2].tolist() == [4, 2]
+    assert response.as_numpy("timing_ms").shape == (6,)
+
+
+@pytest.mark.parametrize("module", [tritonclient.http.aio, tritonclient.grpc.aio], ids=["http", "grpc"])
+def test_tritonclient_aio(server, expected, module):
+    async def call():
+        address = server.http if module is tritonclient.http.aio else server.grpc
+        async with module.InferenceServerClient(address) as client:
+            arguments = infer_arguments(module, TEXTS)
+            return await asyncio.gather(*(client.infer(**arguments) for _ in range(5)))
+
+    for response in asyncio.run(call()):
+        assert_parity(response.as_numpy("dense"), expected)
+
+
+def test_json_infer(server, expected):
+    document = {
+        "inputs": [{"name": "text", "shape": [len(TEXTS)], "datatype": "BYTES", "data": TEXTS}],
+        "outputs": [{"name": "dense"}],
+    }
+    (output,) = post(server, "infer", document)["outputs"]
+    assert output["shape"] == [len(TEXTS), 384]
+    assert_parity(np.reshape(output["data"], output["shape"]), expected)
+
+
+def test_generate(server, expected):
+    answer = post(server, "generate", {"text": TEXTS[0], "parameters": {"normalize": True}})
+    assert_parity(np.array([answer["dense"]]), expected[:1])
+
+
+def test_client(client, expected):
+    results = client.encode(MINILM, [Item(text=text, id=str(i)) for i, text in enumerate(TEXTS)])
+    assert_parity(np.stack([r["dense"] for r in results]), expected)
+    assert [r["id"] for r in results] == ["0", "1", "2", "3"]
+    assert results[1]["token_count"] == 2
+    timing = results[0]["timing"]
+    assert list(timing) == ["queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms"]
+    parts = [value for name, value in timing.items() if name != "total_ms"]
+    assert all(value >= 0 for value in parts)
+    assert 0 < timing["inference_ms"] < timing["total_ms"]
+    assert sum(parts) <= timing["total_ms"]
+
+
+def test_a_single_item_gives_a_single_result(client, expected):
+    for item in (TEXTS[0], Item(text=TEXTS[0]), {"text": TEXTS[0]}):
+        assert_parity(client.encode(MINILM, item)["dense"][None], expected[:1])
+
+
+def test_client_lists_models(client):
+    assert MINILM in client.list_models()
+    assert not any(name.endswith("inference") for name in client.list_models())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_asyncio_client(server, expected, scheme):
+    async def call():
+        async with AsyncSIEClient(f"{scheme}://{getattr(server, scheme)}") as client:
+            assert MINILM in await client.list_models()
+            return await asyncio.gather(*(client.encode(MINILM, text) for text in TEXTS))
+
+    assert_parity(np.stack([r["dense"] for r in asyncio.run(call())]), expected)
+
+
+def test_dimensions_and_normalize(client, expected):
+    short = client.encode(MINILM, TEXTS, options={"dimensions": 64})
+    cut = np.stack([r["dense"] for r in short])
+    assert cut.shape == (len(TEXTS), 64)
+    np.testing.assert_allclose(np.linalg.norm(cut, axis=1), 1, atol=1e-6)
+    assert_parity(cut, expected[:, :64])
+    raw = client.encode(MINILM, TEXTS[0], options={"normalize": False})["dense"]
+    assert abs(np.linalg.norm(raw) - 1) > 0.1
+    assert_parity(raw[None], expected[:1])
+
+
+def test_instruction_goes_before_the_text(client, expected):
+    assert_parity(client.encode(MINILM, "world", instruction="hello ")["dense"][None], expected[:1])
+
+
+def test_an_empty_list_and_a_bad_item_are_refused(client):
+    from sie_triton import InputError
+
+    with pytest.raises(InputError, match=r"^text: is empty; send at least one item$"):
+        client.encode(MINILM, [])
+    with pytest.raises(InputError, match=r"items\[0\].text: must be a string"):
+        client.encode(MINILM, [{"text": 3}])
+    with pytest.raises(TypeError, match="takes no dimensions"):
+        client.encode(MINILM, "a", dimensions=3)

@@ -1,0 +1,99 @@
+"""Bad input: a clear error for its sender, a correct answer for everybody beside it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import InputError, SIEClient
+from sie_triton.catalog import triton_name
+from tests.conftest import TINY
+from tests.parity import TO_ITSELF, assert_parity
+
+NAME = triton_name(TINY)
+NEIGHBOURS = [f"neighbour number {i} says hello" for i in range(31)]
+
+
+def tensor(name, values, dtype="BYTES"):
+    array = np.array(values, {"BYTES": object, "INT32": np.int32, "INT64": np.int64}[dtype])
+    made = triton.InferInput(name, list(array.shape), dtype)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def encode(*inputs, **parameters):
+    return {"model_name": NAME, "inputs": list(inputs), "parameters": parameters}
+
+
+def inference(**changes):
+    values = {"input_ids": [[101, 102]], "lengths": [[2]], "prompt_tokens": [[0]], "cost": [[2]], "stamps": [[0, 0]]}
+    dtypes = {"stamps": "INT64"}
+    inputs = [tensor(n, v, dtypes.get(n, "INT32")) for n, v in {**values, **changes}.items()]
+    return {"model_name": f"{NAME}-inference", "inputs": inputs}
+
+
+TEXT = tensor("text", [b"hello"])
+
+BAD = {
+    "wrong dtype": (encode(tensor("text", [1, 2], "INT32")), "'text' data-type is 'INT32'"),
+    "no input": (encode(), r"missing required input\(s\) \['text'\]"),
+    "wrong rank": (encode(tensor("text", [[b"a"]])), "'text'.*Expected \\[-1\\]"),
+    "empty vector": (encode(tensor("text", [])), "text: is empty; send at least one item"),
+    "non-UTF-8": (encode(tensor("text", [b"ok", b"\xc3\x28"])), r"text\[1\]: not valid UTF-8 \(byte 0xc3 at 0\)"),
+    "unknown parameter": (encode(TEXT, dimension=3), "parameter dimension: unknown here; allowed are dimensions"),
+    "ill-typed parameter": (encode(TEXT, dimensions="3"), "parameter dimensions: '3' is not allowed; give an integer"),
+    "parameter out of range": (
+        encode(TEXT, dimensions=65),
+        "dimensions: 65 is not allowed; give an integer from 1 to 64",
+    ),
+    "output it does not have": (encode(TEXT, output_types="sparse"), "output_types: 'sparse' is not allowed; .* dense"),
+    "lengths too large": (inference(lengths=[[3]]), "lengths: sum to 3, but input_ids holds 2 tokens"),
+    "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
+    "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
+    "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
+    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 2 integers"),
+    "two batch rows": (
+        inference(
+            input_ids=[[1], [1]], lengths=[[1], [1]], prompt_tokens=[[0], [0]], cost=[[1], [1]], stamps=[[0, 0], [0, 0]]
+        ),
+        r"input_ids: has shape \[2, 1\]; send \[1, k\]",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    with SIEClient(server.grpc) as client:
+        return np.stack([client.encode(TINY, text)["dense"] for text in NEIGHBOURS])
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_told_why_and_31_neighbours_are_answered(server, expected, case):
+    request, complaint = BAD[case]
+    with (
+        SIEClient(server.grpc) as client,
+        triton.InferenceServerClient(server.grpc) as raw,
+        ThreadPoolExecutor(32) as pool,
+    ):
+        neighbours = [pool.submit(client.encode, TINY, text) for text in NEIGHBOURS[:16]]
+        bad = pool.submit(raw.infer, **request)
+        neighbours += [pool.submit(client.encode, TINY, text) for text in NEIGHBOURS[16:]]
+        with pytest.raises(InferenceServerException, match=complaint) as caught:
+            bad.result()
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+        assert "Traceback" not in str(caught.value)
+        assert_parity(np.stack([n.result()["dense"] for n in neighbours]), expected, TO_ITSELF)
+
+
+def test_a_false_cost_changes_nothing(server):
+    """The hook reads `cost`; inference counts for itself."""
+    with triton.InferenceServerClient(server.grpc) as raw:
+        answers = [raw.infer(**inference(cost=[[cost]])).as_numpy("dense") for cost in (2, 0, -5, 2**31 - 1)]
+    assert_parity(np.concatenate([a[0] for a in answers[1:]]), np.repeat(answers[0][0], 3, 0), TO_ITSELF)
+
+
+def test_an_unknown_model_is_an_input_error(client):
+    with pytest.raises(InputError, match="unknown model"):
+        client.encode("nobody/nothing", "a")

@@ -1,0 +1,210 @@
+"""`sie-triton serve` as a user runs it, and a stock tritonserver on the committed repository."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.bench.compare import free_ports
+from sie_triton.server.locate import find_triton
+from tests.conftest import MINILM, TINY, tiny_model_file
+
+ROOT = Path(__file__).parents[2]
+PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port")
+
+
+def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).with_name("sie-triton")), *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def port_flags(ports: list[int]) -> list[str]:
+    return [f"{name}={port}" for name, port in zip(PORT_FLAGS, ports, strict=True)]
+
+
+@contextmanager
+def serving(data_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running `sie-triton serve` and its gRPC address."""
+    ports = free_ports(3)
+    process = sie("serve", *arguments, f"--data-dir={data_dir}", *port_flags(ports))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE ready\n"
+        yield process, f"127.0.0.1:{ports[1]}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            child = int(stat.parent.name)
+            found += [child, *descendants(child)]
+    return found
+
+
+def alive(pids: list[int]) -> list[int]:
+    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return [pid for pid, stat in states.items() if stat.exists() and ") Z" not in stat.read_text()]
+
+
+def regions(process: subprocess.Popen[str]) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"sie_{process.pid}_*"))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything_cleanly(tmp_path, signum):
+    with serving(tmp_path) as (process, address):
+        with SIEClient(address) as client:
+            assert client.encode(MINILM, "hello")["dense"].shape == (384,)
+        children = descendants(process.pid)
+        assert len(children) >= 4
+        assert regions(process)
+        process.send_signal(signum)
+        assert process.wait(10) == 0
+        assert alive(children) == []
+        assert regions(process) == []
+
+
+def test_a_killed_launcher_takes_triton_along(tmp_path):
+    with serving(tmp_path) as (process, _):
+        children = descendants(process.pid)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 15
+        while alive(children) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert alive(children) == []
+        for region in regions(process):
+            region.unlink()
+
+
+def test_the_launcher_notices_that_triton_died(tmp_path):
+    with serving(tmp_path) as (process, _):
+        tritonserver = next(pid for pid in descendants(process.pid) if "tritonserver" in command_of(pid))
+        os.kill(tritonserver, signal.SIGKILL)
+        assert process.wait(10) == 1
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+
+
+def test_it_says_where_it_is_and_what_to_paste(tmp_path):
+    with serving(tmp_path) as (process, address):
+        process.send_signal(signal.SIGTERM)
+        _, text = process.communicate(timeout=10)
+    assert address in text
+    example = next(line for line in text.splitlines() if line.startswith("curl"))
+    assert "/v2/models/sentence-transformers__all-MiniLM-L6-v2/infer" in example
+
+
+def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
+    directory = tmp_path / "my-model"
+    shutil.copytree(tiny_directory, directory)
+    arguments = [str(directory), "--preload-models=my-model"]
+    with serving(tmp_path / "data", *arguments) as (_, address), SIEClient(address) as client:
+        assert client.list_models() == ["my-model"]
+        assert client.encode("my-model", "hello")["dense"].shape == (64,)
+
+
+def test_two_servers_side_by_side_but_not_in_one_data_directory(tmp_path):
+    with serving(tmp_path / "one"), serving(tmp_path / "two"):
+        third = sie("serve", f"--data-dir={tmp_path / 'one'}", *port_flags(free_ports(3)))
+        _, text = third.communicate(timeout=60)
+    assert third.returncode == 2
+    assert "another server uses" in text
+    assert "--data-dir" in text
+
+
+def test_a_taken_port_is_said_with_the_remedy(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = sie("serve", f"--data-dir={tmp_path}", *port_flags([port, *free_ports(2)]))
+        _, text = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"port {port} on 127.0.0.1 cannot be used" in text
+    assert "--http-port" in text
+
+
+def test_the_embedded_server_stays_on_loopback(tmp_path):
+    process = sie("serve", f"--data-dir={tmp_path}", "--host=0.0.0.0", *port_flags(free_ports(3)))
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--allow-remote" in text
+
+
+def test_weights_that_are_gone_fail_their_model_alone(tmp_path, tiny_directory):
+    from sie_triton import BusyError
+
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "good.yaml").write_text(tiny_model_file(TINY, tiny_directory))
+    (models / "gone.yaml").write_text(tiny_model_file("test/gone", tmp_path / "nowhere"))
+    with serving(tmp_path / "data", f"--models-dir={models}") as (_, address), SIEClient(address) as client:
+        for _ in range(2):
+            with pytest.raises(BusyError, match="nowhere is not a directory"):
+                client.encode("test/gone", "hello")
+        assert client.encode(TINY, "hello")["dense"].shape == (64,)
+
+
+def test_stock_tritonserver_serves_the_committed_repository(tmp_path):
+    """No flag of ours: only where to listen, and where this machine keeps Triton's backends."""
+    triton = find_triton(None, tmp_path)
+    http_port, grpc_port, metrics_port = free_ports(3)
+    command = [
+        str(triton.binary),
+        f"--model-repository={ROOT / 'model_repository'}",
+        f"--backend-directory={triton.backend_directory}",
+        *(f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"),
+    ]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, env=triton.environment, stdout=log, stderr=log)
+    try:
+        with SIEClient(f"127.0.0.1:{grpc_port}") as client:
+            deadline = time.monotonic() + 60
+            while not ready(http_port) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            dense = client.encode(MINILM, "hello")["dense"]
+        assert dense.shape == (384,)
+        assert abs(np.linalg.norm(dense) - 1) < 1e-5
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def ready(http_port: int) -> bool:
+    import urllib.request
+
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v2/health/ready", timeout=2).status == 200
+    except OSError:
+        return False
+
+
+def test_perf_analyzer_prints_its_table(server):
+    load = ["--concurrency-range", "4", "-p", "1000", "-s", "999"]  # any spread counts as stable
+    process = sie("perf", TINY, f"--grpc-port={server.settings.grpc_port}", *load)
+    text, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert "Inferences/Second vs. Client Average Batch Latency" in text
+    assert "Concurrency: 4, throughput:" in text
