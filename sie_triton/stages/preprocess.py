@@ -1,5 +1,6 @@
 """client → preprocess → queue of inference: texts become packed tokens with an exact cost."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -46,6 +47,9 @@ class Preprocess(ColdStage[TextTokenizer]):
         self._spec = spec
         self._parameters = model_parameters(spec)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
+        if spec.runtime.device == "cpu":
+            # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__()
 
     def load(self) -> TextTokenizer:
