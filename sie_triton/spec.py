@@ -23,7 +23,6 @@ class Runtime:
 
     device: str = "auto"
     precision: str = "float32"
-    attention_backend: str = "auto"
     max_sub_batch_cost: int = 0
     allow_hub: bool = True
     status_dir: str = ""

@@ -60,7 +60,10 @@ class Report:
 
     def to_markdown(self, rounds: int) -> str:
         lines = [f"| {name} | {value} |" for name, value in self.rows()]
-        head = [f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds", f"({_machine()})."]
+        head = [
+            f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds",
+            f"({_machine()}). Printed by `scripts/bench --rounds {rounds} --clients {self.clients}`.",
+        ]
         return "\n".join([*head, "", "| | |", "|---|---|", *lines, ""])
 
 

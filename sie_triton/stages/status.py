@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
-STATES = ("cold", "loading", "resident", "failed")
 VERSION = 1
 
 RECORD = np.dtype(
