@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         description="auto, cpu, cuda or cuda:N",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="number format of the forward pass; default: float32 on CPU"
+        None, description="number format of the forward pass where the model file names none; default: float32"
     )
     max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")

@@ -1,5 +1,6 @@
 """The model file: which weights, what the model does, its profiles. Immutable once read."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
@@ -169,5 +170,5 @@ class ModelConfig(Frozen):
             pooling=profile.adapter_options.runtime.pooling,
             normalize=profile.adapter_options.runtime.normalize is not False,
             profiles=("default",),
-            runtime=runtime,
+            runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )

@@ -49,6 +49,13 @@ def test_a_model_file_of_the_reference_is_read_unchanged(tmp_path):
     assert (spec.dense_dim, spec.max_batch_cost, spec.pooling, spec.normalize) == (384, 8192, "cls", False)
 
 
+def test_a_models_own_precision_beats_the_default(tmp_path):
+    runtime = Runtime(precision="float32")
+    assert load(tmp_path, MODEL_FILE).resolve(runtime).runtime.precision == "float32"
+    own = MODEL_FILE.replace("compute_precision: null", "compute_precision: bfloat16")
+    assert load(tmp_path, own).resolve(runtime).runtime.precision == "bfloat16"
+
+
 def test_a_profile_extends_another(tmp_path):
     child = load(tmp_path, MODEL_FILE).profile("child")
     assert child.max_batch_tokens == 4096
