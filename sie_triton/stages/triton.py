@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,7 @@ class Stage(Protocol):
     def close(self) -> None: ...
 
 
-class Model:
+class Model(ABC):
     """Triton's life cycle of a Python model."""
 
     _stage: Stage
@@ -62,8 +63,9 @@ class Model:
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
         self._stage = self.build(spec, parameters, args)
 
+    @abstractmethod
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
-        raise NotImplementedError
+        """The stage that answers this model's requests."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         answers = self._stage.execute([TritonRequest(request) for request in requests])
