@@ -58,11 +58,11 @@ class Report:
         document = {"model": MODEL, "clients": self.clients, **self.medians, "server_ratio": self.server_ratio}
         return json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in document.items()})
 
-    def to_markdown(self, rounds: int) -> str:
+    def to_markdown(self, rounds: int, seconds: float) -> str:
         lines = [f"| {name} | {value} |" for name, value in self.rows()]
         head = [
             f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds",
-            f"({_machine()}). Printed by `scripts/bench --rounds {rounds} --clients {self.clients}`.",
+            f"({_machine()}). Printed by `scripts/bench --rounds {rounds} --seconds {seconds:g} --clients {self.clients}`.",
         ]
         return "\n".join([*head, "", "| | |", "|---|---|", *lines, ""])
 
@@ -81,7 +81,7 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
         table.add_row(name, value)
     Console().print(table)
     if output is not None:
-        output.write_text(report.to_markdown(rounds))
+        output.write_text(report.to_markdown(rounds, seconds))
     print(report.to_json())
 
 
