@@ -60,9 +60,10 @@ class Report:
 
     def to_markdown(self, rounds: int, seconds: float) -> str:
         lines = [f"| {name} | {value} |" for name, value in self.rows()]
+        command = f"scripts/bench --rounds {rounds} --seconds {seconds:g} --clients {self.clients}"
         head = [
             f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds",
-            f"({_machine()}). Printed by `scripts/bench --rounds {rounds} --seconds {seconds:g} --clients {self.clients}`.",
+            f"({_machine()}). Printed by `{command}`.",
         ]
         return "\n".join([*head, "", "| | |", "|---|---|", *lines, ""])
 
