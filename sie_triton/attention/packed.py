@@ -1,65 +1,38 @@
 """Attention over items laid end to end: each token sees its own item only, and nothing is padded.
 
-Registered with transformers under PACKED_ATTENTION. The model gets one row [1, tokens]; its
-attention layers call back here, and the bounds of the items come from the `attending` context.
+Registered with transformers under PACKED_ATTENTION, for every architecture that uses its attention
+interface. The model gets one row [1, tokens]; its attention layers call back here and pass what is
+particular to them, and the bounds of the items come from the `attending` context.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from sie_triton.attention.kernels import KERNELS, Kernel
+from sie_triton.attention.segments import Segments, Window
+
 PACKED_ATTENTION = "sie_packed"
 
-# Past the last full vector of a row, the CPU's fused kernel takes exp() one element at a time.
-VECTOR = 16
-SHORT = 96
+# Passed by transformers and without influence on one full forward pass in eval mode.
+IGNORED_ARGUMENTS = {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
 
-# Passed by transformers and without influence on a full bidirectional forward pass.
-IGNORED_ARGUMENTS = {"is_causal", "position_ids", "use_cache", "output_attentions", "output_hidden_states"}
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Where the items lie: runs of (number of items, tokens per item), end to end.
-
-    Neighbours of equal length form one run, attended to in one kernel call; a sub-batch
-    sorted by length has few runs.
-    """
-
-    runs: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> "Segments":
-        """
-        >>> Segments.of([3, 3, 5]).runs
-        ((2, 3), (1, 5))
-        """
-        return cls(tuple((sum(1 for _ in group), length) for length, group in groupby(lengths)))
-
-    @property
-    def run_tokens(self) -> list[int]:
-        return [count * length for count, length in self.runs]
-
-
-_segments: ContextVar[Segments] = ContextVar("sie_segments")
+_context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
 
 
 @contextmanager
-def attending(segments: Segments) -> Iterator[None]:
-    """Forward passes inside this context attend within `segments`."""
-    token = _segments.set(segments)
+def attending(segments: Segments, kernel: str = "sdpa") -> Iterator[None]:
+    """Forward passes inside this context attend within `segments`, by the kernel of this name."""
+    token = _context.set((segments, KERNELS[kernel]))
     try:
         yield
     finally:
-        _segments.reset(token)
+        _context.reset(token)
 
 
 def packed_attention(
@@ -70,42 +43,32 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: query [1, heads, tokens, d] → ([1, tokens, heads, d], None).
 
     Raises NotImplementedError for arguments that would change the result and are not handled.
     """
-    unknown = {k for k, v in kwargs.items() if v is not None} - IGNORED_ARGUMENTS
-    causal = kwargs.get("is_causal")
-    if causal is None:
-        causal = getattr(module, "is_causal", False)
-    if unknown or causal:
-        raise NotImplementedError(f"packed attention: {'causal' if causal else sorted(unknown)}")
-    segments = _segments.get()
-    pieces = zip(*(torch.split(x, segments.run_tokens, dim=2) for x in (query, key, value)), segments.runs, strict=True)
-    attended = [_unstack(_attend(_stack(q, run), _stack(k, run), _stack(v, run), scaling)) for q, k, v, run in pieces]
-    return (torch.cat(attended, dim=1) if len(attended) > 1 else attended[0]), None
+    unknown = sorted({k for k, v in kwargs.items() if v is not None} - IGNORED_ARGUMENTS)
+    if attention_mask is not None or unknown:
+        raise NotImplementedError(f"its attention uses {', '.join(unknown) or 'a mask of its own'}")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", False)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    segments, kernel = _context.get()
+    return kernel(query, key, value, segments, scaling, window_of(bool(is_causal), sliding_window)), None
 
 
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
-    """Full attention of [count, heads, length, d], by the faster of two exact ways."""
-    length, width = query.shape[2:]
-    if query.device.type == "cpu" and length < SHORT and length % VECTOR > VECTOR // 2 - 2:
-        scores = torch.matmul(query, key.transpose(2, 3)).mul_(width**-0.5 if scaling is None else scaling)
-        return torch.matmul(scores.softmax(-1), value)
-    return sdpa(query, key, value, scale=scaling)
+def window_of(is_causal: bool, sliding_window: int | None) -> Window:
+    """A sliding window counts the token itself, on each side it reaches to.
 
-
-def _stack(x: torch.Tensor, run: tuple[int, int]) -> torch.Tensor:
-    """[1, heads, count · length, d] → [count, heads, length, d], without a copy."""
-    count, length = run
-    return x if count == 1 else x[0].view(x.shape[1], count, length, x.shape[3]).transpose(0, 1)
-
-
-def _unstack(x: torch.Tensor) -> torch.Tensor:
-    """[count, heads, length, d] → [1, count · length, heads, d]."""
-    return x.transpose(1, 2).flatten(0, 1)[None]
+    >>> window_of(True, None), window_of(True, 4), window_of(False, 4)
+    ((-1, 0), (3, 0), (3, 3))
+    """
+    reach = -1 if sliding_window is None else sliding_window - 1
+    return reach, 0 if is_causal else reach
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

@@ -1,14 +1,13 @@
 """queue → inference → postprocess: plan, forward, answer; cold, bulk and failing work beside it.
 
 A single sub-batch on an idle device is answered from `execute`, the shortest way. More than that is
-deferred and goes to the device's lanes as they become free, so that the next batch is read while this
-one runs. A request of more than one sub-batch is bulk and gives way to the others.
+deferred and waits for the scheduler's lanes, so that the next batch is read while this one runs.
+A request of more than one sub-batch is bulk and gives way to the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from threading import Lock
 from time import monotonic_ns
 
@@ -19,9 +18,9 @@ from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
 from sie_triton.errors import SIEError
 from sie_triton.spec import CPU_SUB_BATCH_COST, ModelSpec
-from sie_triton.stages.device import Device
 from sie_triton.stages.job import Job, Rows, SubBatch, pack
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
+from sie_triton.stages.scheduler import Scheduler
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -36,8 +35,8 @@ class Inference(ColdStage[Adapter]):
         self._device_name = device
         self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
-        self._device = Device(device)
-        self._budget = sub_batch_cost(spec, device)
+        self._scheduler = Scheduler(device, self._run, 1)
+        self._set_budget(sub_batch_cost(spec, device))
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
         self._books = Lock()
@@ -60,25 +59,23 @@ class Inference(ColdStage[Adapter]):
     def answer(self, loaded: Adapter, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
         jobs = [job for job in read if isinstance(job, Job)]
-        small = [job for job in jobs if not self._is_bulk(job)]
-        sub_batches = self._sub_batches(small)
-        with self._device.whole() if len(sub_batches) == 1 else nullcontext(False) as alone:
+        small = self._sub_batches([job for job in jobs if not self._is_bulk(job)])
+        with self._scheduler.whole() if len(small) == 1 else nullcontext(False) as alone:
             if alone:
-                self._run(loaded, sub_batches.pop())
+                self._run(small.pop())
         later = [job for job in jobs if not job.is_done]
         for job in later:
             job.defer()
         for job in later:
             if self._is_bulk(job):
-                self.background.submit(self._run_bulk(loaded, job))
-        for slots in sub_batches:
-            self._device.submit(partial(self._run, loaded, slots))
+                self._scheduler.submit_bulk(self._sub_batches([job]))
+        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
         self._status.add(num_requests=len(jobs), num_deferred=len(later))
         return [self._answer_of(job) if isinstance(job, Job) else job for job in read]
 
     def close(self) -> None:
         super().close()
-        self._device.close()
+        self._scheduler.close()
         self._replies.shutdown()
 
     def _read(self, adapter: Adapter, request: Request) -> Job | SIEError:
@@ -95,20 +92,21 @@ class Inference(ColdStage[Adapter]):
     def _sub_batches(self, jobs: Sequence[Job]) -> list[SubBatch]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = [cost for job in jobs for cost in job.costs]
-        lanes = self._device.num_lanes
-        budget = balanced(costs, max(1, self._budget // lanes), lanes)
+        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_lanes)
         return [[slots[i] for i in batch] for batch in plan(costs, budget)]
 
-    def _run_bulk(self, adapter: Adapter, job: Job) -> Iterator[None]:
-        for slots in self._sub_batches([job]):
-            if job.error is None:
-                self._device.submit(partial(self._run, adapter, slots), bulk=True)
-                yield
+    def _set_budget(self, cost: int) -> None:
+        """`cost` is what runs at once, over all lanes."""
+        self._budget = cost
+        self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
 
-    def _run(self, adapter: Adapter, slots: SubBatch) -> None:
+    def _run(self, sub_batch: SubBatch) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
+        slots = [(job, item) for job, item in sub_batch if job.error is None]
+        if not slots:
+            return
         started = self._status.work_started()
-        result = self._forward(adapter, slots)
+        result = self._forward(slots)
         with self._books:
             ended = self._status.work_ended(started)
             self._busy.add(started, ended)
@@ -117,9 +115,10 @@ class Inference(ColdStage[Adapter]):
         for job in done:
             self._replies.submit(self._reply, job)
 
-    def _forward(self, adapter: Adapter, slots: SubBatch) -> Rows | SIEError:
+    def _forward(self, slots: SubBatch) -> Rows | SIEError:
+        assert self._loaded is not None
         try:
-            return adapter.forward(pack(slots))
+            return self._loaded.forward(pack(slots))
         except Exception as exc:
             return internal_error(self.name, exc)
 

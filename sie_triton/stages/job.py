@@ -79,7 +79,8 @@ class Job:
         self.request.defer()
 
 
-SubBatch = Sequence[tuple[Job, int]]  # items of any jobs, in the order they are packed
+Slot = tuple[Job, int]  # one item of one job
+SubBatch = Sequence[Slot]  # in the order they are packed
 Rows = dict[str, npt.NDArray[np.float32]]
 
 

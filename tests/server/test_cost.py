@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.stages.scheduler import Scheduler
 from tests.conftest import BUDGET, TINY, TINY_NO_HOOK
 from tests.parity import TO_ITSELF, assert_parity
 
@@ -95,6 +96,6 @@ def test_5000_texts_in_one_request_leave_room_for_small_ones(server):
 
 
 def server_lanes() -> int:
-    from sie_triton.stages.device import Device
-
-    return Device("cpu").num_lanes
+    scheduler = Scheduler("cpu", lambda _: None, 1)
+    scheduler.close()
+    return scheduler.num_lanes

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sie_triton.errors import InputError, LoadError, ModelError, SIEError
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.background import Background
-from sie_triton.stages.device import Device
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.timing import BusyLog, covered_ns
 
@@ -288,35 +288,87 @@ def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
     assert log == ["a0", "b0", "a1", "b1", "a2"]
 
 
-def test_interactive_work_goes_first_but_not_for_ever():
-    device = Device("gpu")  # one lane
-    order: list[str] = []
-    release = threading.Event()
-    device.submit(lambda: release.wait(5))
-    threads = [threading.Thread(target=device.submit, args=(lambda: order.append("bulk"),), kwargs={"bulk": True})]
-    threads += [threading.Thread(target=device.submit, args=(lambda: order.append("small"),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+class Slots:
+    """Jobs as the scheduler sees them: costs."""
+
+    def __init__(self, *costs: int) -> None:
+        self.costs = costs
+
+    def __iter__(self):
+        return ((self, i) for i in range(len(self.costs)))
+
+
+@pytest.fixture
+def scheduled():
+    """A scheduler of one lane that is busy until `release` is set, and what ran on it."""
+    ran: list[list[int]] = []
+    release, busy = threading.Event(), threading.Event()
+
+    def run(sub_batch):
+        ran.append([cost(slot) for slot in sub_batch])
+        busy.set()
+        release.wait(5)
+
+    scheduler = Scheduler("gpu", run, budget=10)
+    scheduler.submit(list(Slots(1)))
+    busy.wait(5)
+    yield scheduler, release, ran
+    release.set()
+    scheduler.close()
+
+
+def test_interactive_work_goes_first_but_not_for_ever(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
+    waiting = threading.Thread(target=lambda: [scheduler.submit(list(Slots(10))) for _ in range(5)])
+    waiting.start()
+    release.set()
+    waiting.join()
+    wait_for(lambda: len(ran) == 8)
+    assert ran.index([99]) in (2, 3)
+    assert ran.count([10]) == 5
+
+
+def test_what_waits_grows_together_in_order_of_arrival_up_to_the_budget(scheduled):
+    scheduler, release, ran = scheduled
+    for costs in ((3,), (1,), (4, 5), (20,)):
+        threading.Thread(target=scheduler.submit, args=(list(Slots(*costs)),)).start()
         time.sleep(0.02)
     release.set()
-    for thread in threads:
-        thread.join()
-    device.close()
-    assert order.index("bulk") in (1, 2)
+    wait_for(lambda: len(ran) == 4)
+    assert ran == [[1], [1, 3, 4], [5], [20]]
 
 
-def test_the_whole_device_is_only_given_when_idle():
-    device = Device("cpu")
-    release = threading.Event()
-    with device.whole() as alone:
-        assert alone
-        with device.whole() as again:
-            assert not again
-    device.submit(lambda: release.wait(5))
-    with device.whole() as alone:
+def test_bulk_requests_take_turns(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit_bulk([list(Slots(i)) for i in (11, 12, 13)])
+    scheduler.submit_bulk([list(Slots(i)) for i in (21, 22)])
+    release.set()
+    scheduler.close()
+    assert ran == [[1], [11], [21], [12], [22], [13]]
+
+
+def test_the_whole_device_is_only_given_when_idle(scheduled):
+    scheduler, release, ran = scheduled
+    with scheduler.whole() as alone:
         assert not alone
     release.set()
-    device.close()
+    wait_for(lambda: scheduler._idle == 1)
+    with scheduler.whole() as alone:
+        assert alone
+        with scheduler.whole() as again:
+            assert not again
+        scheduler.submit(list(Slots(7)))
+        time.sleep(0.05)
+        assert ran == [[1]]
+    wait_for(lambda: ran == [[1], [7]])
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12).map(

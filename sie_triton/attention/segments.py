@@ -1,0 +1,47 @@
+"""Where the items of a packed row lie, and what a token may look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import torch
+
+# A query sees keys from `left` before it to `right` after it, within its item; -1 is no limit.
+Window = tuple[int, int]
+
+EVERYTHING: Window = (-1, -1)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Items laid end to end; `lengths` in tokens."""
+
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> "Segments":
+        return cls(tuple(lengths))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """(number of items, tokens per item) of neighbours of equal length, for one kernel call each.
+
+        >>> Segments.of([3, 3, 5]).runs
+        ((2, 3), (1, 5))
+        """
+        return tuple((sum(1 for _ in group), length) for length, group in groupby(self.lengths))
+
+    @cached_property
+    def longest(self) -> int:
+        return max(self.lengths)
+
+    def offsets(self, device: torch.device) -> torch.Tensor:
+        """int32 [items + 1] on `device`: where each item begins, and the end."""
+        if self._offsets.device != device:
+            self.__dict__["_offsets"] = self._offsets.to(device)
+        return self._offsets
+
+    @cached_property
+    def _offsets(self) -> torch.Tensor:
+        return torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)

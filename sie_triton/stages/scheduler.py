@@ -1,0 +1,144 @@
+"""Who runs on the device next, how much of it together, and how many side by side.
+
+A lane runs one sub-batch at a time. A GPU is one lane. On a CPU two lanes with half the threads each
+beat one with all of them: threads of one forward pass wait for each other at every layer, also for one
+that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md).
+
+A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
+waits grows together.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sie_triton.stages.job import Slot, SubBatch
+
+MAX_CPU_LANES = 2
+
+# So many interactive sub-batches per lane may go before a bulk one that waits.
+INTERACTIVE_BEFORE_BULK = 2
+
+
+class Scheduler:
+    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves."""
+
+    def __init__(self, device: str, run: Callable[[SubBatch], None], budget: int) -> None:
+        self.budget = budget
+        self._run = run
+        self._num_cores = len(os.sched_getaffinity(0))
+        self._on_cpu = device == "cpu"
+        self.num_lanes = min(MAX_CPU_LANES, self._num_cores) if self._on_cpu else 1
+        self._changed = threading.Condition()
+        self._idle = self.num_lanes
+        self._closed = False
+        self._queue: deque[Slot] = deque()
+        self._queued_cost = 0
+        self._bulk: deque[deque[SubBatch]] = deque()
+        self._since_bulk = 0
+        self._thread = threading.local()
+        self._lanes = [
+            threading.Thread(target=self._lane, name=f"lane-{i}", daemon=True) for i in range(self.num_lanes)
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    @contextmanager
+    def whole(self) -> Iterator[bool]:
+        """All lanes, with all threads, for work on the calling thread; False if there is other work."""
+        with self._changed:
+            granted = self._idle == self.num_lanes and not self._has_work()
+            if granted:
+                self._idle = 0
+        try:
+            if granted:
+                self._use_threads(self._num_cores)
+            yield granted
+        finally:
+            if granted:
+                self._now_idle(self.num_lanes)
+
+    def submit(self, slots: Sequence[Slot]) -> None:
+        """Queue interactive work, in order of arrival. Waits while as much as one lane takes is queued already."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued_cost < self.budget)
+            self._queue.extend(slots)
+            self._queued_cost += sum(cost(slot) for slot in slots)
+            self._changed.notify_all()
+
+    def submit_bulk(self, sub_batches: Sequence[SubBatch]) -> None:
+        """Queue one bulk request; several take turns."""
+        with self._changed:
+            self._bulk.append(deque(sub_batches))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Return when all that was submitted has run."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for lane in self._lanes:
+            lane.join()
+
+    def _lane(self) -> None:
+        while (sub_batch := self._next()) is not None:
+            self._use_threads(max(1, self._num_cores // self.num_lanes))
+            self._run(sub_batch)
+            self._now_idle(1)
+
+    def _next(self) -> SubBatch | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
+            if not self._has_work():
+                return None
+            sub_batch = self._take_bulk() if self._bulk_is_next() else self._take()
+            self._idle -= 1
+            self._changed.notify_all()
+            return sub_batch
+
+    def _has_work(self) -> bool:
+        return bool(self._queue or self._bulk)
+
+    def _bulk_is_next(self) -> bool:
+        overdue = self._since_bulk >= INTERACTIVE_BEFORE_BULK * self.num_lanes
+        return bool(self._bulk) and (overdue or not self._queue)
+
+    def _take(self) -> SubBatch:
+        """The oldest work, as much as `budget` allows, and an even share where several lanes are idle."""
+        share = -(-self._queued_cost // self._idle) + max(map(cost, self._queue)) - 1
+        room = min(self.budget, share)
+        taken: list[Slot] = []
+        while self._queue and (not taken or cost(self._queue[0]) <= room):
+            room -= cost(self._queue[0])
+            self._queued_cost -= cost(self._queue[0])
+            taken.append(self._queue.popleft())
+        self._since_bulk += 1
+        return sorted(taken, key=cost)
+
+    def _take_bulk(self) -> SubBatch:
+        request = self._bulk.popleft()
+        sub_batch = request.popleft()
+        if request:
+            self._bulk.append(request)
+        self._since_bulk = 0
+        return sub_batch
+
+    def _now_idle(self, num_lanes: int) -> None:
+        with self._changed:
+            self._idle += num_lanes
+            self._changed.notify_all()
+
+    def _use_threads(self, count: int) -> None:
+        # PyTorch keeps the number per calling thread, but a thread's first use copies the last one set anywhere.
+        if self._on_cpu and getattr(self._thread, "count", None) != count:
+            import torch
+
+            torch.set_num_threads(count)
+            self._thread.count = count
+
+
+def cost(slot: Slot) -> int:
+    job, item = slot
+    return job.costs[item]
