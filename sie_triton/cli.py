@@ -19,7 +19,9 @@ RENDER_SETTINGS = (
     "default_compute_precision",
     "max_batch_requests",
     "max_batch_wait_ms",
+    "attention_backend",
     "max_sub_batch_cost",
+    "recalibrate",
     "preload_models",
     "hf_fallback",
 )
@@ -40,7 +42,8 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     default = field.get_default(call_default_factory=True)
     shown = "" if default in (None, "") else f"; default {default}"
     declaration, text = flag(name), f"{field.description} [{PREFIX}{name.upper()}{shown}]"
-    choices = [value for member in get_args(field.annotation) for value in get_args(member)]
+    members = get_args(field.annotation)
+    choices = [c for member in members for c in ([member] if isinstance(member, str) else get_args(member))]
     if field.annotation is bool:
         return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, help=text)
     return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", help=text)

@@ -4,6 +4,7 @@
       InputError     the request is wrong                     INVALID_ARG
       BusyError      the server cannot take it now; retry     UNAVAILABLE
       ModelError     the forward pass failed                  INTERNAL
+        OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
       LoadError      weights missing, gated or corrupt        UNAVAILABLE
       CatalogError   a model file or profile is wrong         start-up fails
       SettingsError  a setting is wrong                       start-up fails
@@ -21,6 +22,7 @@ __all__ = [
     "InputError",
     "LoadError",
     "ModelError",
+    "OutOfMemory",
     "SIEError",
     "ServerError",
     "SettingsError",
@@ -43,6 +45,10 @@ class BusyError(SIEError):
 
 class ModelError(SIEError):
     code = "INTERNAL"
+
+
+class OutOfMemory(ModelError):
+    code = "UNAVAILABLE"
 
 
 class LoadError(SIEError):

@@ -20,7 +20,7 @@ from pydantic_settings import (
 )
 
 from sie_triton.errors import SettingsError
-from sie_triton.spec import CPU_SUB_BATCH_COST, Runtime
+from sie_triton.spec import Runtime
 
 PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
@@ -51,11 +51,17 @@ class Settings(BaseSettings):
         description="auto, cpu, cuda or cuda:N",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="number format of the forward pass where the model file names none; default: float32"
+        None,
+        description="number format of the forward pass where the model file names none; "
+        "default: float32 on a CPU, float16 on a GPU",
+    )
+    attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
+        "auto", description="attention kernel; one that cannot run here is replaced by one that can"
     )
     max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
-    max_sub_batch_cost: int = Field(0, ge=0, description="most tokens in one forward pass; 0: chosen for the device")
+    max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
+    recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
@@ -82,12 +88,11 @@ class Settings(BaseSettings):
     def runtime(self) -> Runtime:
         """What the stages obey on this machine."""
         device = "cpu" if self.device == "auto" and not has_nvidia_gpu() else self.device
-        best = CPU_SUB_BATCH_COST if device == "cpu" else 0
         return replace(
             self.portable_runtime,
             device=device,
-            max_sub_batch_cost=self.max_sub_batch_cost or best,
             status_dir=str(self.status_dir),
+            cache_dir=str(self.data_dir.absolute() / "measurements"),
         )
 
     @property
@@ -95,8 +100,10 @@ class Settings(BaseSettings):
         """What the stages obey on a machine that is not known yet: only what was asked for."""
         return Runtime(
             device=self.device,
-            precision=self.default_compute_precision or "float32",
+            precision=self.default_compute_precision or "",
+            attention=self.attention_backend,
             max_sub_batch_cost=self.max_sub_batch_cost,
+            recalibrate=self.recalibrate,
             allow_hub=self.hf_fallback,
         )
 

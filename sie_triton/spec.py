@@ -9,23 +9,27 @@ from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
 
-# Larger sub-batches fall out of a CPU's cache: measured in ARCHITECTURE.md.
-CPU_SUB_BATCH_COST = 2048
+# More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
+CPU_ADMISSION_COST = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The settings that stages obey, resolved when the repository is rendered.
 
-    `max_sub_batch_cost`, in the model's cost unit, is what the device runs best at once; 0 leaves the
-    choice to inference. `status_dir` empty means: a directory of the running tritonserver.
+    `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
+    `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the
+    running tritonserver; `cache_dir` empty: the user's cache directory.
     """
 
     device: str = "auto"
-    precision: str = "float32"
+    precision: str = ""
+    attention: str = "auto"
     max_sub_batch_cost: int = 0
+    recalibrate: bool = False
     allow_hub: bool = True
     status_dir: str = ""
+    cache_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,9 @@ class ModelSpec:
 
     @property
     def admission_cost(self) -> int:
-        """What Triton may queue together: one forward pass, so that the next forms meanwhile."""
-        return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or self.max_batch_cost)
+        """What Triton may queue together: about one forward pass, so that the next forms meanwhile."""
+        usual = CPU_ADMISSION_COST if self.runtime.device == "cpu" else self.max_batch_cost
+        return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or usual)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -12,6 +12,7 @@ from typing import cast
 from sie_triton.adapters.base import Adapter
 from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, Tensor
 from sie_triton.errors import CatalogError
+from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
 __all__ = ["FAMILIES", "Adapter", "Family", "family_of", "load_adapter"]
@@ -47,7 +48,8 @@ def family_of(adapter_path: str | None, model: str) -> str:
     return family
 
 
-def load_adapter(spec: ModelSpec, directory: Path, device: str) -> Adapter:
+def load_adapter(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> Adapter:
     """Load the weights in `directory`; LoadError says what is wrong with them."""
     module = import_module(FAMILIES[spec.family].module)
-    return cast(Callable[[ModelSpec, Path, str], Adapter], module.load)(spec, directory, device)
+    load = cast(Callable[[ModelSpec, Path, str, Measurements], Adapter], module.load)
+    return load(spec, directory, device, measurements)

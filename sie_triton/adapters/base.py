@@ -1,10 +1,17 @@
 """What inference asks of a model family."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from sie_triton.adapters.encoder import Encoder
+
+
+# The ways to run a sub-batch: see encoder.py.
+PACKED, PADDED = "packed", "padded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,7 @@ class PackedBatch:
 class Adapter(Protocol):
     """A loaded model. `forward` is called by one thread at a time."""
 
+    encoder: "Encoder"
     vocab_size: int
     weights_bytes: int
 

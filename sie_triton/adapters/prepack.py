@@ -22,6 +22,8 @@ class PrepackedLinear(torch.nn.Module):
     def __init__(self, linear: torch.nn.Linear, *, gelu: bool = False) -> None:
         super().__init__()
         weight = linear.weight.detach().contiguous()
+        # Has the shape, type and device that models ask for, and poisons a result that is computed from it.
+        self.weight = weight.new_full((1, 1), float("nan")).expand(weight.shape)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self._bias = None if linear.bias is None else linear.bias.detach()
         self._activation: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")

@@ -20,7 +20,14 @@ from sie_triton.attention.segments import Segments, Window
 PACKED_ATTENTION = "sie_packed"
 
 # Passed by transformers and without influence on one full forward pass in eval mode.
-IGNORED_ARGUMENTS = {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
+IGNORED_ARGUMENTS = {
+    "cache_position",
+    "deterministic",
+    "output_attentions",
+    "output_hidden_states",
+    "position_ids",
+    "use_cache",
+}
 
 _context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
 

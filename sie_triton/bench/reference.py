@@ -55,13 +55,13 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
     from sie_triton.adapters.tokenizer import TextTokenizer
     from sie_triton.batching import plan
     from sie_triton.catalog import select
-    from sie_triton.spec import Runtime
-    from sie_triton.stages.inference import sub_batch_cost
+    from sie_triton.measurements import Measurements
+    from sie_triton.spec import CPU_ADMISSION_COST, Runtime
     from sie_triton.weights import locate
 
     spec = select([model], None, allow_hub=True)[0].resolve(Runtime())
     directory = locate(spec.weights, allow_hub=True)
-    adapter = load_adapter(spec, directory, "cpu")
+    adapter = load_adapter(spec, directory, "cpu", Measurements())
     tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
     library = SentenceTransformer(str(directory), device="cpu")
     left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
@@ -72,7 +72,7 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
 
     def packed_all() -> None:
         tokens = tokenizer.encode(texts)
-        for chosen in plan(tokens.lengths.tolist(), sub_batch_cost(spec, "cpu")):
+        for chosen in plan(tokens.lengths.tolist(), CPU_ADMISSION_COST):
             adapter.forward(batch([texts[i] for i in chosen]))
 
     def peak() -> float:

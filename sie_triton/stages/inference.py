@@ -5,26 +5,39 @@ deferred and waits for the scheduler's lanes, so that the next batch is read whi
 A request of more than one sub-batch is bulk and gives way to the others.
 """
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from threading import Lock
 from time import monotonic_ns
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
-from sie_triton.errors import SIEError
-from sie_triton.spec import CPU_SUB_BATCH_COST, ModelSpec
+from sie_triton.errors import OutOfMemory, SIEError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.calibration import calibrate
 from sie_triton.stages.job import Job, Rows, SubBatch, pack
+from sie_triton.stages.memory import free_unused_memory, is_out_of_memory
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.scheduler import Scheduler
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
+
+log = logging.getLogger(__name__)
+
+# A sub-batch that does not fit in memory is cut in two, and again, this many times.
+HALVINGS = 4
+
+NO_MEMORY = "the device has no memory for an item of {} tokens; retry later, or send shorter items"
 
 
 class Inference(ColdStage[Adapter]):
@@ -36,7 +49,7 @@ class Inference(ColdStage[Adapter]):
         self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._scheduler = Scheduler(device, self._run, 1)
-        self._set_budget(sub_batch_cost(spec, device))
+        self._set_budget(spec.admission_cost)
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
         self._books = Lock()
@@ -47,7 +60,10 @@ class Inference(ColdStage[Adapter]):
         self._status.record["state"] = LOADING
         try:
             directory = locate(self._spec.weights, allow_hub=self._spec.runtime.allow_hub)
-            adapter = load_adapter(self._spec, directory, self._device_name)
+            measurements = self._measurements(directory)
+            adapter = load_adapter(self._spec, directory, self._device_name, measurements)
+            if not self._spec.runtime.max_sub_batch_cost:
+                self._calibrate(adapter, measurements)
         except BaseException:
             self._status.record["state"] = FAILED
             raise
@@ -55,6 +71,19 @@ class Inference(ColdStage[Adapter]):
         self._status.record["state"] = RESIDENT
         self._busy.add(started, monotonic_ns())
         return adapter
+
+    def _measurements(self, directory: Path) -> Measurements:
+        runtime = self._spec.runtime
+        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
+        settings = [self._device_name, runtime.precision, runtime.attention, str(self._spec.max_sequence_length)]
+        return Measurements.of(cache, self._spec.model, directory, settings, redo=runtime.recalibrate)
+
+    def _calibrate(self, adapter: Adapter, measurements: Measurements) -> None:
+        """Measured with the threads of one lane; in tokens, since that is what a forward pass computes."""
+        lanes = self._scheduler.num_lanes
+        self._scheduler.use_lane_threads()
+        tokens = calibrate(adapter, self._spec.max_sequence_length, self._spec.max_batch_cost // lanes, measurements)
+        self._set_budget(min(tokens * lanes, self._spec.max_batch_cost))
 
     def answer(self, loaded: Adapter, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
@@ -103,14 +132,23 @@ class Inference(ColdStage[Adapter]):
     def _run(self, sub_batch: SubBatch) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
         slots = [(job, item) for job, item in sub_batch if job.error is None]
-        if not slots:
-            return
+        if slots:
+            self._attempt(slots, HALVINGS)
+
+    def _attempt(self, slots: SubBatch, halvings: int) -> None:
+        """Run `slots` together, or in halves where memory is short."""
         started = self._status.work_started()
         result = self._forward(slots)
+        short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
         with self._books:
             ended = self._status.work_ended(started)
             self._busy.add(started, ended)
-            done = [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
+            done = [] if short else [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
+        if short:
+            middle = len(slots) // 2
+            self._attempt(slots[:middle], halvings - 1)
+            self._attempt(slots[middle:], halvings - 1)
+            return
         self._count(slots)
         for job in done:
             self._replies.submit(self._reply, job)
@@ -120,7 +158,12 @@ class Inference(ColdStage[Adapter]):
         try:
             return self._loaded.forward(pack(slots))
         except Exception as exc:
-            return internal_error(self.name, exc)
+            if not is_out_of_memory(exc):
+                return internal_error(self.name, exc)
+            log.warning("out of memory with %d items, %d tokens at once", len(slots), sum(_tokens(slots)))
+        # Outside the handler: the exception holds on to the tensors of the failed pass.
+        free_unused_memory()
+        return OutOfMemory(NO_MEMORY.format(max(_tokens(slots))))
 
     def _count(self, slots: SubBatch) -> None:
         cost = sum(job.costs[item] for job, item in slots)
@@ -143,6 +186,10 @@ class Inference(ColdStage[Adapter]):
         return {**job.outputs, STAMPS.name: np.array(stamps, np.int64)}
 
 
+def _tokens(slots: SubBatch) -> list[int]:
+    return [int(job.lengths[item]) for job, item in slots]
+
+
 def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> list[Job]:
     """Hand each row back to its job, or the error to all of them; the jobs that are done by this."""
     jobs = {id(job): job for job, _ in slots if not job.is_done}
@@ -154,9 +201,3 @@ def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> li
     for job in jobs.values():
         job.ran.append(ran)
     return [job for job in jobs.values() if job.is_done]
-
-
-def sub_batch_cost(spec: ModelSpec, device: str) -> int:
-    """What runs on `device` at once, over all lanes, never above the model's max_batch_cost."""
-    chosen = spec.runtime.max_sub_batch_cost or (CPU_SUB_BATCH_COST if device == "cpu" else spec.max_batch_cost)
-    return min(chosen, spec.max_batch_cost)

@@ -74,6 +74,10 @@ class Scheduler:
             self._bulk.append(deque(sub_batches))
             self._changed.notify_all()
 
+    def use_lane_threads(self) -> None:
+        """Give the calling thread's forward passes one lane's share of the processor."""
+        self._use_threads(max(1, self._num_cores // self.num_lanes))
+
     def close(self) -> None:
         """Return when all that was submitted has run."""
         with self._changed:
@@ -84,7 +88,7 @@ class Scheduler:
 
     def _lane(self) -> None:
         while (sub_batch := self._next()) is not None:
-            self._use_threads(max(1, self._num_cores // self.num_lanes))
+            self.use_lane_threads()
             self._run(sub_batch)
             self._now_idle(1)
 

@@ -22,6 +22,9 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
+# Their first token's position id is padding_idx + 1, so that as many positions are never used.
+COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "data2vec-text", "xmod")
+
 UNLIMITED = 10**6
 
 
@@ -81,12 +84,6 @@ class SentenceTransformerFiles:
         )
 
 
-def position_offset(config: dict[str, Any]) -> int:
-    """The position id of an item's first token: RoBERTa counts from padding_idx + 1."""
-    roberta_like = ("roberta", "xlm-roberta", "camembert")
-    return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in roberta_like else 0
-
-
 def _read_json(path: Path, default: Any = None) -> Any:
     try:
         return json.loads(path.read_text())
@@ -143,7 +140,7 @@ def _dense_layer(path: Path) -> DenseLayer:
 
 
 def _hidden_size(config: dict[str, Any]) -> int:
-    size = config.get("hidden_size") or config.get("dim")
+    size = next((config[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if config.get(name)), None)
     if not size:
         raise LoadError("config.json names no hidden_size")
     return int(size)
@@ -151,6 +148,8 @@ def _hidden_size(config: dict[str, Any]) -> int:
 
 def _max_sequence_length(sbert: dict[str, Any], transformer: Path, config: dict[str, Any]) -> int:
     tokenizer = _read_json(transformer / "tokenizer_config.json", default={})
-    positions = config.get("max_position_embeddings", UNLIMITED) - position_offset(config)
+    counts_from_padding = config.get("model_type") in COUNT_FROM_PADDING
+    unused = int(config.get("pad_token_id") or 0) + 1 if counts_from_padding else 0
+    positions = config.get("max_position_embeddings", UNLIMITED) - unused
     limit = sbert.get("max_seq_length") or tokenizer.get("model_max_length") or UNLIMITED
     return int(min(limit, positions))

@@ -8,7 +8,7 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
-from sie_triton.spec import CPU_SUB_BATCH_COST
+from sie_triton.spec import CPU_ADMISSION_COST
 from tests.conftest import MINILM
 
 
@@ -41,7 +41,7 @@ def test_small_requests_beside_bulk_wait_for_one_sub_batch_at_most(server):
 
 def one_sub_batch_ms(client: SIEClient) -> float:
     """The forward time of as much as runs at once."""
-    chosen, room = [], CPU_SUB_BATCH_COST
+    chosen, room = [], CPU_ADMISSION_COST
     for text in texts(100, seed=2):
         room -= len(text.split()) + 2
         if room < 0:

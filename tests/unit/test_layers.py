@@ -9,10 +9,11 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sie_triton"
 
-FOUNDATION = {"errors", "contract", "spec", "parameters", "sie_triton"}
+FOUNDATION = {"errors", "contract", "measurements", "spec", "parameters", "sie_triton"}
 MAY_IMPORT = {
     "errors": set(),
     "contract": {"errors"},
+    "measurements": set(),
     "spec": set(),
     "parameters": {"contract", "spec"},
     "settings": {"errors", "spec"},

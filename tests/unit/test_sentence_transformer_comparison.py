@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.adapters import load_adapter, sentence_transformer
-from sie_triton.adapters.base import PackedBatch
+from sie_triton.adapters import encoder, load_adapter
+from sie_triton.adapters.base import PACKED, PADDED, PackedBatch
+from sie_triton.adapters.precision import choose_dtype
+from sie_triton.adapters.prepack import PrepackedLinear
 from sie_triton.adapters.tokenizer import TextTokenizer
 from sie_triton.attention import Segments
+from sie_triton.bench.architectures import save
 from sie_triton.catalog import recognise
 from sie_triton.errors import LoadError
+from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.stages.preprocess import prompt_of
 from sie_triton.transforms import normalize
@@ -43,10 +47,10 @@ HEADS = {
 class Ours:
     """The three stages' arithmetic in one process."""
 
-    def __init__(self, directory, **changes):
+    def __init__(self, directory, measurements=None, **changes):
         config = recognise(directory, "m", {"weights_path": str(directory)})
         self.spec = replace(config.resolve(Runtime()), **changes)
-        self.adapter = load_adapter(self.spec, directory, "cpu")
+        self.adapter = load_adapter(self.spec, directory, "cpu", measurements or Measurements())
         self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
 
     def encode(self, texts, **options):
@@ -93,11 +97,14 @@ def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkey
 
     def broken(lengths):
         if kind == "no segments":
-            return Segments(((1, sum(lengths)),))
+            return Segments.of([sum(lengths)])
         return Segments.of([lengths[0] + 1, *lengths[1:-1], lengths[-1] - 1])
 
-    monkeypatch.setattr(sentence_transformer, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
-    ours = Ours(minilm_directory).encode(texts)
+    monkeypatch.setattr(encoder, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
+    assert Ours(minilm_directory).adapter.encoder.path == PADDED, "the probe did not notice"
+    trusted = Measurements()
+    trusted.put(probe={"path": PACKED, "reason": "taken on trust", "error": 0.0})
+    ours = Ours(minilm_directory, trusted).encode(texts)
     assert cosines(ours, library.encode(texts)).min() < TO_REFERENCE
     with pytest.raises(AssertionError, match="lowest cosine"):
         assert_parity(ours, library.encode(texts))
@@ -111,9 +118,9 @@ def build_reference(directory):
 
 def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
     fused = Ours(minilm_directory).encode(TEXTS)
-    monkeypatch.setattr(sentence_transformer, "can_prepack", lambda _: False)
+    monkeypatch.setattr(encoder, "can_prepack", lambda _: False)
     plain = Ours(minilm_directory)
-    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter._encoder.modules())
+    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter.encoder._model.modules())
     np.testing.assert_allclose(fused, plain.encode(TEXTS), atol=2e-6)
 
 
@@ -126,13 +133,13 @@ def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
     directory = save_bert(tmp_path, minilm_directory)
     spec = Ours(directory).spec
     config = directory / "config.json"
-    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "t5"'))
-    with pytest.raises(LoadError, match="model_type 't5' is not supported; supported are bert"):
-        load_adapter(spec, directory, "cpu")
+    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "vit"'))
+    with pytest.raises(LoadError, match=r"cannot be loaded|lack "):
+        load_adapter(spec, directory, "cpu", Measurements())
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    config.write_text(config.read_text().replace('"model_type": "t5"', '"model_type": "bert"'))
+    config.write_text(config.read_text().replace('"model_type": "vit"', '"model_type": "bert"'))
     with pytest.raises(LoadError, match="other formats are refused"):
-        load_adapter(spec, directory, "cpu")
+        load_adapter(spec, directory, "cpu", Measurements())
 
 
 def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
@@ -141,4 +148,43 @@ def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(LoadError, match=r"lack encoder\.layer\.2"):
-        load_adapter(spec, directory, "cpu")
+        load_adapter(spec, directory, "cpu", Measurements())
+
+
+def test_a_model_that_needs_padding_gives_the_librarys_vectors(tmp_path, minilm_directory):
+    directory = save("MPNet", tmp_path, minilm_directory)
+    ours = Ours(directory)
+    assert ours.adapter.encoder.path == PADDED
+    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
+
+
+def test_a_decoder_with_last_token_pooling_gives_the_librarys_vectors(tmp_path, minilm_directory):
+    directory = save("Qwen3, causal", tmp_path, minilm_directory)
+    ours = Ours(directory)
+    assert ours.adapter.encoder.path == PACKED
+    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
+
+
+def test_weights_read_by_hand_are_noticed_not_computed_from():
+    """A model that reads a prepacked layer's weight itself gets no number it could take for a result."""
+    layer = PrepackedLinear(torch.nn.Linear(4, 3))
+    assert layer.weight.shape == (3, 4)
+    assert layer.weight.isnan().all()
+    assert not layer(torch.zeros(1, 4)).isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "native", "dtype", "says_so"),
+    [
+        ("", "cpu", False, torch.float32, False),
+        ("", "cuda", False, torch.float16, False),
+        ("bfloat16", "cpu", False, torch.bfloat16, False),
+        ("float16", "cpu", True, torch.bfloat16, True),
+        ("float16", "cpu", False, torch.float32, True),
+        ("float16", "cuda:1", False, torch.float16, False),
+    ],
+)
+def test_precision(monkeypatch, caplog, precision, device, native, dtype, says_so):
+    monkeypatch.setattr("sie_triton.adapters.precision.computes_bfloat16", lambda: native)
+    assert choose_dtype(precision, device) == dtype
+    assert bool(caplog.records) == says_so

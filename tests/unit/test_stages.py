@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.errors import InputError, LoadError, ModelError, SIEError
+from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.background import Background
 from sie_triton.stages.inference import Inference
+from sie_triton.stages.memory import is_out_of_memory
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.scheduler import Scheduler, cost
@@ -55,7 +57,10 @@ class FakeRequest:
 
 
 class EchoAdapter:
-    """Each item's row is its first token and its length; token 13 fails the forward pass."""
+    """Each item's row is its first token and its length; token 13 fails the forward pass.
+
+    A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
+    """
 
     vocab_size = VOCABULARY
     weights_bytes = 1
@@ -63,10 +68,14 @@ class EchoAdapter:
     def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
         self.batches: list[int] = []
+        self.memory, self.shortages = 10**6, 10**6
 
     def forward(self, batch):
         self.batches.append(int(batch.lengths.sum()))
         time.sleep(self.delay_s)
+        if self.batches[-1] > self.memory and self.shortages:
+            self.shortages -= 1
+            raise MemoryError
         if 13 in batch.input_ids:
             raise RuntimeError("secret detail")
         starts = np.cumsum(batch.lengths) - batch.lengths
@@ -190,6 +199,42 @@ def test_a_failed_sub_batch_spoils_only_its_own_requests(inference):
     assert "secret" not in str(bad)
     assert "Traceback" not in str(bad)
     assert [answer["dense"][0, 0] for answer in good] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("shortages", [1, 10**6])
+def test_out_of_memory_is_answered_in_smaller_pieces(inference, shortages):
+    """32 requests: one sub-batch fails once, or the device has room for a quarter of one from now on."""
+    inference.warm_up()
+    inference.adapter.memory, inference.adapter.shortages = 12, shortages
+    answers = run(inference, [tokens([i] * 3) for i in range(14, 46)])
+    assert [answer["dense"].tolist() for answer in answers] == [[[i, 3]] for i in range(14, 46)]
+    assert inference.adapter.shortages < shortages
+
+
+def test_an_item_that_never_fits_is_refused_alone(inference):
+    inference.warm_up()
+    inference.adapter.memory = 30
+    big, *small = run(inference, [tokens([1] * 31), *[tokens([i] * 3) for i in range(2, 6)]])
+    assert isinstance(big, OutOfMemory)
+    assert big.code == "UNAVAILABLE"
+    assert "no memory for an item of 31 tokens" in str(big)
+    assert [answer["dense"][0, 0] for answer in small] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            True,
+        ),
+        (RuntimeError("shape mismatch"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""Number formats: what was asked for → what this device computes well."""
+
+import logging
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_log = logging.getLogger(__name__)
+
+
+def choose_dtype(precision: str, device: str) -> torch.dtype:
+    """`precision` empty: float32 on a CPU, float16 on a GPU. float16 on a CPU becomes a format it computes natively."""
+    if not precision:
+        return torch.float32 if device == "cpu" else torch.float16
+    if precision == "float16" and device == "cpu":
+        chosen = "bfloat16" if computes_bfloat16() else "float32"
+        _log.warning("float16 was asked for, and this CPU does not compute it: using %s", chosen)
+        return DTYPES[chosen]
+    return DTYPES[precision]
+
+
+def computes_bfloat16() -> bool:
+    """True if the processor multiplies bfloat16 natively (AVX-512 BF16 or AMX)."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

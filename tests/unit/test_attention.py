@@ -1,0 +1,102 @@
+"""The kernels against the formula in float64, with every window, grouped heads and awkward lengths."""
+
+import pytest
+import torch
+
+from sie_triton.attention.kernels import KERNELS, choose_kernel, visible
+from sie_triton.attention.segments import Segments
+from sie_triton.native import kernels as native
+
+HERE = ("native", "sdpa", "eager")
+LENGTHS = (1, 2, 5, 16, 17, 42, 63, 64, 65, 130, 130, 300)
+WINDOWS = ((-1, -1), (-1, 0), (10, 10), (30, 0), (0, 0))
+
+HEADS = [(12, 12, 32), (8, 2, 64), (4, 1, 128), (2, 2, 80), (3, 3, 20)]
+
+
+def formula(query, key, value, lengths, scaling, window):
+    group = query.shape[1] // key.shape[1]
+    items = zip(*(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), strict=True)
+    results = []
+    for q, k, v in items:
+        scores = q @ k.repeat_interleave(group, 0).transpose(1, 2) * scaling
+        scores = scores.masked_fill(~visible(q.shape[1], window, q.device), -torch.inf)
+        results.append((scores.softmax(-1) @ v.repeat_interleave(group, 0)).transpose(0, 1))
+    return torch.cat(results)[None]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "width"), [(12, 12, 32), (8, 2, 64), (4, 1, 128), (2, 2, 80), (3, 3, 20)]
+)
+@pytest.mark.parametrize("name", HERE)
+def test_a_kernel_computes_the_formula(name, heads, kv_heads, width, window):
+    torch.manual_seed(0)
+    tokens = sum(LENGTHS)
+    query, key, value = (
+        torch.randn(1, tokens, n * width).view(1, tokens, n, width).transpose(1, 2) for n in (heads, kv_heads, kv_heads)
+    )
+    arguments = (3 * query, key, value), width**-0.5, window
+    ours = KERNELS[name](*arguments[0], Segments(LENGTHS), *arguments[1:])
+    torch.testing.assert_close(ours.double(), formula(*arguments[0], LENGTHS, *arguments[1:]), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_native_kernel_is_built_here_and_does_not_mix_items(threads):
+    """A neighbour full of NaN changes nothing: items never meet, not even in a masked product."""
+    assert native.is_built()
+    assert choose_kernel("auto", torch.device("cpu"), torch.float32) == "native"
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    x = torch.randn(1, 4, 40, 32)
+    clean = native.attention(x, x, x, (13, 27), 0.2, (-1, -1))
+    x[:, :, :13] = torch.nan
+    spoiled = native.attention(x, x, x, (13, 27), 0.2, (-1, -1))
+    torch.set_num_threads(before)
+    assert spoiled[:, :13].isnan().all()
+    assert torch.equal(spoiled[:, 13:], clean[:, 13:])
+
+
+def test_without_a_compiler_pytorch_computes(monkeypatch):
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert choose_kernel("auto", torch.device("cpu"), torch.float32) == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "dtype", "chosen"),
+    [
+        ("auto", "cpu", torch.bfloat16, "sdpa"),
+        ("flash_attention_2", "cpu", torch.float32, "native"),
+        ("varlen", "cpu", torch.bfloat16, "sdpa"),
+        ("eager", "cpu", torch.float32, "eager"),
+        ("auto", "cuda", torch.float32, "sdpa"),
+    ],
+)
+def test_a_kernel_that_cannot_run_is_replaced_and_the_log_says_so(caplog, wanted, device, dtype, chosen):
+    assert choose_kernel(wanted, torch.device(device), dtype) == chosen
+    assert bool(caplog.records) == (wanted not in ("auto", chosen))
+
+
+@pytest.mark.parametrize(
+    ("capability", "installed", "chosen"),
+    [
+        ((9, 0), ("flash_attn",), "flash_attention_2"),
+        ((9, 0), (), "varlen"),
+        ((7, 5), ("flash_attn",), "sdpa"),
+    ],
+)
+def test_the_choice_on_a_gpu(monkeypatch, capability, installed, chosen):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    here = ("torch.nn.attention.varlen", *installed)
+    monkeypatch.setattr("sie_triton.attention.kernels.find_spec", lambda name: name if name in here else None)
+    assert choose_kernel("auto", torch.device("cuda"), torch.float16) == chosen
+
+
+def test_add_layer_norm_is_what_pytorch_computes():
+    norm = torch.nn.LayerNorm(96)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    x, residual = torch.randn(2, 7, 96) * 5 + 100, torch.randn(2, 7, 96)
+    with torch.inference_mode():
+        expected = norm(x + residual)
+        torch.testing.assert_close(native.add_layer_norm(x.clone(), residual, norm), expected, atol=2e-5, rtol=1e-5)

@@ -1,0 +1,106 @@
+"""What is measured once, kept, and measured again when asked."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.adapters.base import PACKED, PADDED
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages import calibration
+from sie_triton.stages.calibration import calibrate, choose, measure, sample
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.status import StatusWriter
+
+
+class FakeAdapter:
+    """Seconds a pass: a fixed part, and one a token that grows past `cache` tokens."""
+
+    def __init__(self, padded_is=1.0, path=PACKED):
+        self.encoder, self.path, self.padded_is, self.passes = self, path, padded_is, 0
+
+    def use(self, path):
+        self.path = path
+
+    def forward(self, batch):
+        self.passes += 1
+        tokens = len(batch.input_ids)
+        seconds = 2e-3 + tokens * 5e-6 * (1 if tokens <= 1024 else 2)
+        time.sleep(seconds * (self.padded_is if self.path == PADDED else 1))
+
+
+def test_the_size_is_measured_once_and_kept(tmp_path):
+    adapter, path = FakeAdapter(), tmp_path / "m.json"
+    assert calibrate(adapter, 512, 4096, Measurements(path)) == 1024
+    passes = adapter.passes
+    assert calibrate(adapter, 512, 4096, Measurements(path)) == 1024
+    assert adapter.passes == passes
+    kept = json.loads(path.read_text())["calibration"]
+    assert kept["sub_batch_tokens"] == 1024
+    assert "256" in kept["tokens_per_s"]
+    calibrate(adapter, 512, 4096, Measurements(path, redo=True))
+    assert adapter.passes > passes
+
+
+@pytest.mark.parametrize(
+    ("padded_is", "start", "chosen"), [(0.5, PACKED, PADDED), (1.0, PACKED, PACKED), (0.5, PADDED, PADDED)]
+)
+def test_the_faster_path_is_taken_where_there_are_two(padded_is, start, chosen):
+    adapter = FakeAdapter(padded_is, start)
+    calibrate(adapter, 512, 1024, Measurements())
+    assert adapter.path == chosen
+
+
+def test_a_slow_model_is_not_measured_for_long(monkeypatch):
+    monkeypatch.setattr(calibration, "timed", lambda *_: 1.0)
+    assert list(measure(lambda _: None, 512, 16384)) == [256]
+
+
+def test_the_smallest_size_that_is_good_enough():
+    assert choose({256: 80.0, 512: 96.0, 1024: 100.0}) == 512
+
+
+def test_samples_have_the_tokens_asked_for_and_legal_lengths():
+    for tokens in (256, 1000, 4096):
+        lengths = sample(tokens, 200).lengths
+        assert lengths.sum() == tokens
+        assert 1 <= lengths.min() <= lengths.max() <= 200
+        assert np.all(np.diff(lengths) >= 0)
+
+
+def test_measurements_are_of_one_model_on_one_machine(tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text("{}")
+
+    def of(*settings, redo=False):
+        return Measurements.of(tmp_path / "cache", "org/m", tmp_path / "weights", settings, redo=redo)
+
+    of("cpu").put(probe=1)
+    assert of("cpu").get("probe") == 1
+    assert of("cuda").get("probe") is None
+    assert of("cpu", redo=True).get("probe") is None
+    (tmp_path / "weights" / "config.json").write_text('{"new": 1}')
+    assert of("cpu").get("probe") is None
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
+    (tmp_path / "file").write_text("")
+    measurements = Measurements(tmp_path / "file" / "m.json")
+    measurements.put(probe=1)
+    assert measurements.get("probe") == 1
+
+
+def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_directory):
+    for size, calibrated in ((0, True), (300, False)):
+        runtime = Runtime(device="cpu", cache_dir=str(tmp_path / str(size)), max_sub_batch_cost=size)
+        spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 128, 16384, runtime=runtime)
+        stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", 0))
+        stage.load()
+        stage.close()
+        (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size)).iterdir())
+        assert kept["probe"]["path"] == PACKED
+        assert ("calibration" in kept) == calibrated
+        if not calibrated:
+            assert stage._budget == size
