@@ -22,6 +22,7 @@ RENDER_SETTINGS = (
     "attention_backend",
     "max_sub_batch_cost",
     "recalibrate",
+    "cpu_threads",
     "preload_models",
     "hf_fallback",
 )
@@ -115,18 +116,30 @@ def models(**flags: Any) -> None:
 
 
 @cli.command()
+@click.option(
+    "--what",
+    type=click.Choice(["server", "lengths", "sizes", "architectures"]),
+    default="server",
+    show_default=True,
+    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture",
+)
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
 @click.option("--clients", default=64, show_default=True, help="concurrent clients of the server")
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
-def bench(rounds: int, seconds: float, clients: int, output: Path | None) -> None:
-    """Compare the server with sentence-transformers on this machine, in one run.
+def bench(what: str, rounds: int, seconds: float, clients: int, output: Path | None) -> None:
+    """Compare with sentence-transformers on this machine, in one run, and print a table.
 
-    Prints a table and, as the last line, one JSON document. Needs perf_analyzer: scripts/bench gets it.
+    For the server, the last line is one JSON document; perf_analyzer is fetched if it is missing.
     """
-    from sie_triton.bench.compare import run
+    if what == "server":
+        from sie_triton.bench.compare import run
 
-    run(rounds=rounds, seconds=seconds, clients=clients, output=output)
+        run(rounds=rounds, seconds=seconds, clients=clients, output=output)
+    else:
+        from sie_triton.bench import forward
+
+        forward.run(what, rounds=rounds, output=output)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})

@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
     max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
+    cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
             attention=self.attention_backend,
             max_sub_batch_cost=self.max_sub_batch_cost,
             recalibrate=self.recalibrate,
+            cpu_threads=self.cpu_threads,
             allow_hub=self.hf_fallback,
         )
 

@@ -55,9 +55,8 @@ def build(architecture: str, *, hidden: int = 64, layers: int = 3, heads: int = 
     name, changes = ARCHITECTURES[architecture]
     config = getattr(transformers, name)(**_sizes(name, hidden, layers, heads, **changes))
     torch.manual_seed(seed)
-    model: Any = (
-        transformers.T5EncoderModel(config) if name == "T5Config" else transformers.AutoModel.from_config(config)
-    )
+    from_config: Any = transformers.AutoModel.from_config
+    model = transformers.T5EncoderModel(config) if name == "T5Config" else from_config(config)
     # T5 does not divide scores by the root of their width, so that half of the factor does the same.
     sharper = (4 if name == "T5Config" else 8) * (64 / hidden) ** 0.5
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """Texts to measure with; the same seed gives the same texts everywhere."""
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def texts(count: int, min_words: int = 20, max_words: int = 60, seed: int = 0) -
     """`count` texts of uniformly distributed length."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(min_words, max_words))) for _ in range(count)]
+
+
+def log_normal_texts(count: int, median_words: int = 60, seed: int = 0) -> list[str]:
+    """`count` texts of 5 to 400 words: many short ones, a few long ones."""
+    rng = random.Random(seed)
+    lengths = (round(rng.lognormvariate(math.log(median_words), 1.0)) for _ in range(count))
+    return [" ".join(rng.choices(WORDS, k=min(400, max(5, length)))) for length in lengths]
 
 
 def write_input_data(path: Path, items: list[str]) -> None:

@@ -22,6 +22,7 @@ from sie_triton.contract import STAMPS
 from sie_triton.errors import OutOfMemory, SIEError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.calibration import calibrate
 from sie_triton.stages.job import Job, Rows, SubBatch, pack
 from sie_triton.stages.memory import free_unused_memory, is_out_of_memory
@@ -48,7 +49,7 @@ class Inference(ColdStage[Adapter]):
         self._device_name = device
         self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
-        self._scheduler = Scheduler(device, self._run, 1)
+        self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.others))
         self._set_budget(spec.admission_cost)
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()

@@ -8,12 +8,12 @@ A sub-batch is formed when a lane takes it, not when its requests arrive: while 
 waits grows together.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Slot, SubBatch
 
 MAX_CPU_LANES = 2
@@ -25,12 +25,12 @@ INTERACTIVE_BEFORE_BULK = 2
 class Scheduler:
     """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves."""
 
-    def __init__(self, device: str, run: Callable[[SubBatch], None], budget: int) -> None:
+    def __init__(self, device: str, run: Callable[[SubBatch], None], budget: int, cpu: CpuBudget | None = None) -> None:
         self.budget = budget
         self._run = run
-        self._num_cores = len(os.sched_getaffinity(0))
+        self._cpu = cpu or CpuBudget(0, list)
         self._on_cpu = device == "cpu"
-        self.num_lanes = min(MAX_CPU_LANES, self._num_cores) if self._on_cpu else 1
+        self.num_lanes = min(MAX_CPU_LANES, self._cpu.total) if self._on_cpu else 1
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
@@ -54,7 +54,7 @@ class Scheduler:
                 self._idle = 0
         try:
             if granted:
-                self._use_threads(self._num_cores)
+                self._use_threads(self._cpu.threads())
             yield granted
         finally:
             if granted:
@@ -76,7 +76,7 @@ class Scheduler:
 
     def use_lane_threads(self) -> None:
         """Give the calling thread's forward passes one lane's share of the processor."""
-        self._use_threads(max(1, self._num_cores // self.num_lanes))
+        self._use_threads(max(1, self._cpu.threads() // self.num_lanes))
 
     def close(self) -> None:
         """Return when all that was submitted has run."""

@@ -5,6 +5,7 @@ Fields are aligned 8-byte integers, so a reader never sees half a number.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from time import monotonic_ns
@@ -73,6 +74,14 @@ class StatusWriter:
             self.record["busy_since_ns"] = min(self._running, default=0)
             self.record["last_used_ns"] = now
         return now
+
+    def others(self) -> list[dict[str, int]]:
+        """The records of all other living processes; those that cannot be read are left out."""
+        found = []
+        for path in self._path.parent.glob("*.status"):
+            with suppress(OSError, ValueError):
+                found.append(read_status(path))
+        return [r for r in found if r["pid"] != os.getpid() and Path(f"/proc/{r['pid']}").exists()]
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)

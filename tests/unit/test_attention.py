@@ -1,7 +1,12 @@
 """The kernels against the formula in float64, with every window, grouped heads and awkward lengths."""
 
+import inspect
+import sys
+import types
+
 import pytest
 import torch
+from torch.nn.attention import varlen
 
 from sie_triton.attention.kernels import KERNELS, choose_kernel, visible
 from sie_triton.attention.segments import Segments
@@ -90,6 +95,42 @@ def test_the_choice_on_a_gpu(monkeypatch, capability, installed, chosen):
     here = ("torch.nn.attention.varlen", *installed)
     monkeypatch.setattr("sie_triton.attention.kernels.find_spec", lambda name: name if name in here else None)
     assert choose_kernel("auto", torch.device("cuda"), torch.float16) == chosen
+
+
+def by_formula(query, key, value, offsets, max_length, scale, window):
+    """As the GPU kernels lay things out: [tokens, heads, d] and int32 offsets [items + 1]."""
+    assert offsets.dtype == torch.int32
+    lengths = offsets.diff().tolist()
+    assert max_length == max(lengths)
+    rows = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return formula(*rows, lengths, scale, window)[0].float()
+
+
+def flash_attn_varlen_func(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, softmax_scale, window_size
+):
+    assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+    return by_formula(q, k, v, cu_seqlens_q, max_seqlen_k, softmax_scale, window_size)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("name", ["flash_attention_2", "varlen"])
+def test_the_gpu_kernels_are_called_as_they_ask(monkeypatch, name, window):
+    """No GPU here: their entry points are replaced by the formula, behind their own signatures."""
+    real = inspect.signature(varlen.varlen_attn)
+
+    def varlen_attn(*args, **kwargs):
+        given = real.bind(*args, **kwargs).arguments
+        assert given["enable_gqa"]
+        q, k, v = given["query"], given["key"], given["value"]
+        return by_formula(q, k, v, given["cu_seq_q"], given["max_k"], given["scale"], given["window_size"])
+
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    fake = types.SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
+    monkeypatch.setitem(sys.modules, "flash_attn", fake)
+    query, key, value = torch.randn(1, 4, 40, 16), torch.randn(1, 2, 40, 16), torch.randn(1, 2, 40, 16)
+    ours = KERNELS[name](query, key, value, Segments((13, 27)), 0.25, window)
+    torch.testing.assert_close(ours.double(), formula(query, key, value, (13, 27), 0.25, window), atol=1e-5, rtol=0)
 
 
 def test_add_layer_norm_is_what_pytorch_computes():

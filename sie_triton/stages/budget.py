@@ -1,0 +1,33 @@
+"""One CPU thread budget for the whole server: models in use share it evenly, idle ones leave it to the others."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
+
+# A model counts as in use this long after its last forward pass, and the count is taken this often.
+IN_USE_NS = 2_000_000_000
+REFRESH_NS = 500_000_000
+
+Records = Callable[[], Sequence[Mapping[str, int]]]
+
+
+class CpuBudget:
+    """`total` 0 means all cores this process may use; `records` gives the status records of the other models."""
+
+    def __init__(self, total: int, records: Records) -> None:
+        self.total = total or len(os.sched_getaffinity(0))
+        self._records = records
+        self._share = self.total
+        self._counted_ns = 0
+
+    def threads(self) -> int:
+        """How many threads this model may use now, at least 1."""
+        now = monotonic_ns()
+        if now - self._counted_ns >= REFRESH_NS:
+            others = sum(1 for record in self._records() if _is_in_use(record, now))
+            self._share, self._counted_ns = max(1, self.total // (1 + others)), now
+        return self._share
+
+
+def _is_in_use(record: Mapping[str, int], now: int) -> bool:
+    return bool(record["busy_since_ns"]) or now - record["last_used_ns"] < IN_USE_NS
