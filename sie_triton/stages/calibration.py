@@ -15,10 +15,10 @@ SMALLEST = 256  # tokens
 REPEATS = 2
 
 # Beyond this a small request would wait too long for the sub-batch before it, whatever the gain.
-LONGEST_S = 0.25
+LONGEST_S = 0.5
 
 # The smallest size within this share of the best is taken.
-GOOD_ENOUGH = 0.95
+GOOD_ENOUGH = 0.93
 
 
 def calibrate(adapter: Adapter, max_length: int, max_tokens: int, measurements: Measurements) -> int:
