@@ -18,6 +18,7 @@ RENDER_SETTINGS = (
     "device",
     "default_compute_precision",
     "max_batch_requests",
+    "max_concurrent_requests",
     "max_batch_wait_ms",
     "attention_backend",
     "max_sub_batch_cost",

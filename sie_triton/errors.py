@@ -3,6 +3,7 @@
     SIEError
       InputError     the request is wrong                     INVALID_ARG
       BusyError      the server cannot take it now; retry     UNAVAILABLE
+      Cancelled      nobody waits for the answer              CANCELLED
       ModelError     the forward pass failed                  INTERNAL
         OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
       LoadError      weights missing, gated or corrupt        UNAVAILABLE
@@ -10,14 +11,15 @@
       SettingsError  a setting is wrong                       start-up fails
       ServerError    the machine or Triton is not fit         start-up fails
 
-The first four become the error of one response and leave every other request alone. Their
-text goes to the client: it names the field, what was given and what is allowed.
+Those down to LoadError become the error of one response and leave every other request alone.
+Their text goes to the client: it names the field, what was given and what is allowed.
 """
 
 from typing import ClassVar
 
 __all__ = [
     "BusyError",
+    "Cancelled",
     "CatalogError",
     "InputError",
     "LoadError",
@@ -41,6 +43,10 @@ class InputError(SIEError):
 
 class BusyError(SIEError):
     code = "UNAVAILABLE"
+
+
+class Cancelled(SIEError):
+    code = "CANCELLED"
 
 
 class ModelError(SIEError):

@@ -59,6 +59,9 @@ class Settings(BaseSettings):
         "auto", description="attention kernel; one that cannot run here is replaced by one that can"
     )
     max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
+    max_concurrent_requests: int = Field(
+        512, ge=1, le=1_000_000, description="most requests of a model in progress; more are refused at once"
+    )
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
     max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
@@ -106,6 +109,7 @@ class Settings(BaseSettings):
             max_sub_batch_cost=self.max_sub_batch_cost,
             recalibrate=self.recalibrate,
             cpu_threads=self.cpu_threads,
+            max_concurrent_requests=self.max_concurrent_requests,
             allow_hub=self.hf_fallback,
         )
 

@@ -18,7 +18,8 @@ class Runtime:
     """The settings that stages obey, resolved when the repository is rendered.
 
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
-    `cpu_threads`, shared by all models in use; 0: all cores. `precision` empty: float32 on a CPU,
+    `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
+    cores. `precision` empty: float32 on a CPU,
     float16 on a GPU. `status_dir` empty: a directory of the running tritonserver; `cache_dir` empty:
     the user's cache directory.
     """
@@ -29,6 +30,7 @@ class Runtime:
     max_sub_batch_cost: int = 0
     recalibrate: bool = False
     cpu_threads: int = 0
+    max_concurrent_requests: int = 512
     allow_hub: bool = True
     status_dir: str = ""
     cache_dir: str = ""

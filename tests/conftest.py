@@ -40,9 +40,9 @@ class Running:
     def grpc(self) -> str:
         return f"127.0.0.1:{self.settings.grpc_port}"
 
-    def status(self, model: str) -> dict[str, int]:
-        (record,) = records_of(self.settings.status_dir, f"{triton_name(model)}-inference")
-        return record
+    def status(self, model: str, stage: str = "inference") -> dict[str, int]:
+        (record,) = records_of(self.settings.status_dir, triton_name(model), stage)
+        return dict(record)
 
 
 @pytest.fixture(scope="session")

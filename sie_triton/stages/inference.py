@@ -1,8 +1,9 @@
 """queue → inference → postprocess: plan, forward, answer; cold, bulk and failing work beside it.
 
-A single sub-batch on an idle device is answered from `execute`, the shortest way. More than that is
-deferred and waits for the scheduler's lanes, so that the next batch is read while this one runs.
-A request of more than one sub-batch is bulk and gives way to the others.
+A little work on an idle device is answered from `execute`, the shortest way. More than that is deferred
+and waits for the scheduler's lanes, so that the next batch is read while this one runs, and nobody's
+deadline passes unseen in Triton's queue. A request of more than one sub-batch is bulk and gives way to
+the others.
 """
 
 import logging
@@ -19,15 +20,16 @@ from platformdirs import user_cache_path
 from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
-from sie_triton.errors import OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, OutOfMemory, SIEError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.calibration import calibrate
 from sie_triton.stages.job import Job, Rows, SubBatch, pack
 from sie_triton.stages.memory import free_unused_memory, is_out_of_memory
-from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
-from sie_triton.stages.scheduler import Scheduler
+from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
+from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
+from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 # A sub-batch that does not fit in memory is cut in two, and again, this many times.
 HALVINGS = 4
 
+# This part of what runs at once is little enough for `execute` to wait for.
+LITTLE = 1 / 4
+
 NO_MEMORY = "the device has no memory for an item of {} tokens; retry later, or send shorter items"
 
 
@@ -47,18 +52,26 @@ class Inference(ColdStage[Adapter]):
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
         self._device_name = device
-        self._status = status
         self._cost = COST_FUNCTIONS[spec.batch_cost]
-        self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.others))
+        self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.of_other_models))
         self._set_budget(spec.admission_cost)
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
         self._books = Lock()
-        super().__init__()
+        super().__init__(status, spec.runtime.max_concurrent_requests)
+
+    def deadline_ns(self, request: Request) -> int:
+        if not request.timeout_us:
+            return NEVER
+        try:
+            arrived = int(vector(request, STAMPS.name, np.int64)[0])
+        except (SIEError, IndexError):  # answered as soon as the request is read
+            return NEVER
+        return deadline_ns(arrived, request.timeout_us)
 
     def load(self) -> Adapter:
         started = monotonic_ns()
-        self._status.record["state"] = LOADING
+        self.status.record["state"] = LOADING
         try:
             directory = locate(self._spec.weights, allow_hub=self._spec.runtime.allow_hub)
             measurements = self._measurements(directory)
@@ -66,10 +79,10 @@ class Inference(ColdStage[Adapter]):
             if not self._spec.runtime.max_sub_batch_cost:
                 self._calibrate(adapter, measurements)
         except BaseException:
-            self._status.record["state"] = FAILED
+            self.status.record["state"] = FAILED
             raise
-        self._status.record["weights_bytes"] = adapter.weights_bytes
-        self._status.record["state"] = RESIDENT
+        self.status.record["weights_bytes"] = adapter.weights_bytes
+        self.status.record["state"] = RESIDENT
         self._busy.add(started, monotonic_ns())
         return adapter
 
@@ -89,18 +102,19 @@ class Inference(ColdStage[Adapter]):
     def answer(self, loaded: Adapter, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
         jobs = [job for job in read if isinstance(job, Job)]
-        small = self._sub_batches([job for job in jobs if not self._is_bulk(job)])
-        with self._scheduler.whole() if len(small) == 1 else nullcontext(False) as alone:
+        small = self._sub_batches([job for job in jobs if not job.is_bulk])
+        little = len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
+        with self._scheduler.whole() if little else nullcontext(False) as alone:
             if alone:
                 self._run(small.pop())
         later = [job for job in jobs if not job.is_done]
         for job in later:
-            job.defer()
+            job.is_deferred = True
+            self.open.add(job.request, job.deadline_ns)
         for job in later:
-            if self._is_bulk(job):
+            if job.is_bulk:
                 self._scheduler.submit_bulk(self._sub_batches([job]))
         self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
-        self._status.add(num_requests=len(jobs), num_deferred=len(later))
         return [self._answer_of(job) if isinstance(job, Job) else job for job in read]
 
     def close(self) -> None:
@@ -113,15 +127,17 @@ class Inference(ColdStage[Adapter]):
             job = Job.read(request, self._spec.max_sequence_length, adapter.vocab_size)
         except SIEError as exc:
             return exc
+        self.status.raise_to(highest_ticket=job.ticket)
         job.costs = self._cost(job.lengths).tolist()
+        job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget
+        if job.is_over(monotonic_ns()):
+            self.status.add(num_expired=1)
+            return expired()
         return job
-
-    def _is_bulk(self, job: Job) -> bool:
-        return job.num_items > 1 and sum(job.costs) > self._budget
 
     def _sub_batches(self, jobs: Sequence[Job]) -> list[SubBatch]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
-        costs = [cost for job in jobs for cost in job.costs]
+        costs = list(map(cost, slots))
         budget = balanced(costs, self._scheduler.budget, self._scheduler.num_lanes)
         return [[slots[i] for i in batch] for batch in plan(costs, budget)]
 
@@ -132,17 +148,25 @@ class Inference(ColdStage[Adapter]):
 
     def _run(self, sub_batch: SubBatch) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
+        bulk = sub_batch[0][0]
+        if bulk.is_bulk and bulk.request.is_cancelled():
+            self._cancel(bulk)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
         if slots:
             self._attempt(slots, HALVINGS)
 
+    def _cancel(self, job: Job) -> None:
+        job.error = Cancelled("cancelled by the client")
+        if self.open.reply(job.request, job.error):
+            self.status.add(num_cancelled=1)
+
     def _attempt(self, slots: SubBatch, halvings: int) -> None:
         """Run `slots` together, or in halves where memory is short."""
-        started = self._status.work_started()
+        started = self.status.work_started()
         result = self._forward(slots)
         short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
         with self._books:
-            ended = self._status.work_ended(started)
+            ended = self.status.work_ended(started)
             self._busy.add(started, ended)
             done = [] if short else [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
         if short:
@@ -167,19 +191,24 @@ class Inference(ColdStage[Adapter]):
         return OutOfMemory(NO_MEMORY.format(max(_tokens(slots))))
 
     def _count(self, slots: SubBatch) -> None:
-        cost = sum(job.costs[item] for job, item in slots)
-        self._status.add(num_sub_batches=1, num_items=len(slots), total_cost=cost)
+        total = sum(map(cost, slots))
+        self.status.add(num_sub_batches=1, num_items=len(slots), total_cost=total)
         if len(slots) > 1:
-            self._status.raise_to(max_sub_batch_cost=cost)
+            self.status.raise_to(max_sub_batch_cost=total)
 
     def _reply(self, job: Job) -> None:
-        job.request.reply(job.error or self._outputs(job))
+        if job.request in self.open:
+            try:
+                answer = job.error or self._outputs(job)
+            except Exception as exc:
+                answer = internal_error(self.name, exc)
+            self.open.reply(job.request, answer)
 
     def _answer_of(self, job: Job) -> Answer:
         return DEFERRED if job.is_deferred else job.error or self._outputs(job)
 
     def _outputs(self, job: Job) -> Outputs:
-        arrived, preprocessed = job.stamps.tolist()
+        arrived, preprocessed, _ = job.stamps.tolist()
         inference = covered_ns(job.ran)
         waited = max(end for _, end in job.ran) - preprocessed - inference
         batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS
 from sie_triton.errors import InputError, SIEError
+from sie_triton.stages.open_requests import NEVER, deadline_ns
 from sie_triton.stages.request import Request, vector
 from sie_triton.stages.timing import PREPROCESS_STAMPS, Stamps
 
@@ -17,7 +18,7 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [2]; `ran` holds monotonic ns.
+    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [3]; deadline and `ran` in monotonic ns.
 
     What the client sent as `cost` is never trusted.
     """
@@ -27,11 +28,13 @@ class Job:
     lengths: Ints
     prompt_tokens: int
     stamps: Stamps
+    deadline_ns: int = NEVER
     costs: list[int] = field(default_factory=list)
     outputs: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     error: SIEError | None = None
     ran: list[tuple[int, int]] = field(default_factory=list)
     is_deferred: bool = False
+    is_bulk: bool = False
     _missing: int = field(init=False)
     _offsets: npt.NDArray[np.int64] = field(init=False)
 
@@ -52,12 +55,21 @@ class Job:
         if prompt_tokens.shape != (1,) or prompt_tokens[0] < 0:
             raise InputError("prompt_tokens: must be one integer, 0 or more")
         if stamps.shape != (PREPROCESS_STAMPS,):
-            raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed)")
-        return cls(request, input_ids, lengths, int(prompt_tokens[0]), stamps)
+            raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed, ticket)")
+        deadline = deadline_ns(int(stamps[0]), request.timeout_us)
+        return cls(request, input_ids, lengths, int(prompt_tokens[0]), stamps, deadline)
 
     @property
     def is_done(self) -> bool:
         return self.error is not None or not self._missing
+
+    def is_over(self, now_ns: int) -> bool:
+        """True if computing more of it is of no use."""
+        return self.error is not None or self.deadline_ns <= now_ns
+
+    @property
+    def ticket(self) -> int:
+        return int(self.stamps[2])
 
     @property
     def num_items(self) -> int:
@@ -73,10 +85,6 @@ class Job:
                 self.outputs[name] = np.empty((self.num_items, *values.shape), np.float32)
             self.outputs[name][item] = values
         self._missing -= 1
-
-    def defer(self) -> None:
-        self.is_deferred = True
-        self.request.defer()
 
 
 Slot = tuple[Job, int]  # one item of one job

@@ -1,4 +1,7 @@
-"""client → preprocess → queue of inference: texts become packed tokens with an exact cost."""
+"""client → preprocess → queue of inference: texts become packed tokens with an exact cost.
+
+Here is where a model with too many requests in progress refuses more.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +18,11 @@ from sie_triton.contract import COST, INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS,
 from sie_triton.errors import InputError, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
+from sie_triton.stages.limit import RequestLimit
+from sie_triton.stages.open_requests import deadline_ns
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.stage import ColdStage, internal_error
+from sie_triton.stages.status import StatusReader, StatusWriter
 from sie_triton.weights import locate
 from sie_triton.weights.locate import TOKENIZER_FILES
 
@@ -43,14 +49,22 @@ class Texts:
 class Preprocess(ColdStage[TextTokenizer]):
     name = "preprocess"
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, status: StatusWriter) -> None:
         self._spec = spec
+        limit = spec.runtime.max_concurrent_requests
+        self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
         self._parameters = model_parameters(spec)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         if spec.runtime.device == "cpu":
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        super().__init__()
+        super().__init__(status, limit)
+
+    def room(self) -> int:
+        return self._limit.room()
+
+    def deadline_ns(self, request: Request) -> int:
+        return deadline_ns(monotonic_ns(), request.timeout_us)
 
     def load(self) -> TextTokenizer:
         spec = self._spec
@@ -67,7 +81,7 @@ class Preprocess(ColdStage[TextTokenizer]):
             if isinstance(texts, SIEError):
                 answers.append(texts)
             elif texts.is_bulk:
-                request.defer()
+                self.open.add(request, deadline_ns(arrived, request.timeout_us))
                 self.background.submit(self._tokenize_bulk(loaded, request, texts))
                 answers.append(DEFERRED)
             else:
@@ -105,14 +119,16 @@ class Preprocess(ColdStage[TextTokenizer]):
         parts: list[Tokens] = []
         try:
             for chunk in chunks(texts.texts):
+                if request not in self.open:
+                    return
                 parts.append(tokenizer.encode(chunk))
                 yield
         except Exception as exc:
-            request.reply(internal_error(self.name, exc))
+            self.open.reply(request, internal_error(self.name, exc))
             return
         ids = np.concatenate([part.input_ids for part in parts])
         lengths = np.concatenate([part.lengths for part in parts])
-        request.reply(self._outputs(texts, Tokens(ids, lengths)))
+        self.open.reply(request, self._outputs(texts, Tokens(ids, lengths)))
 
     def _outputs(self, request: Texts, tokens: Tokens) -> Outputs:
         cost = min(int(self._cost(tokens.lengths).sum()), np.iinfo(np.int32).max)
@@ -121,7 +137,7 @@ class Preprocess(ColdStage[TextTokenizer]):
             LENGTHS.name: tokens.lengths,
             PROMPT_TOKENS.name: np.array([request.prompt_tokens], np.int32),
             COST.name: np.array([cost], np.int32),
-            STAMPS.name: np.array([request.arrived_ns, monotonic_ns()], np.int64),
+            STAMPS.name: np.array([request.arrived_ns, monotonic_ns(), self.status.next_ticket()], np.int64),
         }
 
 

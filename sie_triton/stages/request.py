@@ -29,6 +29,11 @@ class Request(Protocol):
     @property
     def parameters(self) -> Mapping[str, Any]: ...
 
+    @property
+    def timeout_us(self) -> int:
+        """The client's `timeout`, microseconds; 0: none given."""
+        ...
+
     def tensor(self, name: str) -> npt.NDArray[Any] | None:
         """The input of that name, or None; only valid until `execute` returns."""
         ...
@@ -38,6 +43,11 @@ class Request(Protocol):
         ...
 
     def reply(self, answer: Outputs | SIEError) -> None: ...
+
+    def is_cancelled(self) -> bool:
+        """True if nobody waits for the answer any more. A round trip to Triton, which sees it only
+        for requests that came directly, not through an ensemble."""
+        ...
 
 
 def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic_ns
 
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Slot, SubBatch
@@ -20,6 +21,9 @@ MAX_CPU_LANES = 2
 
 # So many interactive sub-batches per lane may go before a bulk one that waits.
 INTERACTIVE_BEFORE_BULK = 2
+
+# With work enough for a lane, its next arrivals gather this long; their deadlines are not known before.
+GATHER_S = 0.01
 
 
 class Scheduler:
@@ -61,9 +65,11 @@ class Scheduler:
                 self._now_idle(self.num_lanes)
 
     def submit(self, slots: Sequence[Slot]) -> None:
-        """Queue interactive work, in order of arrival. Waits while as much as one lane takes is queued already."""
+        """Queue interactive work, in order of arrival. Waits a little while one lane's budget is queued already."""
+        if not slots:
+            return
         with self._changed:
-            self._changed.wait_for(lambda: self._queued_cost < self.budget)
+            self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
             self._queue.extend(slots)
             self._queued_cost += sum(cost(slot) for slot in slots)
             self._changed.notify_all()
@@ -87,23 +93,35 @@ class Scheduler:
             lane.join()
 
     def _lane(self) -> None:
-        while (sub_batch := self._next()) is not None:
-            self.use_lane_threads()
+        while (taken := self._next()) is not None:
+            sub_batch, num_lanes = taken
+            self._use_threads(max(1, self._cpu.threads() * num_lanes // self.num_lanes))
             self._run(sub_batch)
-            self._now_idle(1)
+            self._now_idle(num_lanes)
 
-    def _next(self) -> SubBatch | None:
+    def _next(self) -> tuple[SubBatch, int] | None:
+        """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""
         with self._changed:
-            self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
-            if not self._has_work():
-                return None
-            sub_batch = self._take_bulk() if self._bulk_is_next() else self._take()
-            self._idle -= 1
-            self._changed.notify_all()
-            return sub_batch
+            while True:
+                self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
+                if not self._has_work():
+                    return None
+                if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
+                    alone = self._idle == self.num_lanes and not self._has_work()
+                    num_lanes = self.num_lanes if alone else 1
+                    self._idle -= num_lanes
+                    self._changed.notify_all()
+                    return sub_batch, num_lanes
 
     def _has_work(self) -> bool:
         return bool(self._queue or self._bulk)
+
+    def _drop_over(self) -> None:
+        """Forget what is answered already, or too late to compute."""
+        now = monotonic_ns()
+        if any(job.is_over(now) for job, _ in self._queue):
+            self._queue = deque(slot for slot in self._queue if not slot[0].is_over(now))
+            self._queued_cost = sum(map(cost, self._queue))
 
     def _bulk_is_next(self) -> bool:
         overdue = self._since_bulk >= INTERACTIVE_BEFORE_BULK * self.num_lanes
@@ -111,6 +129,9 @@ class Scheduler:
 
     def _take(self) -> SubBatch:
         """The oldest work, as much as `budget` allows, and an even share where several lanes are idle."""
+        self._drop_over()
+        if not self._queue:
+            return []
         share = -(-self._queued_cost // self._idle) + max(map(cost, self._queue)) - 1
         room = min(self.budget, share)
         taken: list[Slot] = []
@@ -124,6 +145,8 @@ class Scheduler:
     def _take_bulk(self) -> SubBatch:
         request = self._bulk.popleft()
         sub_batch = request.popleft()
+        if sub_batch[0][0].is_over(monotonic_ns()):
+            return []
         if request:
             self._bulk.append(request)
         self._since_bulk = 0

@@ -1,4 +1,7 @@
-"""A stage that starts cold: what it needs is loaded when the first request comes."""
+"""A stage that starts cold: what it needs is loaded when the first request comes.
+
+Every request it takes is counted, limited, and answered once: now, later, or at its deadline.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -10,7 +13,10 @@ from typing import Generic, TypeVar
 
 from sie_triton.errors import LoadError, ModelError, SIEError
 from sie_triton.stages.background import Background
+from sie_triton.stages.limit import too_many
+from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
+from sie_triton.stages.status import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +39,10 @@ class ColdStage(ABC, Generic[Loaded]):
 
     name: str
 
-    def __init__(self) -> None:
+    def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
+        self.status = status
+        self.limit = max_concurrent_requests
+        self.open = OpenRequests(self._answered_later)
         self.background = Background(self.name)
         self._lock = Lock()
         self._loaded: Loaded | None = None
@@ -48,25 +57,46 @@ class ColdStage(ABC, Generic[Loaded]):
     def answer(self, loaded: Loaded, requests: Sequence[Request]) -> list[Answer]:
         """One answer per request, DEFERRED where `reply` will be called later."""
 
+    @abstractmethod
+    def deadline_ns(self, request: Request) -> int:
+        """When `request`, which was just taken, is of no use any more; monotonic."""
+
+    def room(self) -> int:
+        """How many more requests may be in progress now."""
+        return self.limit - int(self.status.record["num_open"])
+
     def warm_up(self) -> None:
         """Load now, on this thread; a failure is left for the first request to see."""
         with suppress(SIEError):
             self._loaded = self._load()
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        room = max(0, self.room())
+        accepted, num_refused = requests[:room], len(requests[room:])
+        self.status.add(num_requests=len(accepted), num_open=len(accepted), num_refused=num_refused)
+        answers = self._answer(accepted)
+        num_deferred = answers.count(DEFERRED)
+        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
+        return [*answers, *[too_many(self.limit)] * num_refused]
+
+    def close(self) -> None:
+        self.background.close()
+        self.open.close()
+
+    def _answer(self, requests: Sequence[Request]) -> list[Answer]:
         with self._lock:
             if self._loaded is None:
                 return self._wait(requests)
         return self.answer(self._loaded, requests)
 
-    def close(self) -> None:
-        self.background.close()
+    def _answered_later(self, is_expired: bool) -> None:
+        self.status.add(num_open=-1, num_expired=int(is_expired))
 
     def _wait(self, requests: Sequence[Request]) -> list[Answer]:
         if self._failure is not None and monotonic() < self._failure[1]:
             return [self._failure[0]] * len(requests)
         for request in requests:
-            request.defer()
+            self.open.add(request, self.deadline_ns(request))
         if not self._waiting:
             self.background.submit(self._load_and_reply())
         self._waiting += requests
@@ -77,12 +107,12 @@ class ColdStage(ABC, Generic[Loaded]):
             loaded = self._load()
         except SIEError as exc:
             for request in self._take_waiting(None):
-                request.reply(exc)
+                self.open.reply(request, exc)
             return
-        waiting = self._take_waiting(loaded)
+        waiting = [request for request in self._take_waiting(loaded) if request in self.open]
         for request, answer in zip(waiting, self.answer(loaded, waiting), strict=True):
             if answer is not DEFERRED:
-                request.reply(answer)
+                self.open.reply(request, answer)
         yield
 
     def _load(self) -> Loaded:

@@ -1,10 +1,11 @@
-"""The status record: one small mapped file per stage process, one writer, any number of readers.
+"""The status record: one small mapped file per process that loads something, one writer, any number of readers.
 
 It is the truth about which process holds which model, what it does and when it was last used.
 Fields are aligned 8-byte integers, so a reader never sees half a number.
 """
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -14,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
-VERSION = 1
+VERSION = 2
+
+Record = Mapping[str, int]
 
 RECORD = np.dtype(
     [
@@ -25,10 +28,15 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
-        ("num_requests", "<i8"),
+        ("num_open", "<i8"),  # requests taken from Triton and not answered yet
+        ("highest_ticket", "<i8"),  # preprocess: handed out; inference: taken (see limit.py)
+        ("num_requests", "<i8"),  # accepted
+        ("num_refused", "<i8"),
+        ("num_expired", "<i8"),
+        ("num_cancelled", "<i8"),
+        ("num_deferred", "<i8"),
         ("num_items", "<i8"),
         ("num_sub_batches", "<i8"),
-        ("num_deferred", "<i8"),
         ("total_cost", "<i8"),
         ("max_sub_batch_cost", "<i8"),  # largest executed sub-batch of more than one item
     ]
@@ -38,13 +46,17 @@ RECORD = np.dtype(
 class StatusWriter:
     """Fields are attributes of `record`: `status.record["state"] = LOADING`."""
 
-    def __init__(self, directory: Path, model: str, generation: int) -> None:
+    def __init__(self, directory: Path, model: str, stage: str, generation: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / f"{model}.{os.getpid()}.status"
+        self.directory, self.model, self.stage = directory, model, stage
+        self._path = directory / f"{model}-{stage}.{os.getpid()}.status"
+        # Tickets go on where those of the processes before this one ended.
+        before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
-        self.record["version"] = VERSION
         self.record["pid"] = os.getpid()
         self.record["generation"] = generation
+        self.record["highest_ticket"] = max((r["highest_ticket"] for r in before), default=0)
+        self.record["version"] = VERSION
         self._lock = Lock()
         self._running: list[int] = []
 
@@ -58,6 +70,11 @@ class StatusWriter:
         with self._lock:
             for name, value in values.items():
                 self.record[name] = max(int(self.record[name]), value)
+
+    def next_ticket(self) -> int:
+        with self._lock:
+            self.record["highest_ticket"] += 1
+            return int(self.record["highest_ticket"])
 
     def work_started(self) -> int:
         """The time now; `busy_since_ns` is that of the oldest work still running."""
@@ -75,26 +92,58 @@ class StatusWriter:
             self.record["last_used_ns"] = now
         return now
 
-    def others(self) -> list[dict[str, int]]:
-        """The records of all other living processes; those that cannot be read are left out."""
-        found = []
-        for path in self._path.parent.glob("*.status"):
-            with suppress(OSError, ValueError):
-                found.append(read_status(path))
-        return [r for r in found if r["pid"] != os.getpid() and Path(f"/proc/{r['pid']}").exists()]
+    def of_other_models(self) -> list[Record]:
+        """What the living inference processes of all other models recorded."""
+        records = read_records(self.directory, "*-inference")
+        return [r for r in records if r["pid"] != os.getpid() and is_alive(r["pid"])]
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
 
-def read_status(path: Path) -> dict[str, int]:
-    """One record as plain integers."""
+class StatusReader:
+    """The living processes of one stage of a model, mapped: reading a field costs no system call."""
+
+    def __init__(self, directory: Path, model: str, stage: str) -> None:
+        self._directory, self._name = directory, f"{model}-{stage}"
+        self._records: list[np.void] = []
+        self._listed_ns = 0
+
+    def records(self, max_age_ns: int) -> list[np.void]:
+        """One record per process, from a listing no older than that."""
+        now = monotonic_ns()
+        if now - self._listed_ns >= max_age_ns:
+            self._records, self._listed_ns = list(self._map()), now
+        return self._records
+
+    def _map(self) -> Iterator[np.void]:
+        for path in sorted(self._directory.glob(f"{self._name}.*.status")):
+            with suppress(OSError, ValueError):
+                record = np.memmap(path, RECORD, "r", shape=(1,))[0]
+                if record["version"] == VERSION and is_alive(int(record["pid"])):
+                    yield record
+
+
+def read_records(directory: Path, pattern: str) -> list[Record]:
+    """All records of processes of models of that name, as plain integers; those that cannot be read are left out."""
+    found = []
+    for path in sorted(directory.glob(f"{pattern}.*.status")):
+        with suppress(OSError, ValueError):
+            found.append(_read(path))
+    return found
+
+
+def records_of(directory: Path, model: str, stage: str) -> list[Record]:
+    """The records of all processes of one stage; `model` is Triton's name of it."""
+    return read_records(directory, f"{model}-{stage}")
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _read(path: Path) -> Record:
     record: npt.NDArray[np.void] = np.fromfile(path, RECORD)
     if len(record) != 1 or record[0]["version"] != VERSION:
         raise ValueError(f"{path}: not a status record of version {VERSION}")
     return {name: int(record[0][name]) for name in RECORD.names or ()}
-
-
-def records_of(directory: Path, model: str) -> list[dict[str, int]]:
-    """The records of all processes of a Triton model."""
-    return [read_status(path) for path in sorted(directory.glob(f"{model}.*.status"))]

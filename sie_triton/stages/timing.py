@@ -1,6 +1,6 @@
 """Where a request's time went. Stages hand monotonic nanoseconds along in the tensor `stamps`.
 
-    after preprocess   [arrived, preprocessed]
+    after preprocess   [arrived, preprocessed, ticket]                           (the last a number; see limit.py)
     after inference    [arrived, preprocessed, queue, batch_wait, inference]     (the last three durations)
 
 queue is the wait in which the instance was busy with other work, batch_wait the wait in which
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Stamps = npt.NDArray[np.int64]
 
-PREPROCESS_STAMPS = 2
+PREPROCESS_STAMPS = 3
 INFERENCE_STAMPS = 5
 
 

@@ -19,7 +19,9 @@ import triton_python_backend_utils as pb_utils
 
 from sie_triton.errors import SIEError
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
+from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
+from sie_triton.stages.status import StatusWriter
 
 
 class TritonRequest:
@@ -34,6 +36,11 @@ class TritonRequest:
         parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
         return parameters
 
+    @cached_property
+    def timeout_us(self) -> int:
+        timeout: int = self._request.timeout()
+        return timeout
+
     def tensor(self, name: str) -> npt.NDArray[Any] | None:
         tensor = pb_utils.get_input_tensor_by_name(self._request, name)
         return None if tensor is None else tensor.as_numpy()
@@ -44,6 +51,10 @@ class TritonRequest:
 
     def reply(self, answer: Outputs | SIEError) -> None:
         self._sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_cancelled(self) -> bool:
+        cancelled: bool = self._request.is_cancelled()
+        return cancelled
 
 
 class Stage(Protocol):
@@ -75,31 +86,41 @@ class Model(ABC):
         self._stage.close()
 
 
-class Preprocess(Model):
-    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
-        from sie_triton.stages import preprocess
+class ColdModel(Model):
+    """One that keeps a status record."""
 
-        stage = preprocess.Preprocess(spec)
-        if parameters["residency"] == "resident":
-            stage.warm_up()
-        return stage
-
-
-class Inference(Model):
-    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
-        from sie_triton.stages import inference, status
-
-        self._status = status.StatusWriter(_status_directory(spec), args["model_name"], int(parameters["generation"]))
-        on_gpu = args["model_instance_kind"] == "GPU"
-        device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
-        stage = inference.Inference(spec, device, self._status)
-        if parameters["residency"] == "resident":
-            stage.warm_up()
-        return stage
+    def status(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> StatusWriter:
+        model, _, stage = args["model_name"].rpartition("-")
+        self._status = StatusWriter(_status_directory(spec), model, stage, int(parameters["generation"]))
+        self._metrics = MetricsPublisher(self._status.record, spec.model, stage, _Counter)
+        return self._status
 
     def finalize(self) -> None:
         super().finalize()
+        self._metrics.close()
         self._status.remove()
+
+
+class Preprocess(ColdModel):
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        from sie_triton.stages import preprocess
+
+        stage = preprocess.Preprocess(spec, self.status(spec, parameters, args))
+        if parameters["residency"] == "resident":
+            stage.warm_up()
+        return stage
+
+
+class Inference(ColdModel):
+    def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
+        from sie_triton.stages import inference
+
+        on_gpu = args["model_instance_kind"] == "GPU"
+        device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        stage = inference.Inference(spec, device, self.status(spec, parameters, args))
+        if parameters["residency"] == "resident":
+            stage.warm_up()
+        return stage
 
 
 class Postprocess(Model):
@@ -116,6 +137,17 @@ def _response(answer: Outputs | SIEError) -> Any:
         return pb_utils.InferenceResponse(error=error)
     tensors = [pb_utils.Tensor(name, np.ascontiguousarray(array[None])) for name, array in answer.items()]
     return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+class _Counter:
+    """Of Triton's metrics port. The family lives as long as this does."""
+
+    def __init__(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
+        self._family = pb_utils.MetricFamily(name=name, description=doc, kind=pb_utils.MetricFamily.COUNTER)
+        self._metric = self._family.Metric(labels=dict(labels))
+
+    def increment(self, value: float) -> None:
+        self._metric.increment(value)
 
 
 def _status_directory(spec: ModelSpec) -> Path:

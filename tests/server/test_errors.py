@@ -28,7 +28,7 @@ def encode(*inputs, **parameters):
 
 
 def inference(**changes):
-    values = {"input_ids": [[101, 102]], "lengths": [[2]], "prompt_tokens": [[0]], "cost": [[2]], "stamps": [[0, 0]]}
+    values = {"input_ids": [[101, 102]], "lengths": [[2]], "prompt_tokens": [[0]], "cost": [[2]], "stamps": [[0, 0, 0]]}
     dtypes = {"stamps": "INT64"}
     inputs = [tensor(n, v, dtypes.get(n, "INT32")) for n, v in {**values, **changes}.items()]
     return {"model_name": f"{NAME}-inference", "inputs": inputs}
@@ -53,10 +53,14 @@ BAD = {
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
-    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 2 integers"),
+    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 3 integers"),
     "two batch rows": (
         inference(
-            input_ids=[[1], [1]], lengths=[[1], [1]], prompt_tokens=[[0], [0]], cost=[[1], [1]], stamps=[[0, 0], [0, 0]]
+            input_ids=[[1], [1]],
+            lengths=[[1], [1]],
+            prompt_tokens=[[0], [0]],
+            cost=[[1], [1]],
+            stamps=[[0, 0, 0], [0, 0, 0]],
         ),
         r"input_ids: has shape \[2, 1\]; send \[1, k\]",
     ),

@@ -96,7 +96,7 @@ def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_direct
     for size, calibrated in ((0, True), (300, False)):
         runtime = Runtime(device="cpu", cache_dir=str(tmp_path / str(size)), max_sub_batch_cost=size)
         spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 128, 16384, runtime=runtime)
-        stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", 0))
+        stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", "inference", 0))
         stage.load()
         stage.close()
         (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size)).iterdir())

@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory, SIEError
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.spec import Runtime
 from sie_triton.stages import budget
 from sie_triton.stages.background import Background
 from sie_triton.stages.budget import CpuBudget
@@ -23,102 +21,17 @@ from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.timing import BusyLog, covered_ns
-
-VOCABULARY = 100
-
-
-class FakeRequest:
-    """Our own seam, stages.request.Request, in memory."""
-
-    def __init__(self, parameters: Mapping[str, Any] | None = None, **tensors: Any) -> None:
-        self.parameters = parameters or {}
-        self._tensors = tensors
-        self.deferred = False
-        self.answers: list[Any] = []
-        self.answered = threading.Event()
-
-    def tensor(self, name):
-        return self._tensors.get(name)
-
-    def defer(self):
-        self.deferred = True
-
-    def reply(self, answer):
-        assert self.deferred
-        self.answers.append(answer)
-        self.answered.set()
-
-    def answer(self, direct):
-        """What the client gets, whichever way it came; exactly once."""
-        if direct is not DEFERRED:
-            assert not self.answers
-            return direct
-        assert self.answered.wait(20)
-        (answer,) = self.answers
-        return answer
-
-
-class EchoAdapter:
-    """Each item's row is its first token and its length; token 13 fails the forward pass.
-
-    A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
-    """
-
-    vocab_size = VOCABULARY
-    weights_bytes = 1
-
-    def __init__(self, delay_s: float = 0.0) -> None:
-        self.delay_s = delay_s
-        self.batches: list[int] = []
-        self.memory, self.shortages = 10**6, 10**6
-
-    def forward(self, batch):
-        self.batches.append(int(batch.lengths.sum()))
-        time.sleep(self.delay_s)
-        if self.batches[-1] > self.memory and self.shortages:
-            self.shortages -= 1
-            raise MemoryError
-        if 13 in batch.input_ids:
-            raise RuntimeError("secret detail")
-        starts = np.cumsum(batch.lengths) - batch.lengths
-        return {"dense": np.stack([batch.input_ids[starts], batch.lengths], 1).astype(np.float32)}
-
-
-def spec(**changes: Any) -> ModelSpec:
-    defaults = {
-        "model": "m",
-        "weights": "nowhere",
-        "family": "sentence_transformer",
-        "output_types": ("dense",),
-        "dense_dim": 2,
-        "max_sequence_length": 64,
-        "max_batch_cost": 100,
-    }
-    return ModelSpec(**{**defaults, **changes})
+from tests.stages import VOCABULARY, EchoAdapter, FakeRequest, run, spec, tokens
 
 
 @pytest.fixture
 def inference(tmp_path):
-    stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", 0))
+    stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.directory = tmp_path
     stage.adapter = EchoAdapter()
     stage.load = lambda: stage.adapter
     yield stage
     stage.close()
-
-
-def tokens(*items: list[int], **changes: Any) -> FakeRequest:
-    tensors = {
-        "input_ids": np.array([[t for item in items for t in item]], np.int32),
-        "lengths": np.array([[len(item) for item in items]], np.int32),
-        "prompt_tokens": np.zeros((1, 1), np.int32),
-        "stamps": np.array([[time.monotonic_ns()] * 2], np.int64),
-    }
-    return FakeRequest(**{**tensors, **changes})
-
-
-def run(stage, requests):
-    return [request.answer(answer) for request, answer in zip(requests, stage.execute(requests), strict=True)]
 
 
 def test_every_request_gets_its_own_rows_cold_and_warm(inference):
@@ -252,7 +165,7 @@ def test_what_counts_as_out_of_memory(error, expected):
         ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
         ({"input_ids": None}, "input_ids: missing"),
         ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be one integer"),
-        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 2 integers"),
+        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 3 integers"),
     ],
 )
 def test_inference_trusts_nobody(inference, changes, complaint):
@@ -267,14 +180,14 @@ def test_inference_trusts_nobody(inference, changes, complaint):
 def test_the_status_record_tells_what_happened(inference):
     inference.load = Inference.load.__get__(inference)
     run(inference, [tokens([1])])
-    (record,) = records_of(inference.directory, "m")
+    (record,) = records_of(inference.directory, "m", "inference")
     assert record["state"] == FAILED
     inference.load = lambda: inference.adapter
     inference._failure = None
     inference.warm_up()
     run(inference, [tokens([1, 2], [3])])
-    (record,) = records_of(inference.directory, "m")
-    assert (record["num_requests"], record["num_items"], record["total_cost"]) == (1, 2, 3)
+    (record,) = records_of(inference.directory, "m", "inference")
+    assert (record["num_requests"], record["num_items"], record["total_cost"]) == (2, 2, 3)
     assert record["busy_since_ns"] == 0
     assert 0 < record["last_used_ns"] <= time.monotonic_ns()
     assert RESIDENT == 2
@@ -290,8 +203,8 @@ def test_the_status_record_tells_what_happened(inference):
         (np.array([[b"ok"]], object), {"nope": 1}, "parameter nope: unknown"),
     ],
 )
-def test_preprocess_names_the_field(minilm_directory, text, parameters, complaint):
-    stage = Preprocess(spec(weights=str(minilm_directory)))
+def test_preprocess_names_the_field(tmp_path, minilm_directory, text, parameters, complaint):
+    stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
     bad, good = run(stage, [FakeRequest(parameters, text=text), FakeRequest(text=np.array([[b"hi"]], object))])
     with pytest.raises(SIEError, match=complaint):
         raise bad
@@ -299,8 +212,10 @@ def test_preprocess_names_the_field(minilm_directory, text, parameters, complain
     stage.close()
 
 
-def test_preprocess_is_the_same_for_small_and_bulk_requests(minilm_directory):
-    stage = Preprocess(spec(weights=str(minilm_directory), max_sequence_length=256))
+def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_directory):
+    stage = Preprocess(
+        spec(weights=str(minilm_directory), max_sequence_length=256), StatusWriter(tmp_path, "m", "preprocess", 0)
+    )
     stage.warm_up()
     texts = [f"text number {i} " + "word " * (i % 40) for i in range(400)]
     bulk = FakeRequest(text=np.array([[t.encode() for t in texts]], object))
@@ -336,10 +251,14 @@ def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
 
 
 class Slots:
-    """Jobs as the scheduler sees them: costs."""
+    """Jobs as the scheduler sees them: costs, and whether they are of any use."""
 
     def __init__(self, *costs: int) -> None:
         self.costs = costs
+        self.over = False
+
+    def is_over(self, now_ns):
+        return self.over
 
     def __iter__(self):
         return ((self, i) for i in range(len(self.costs)))
@@ -393,6 +312,18 @@ def test_bulk_requests_take_turns(scheduled):
     release.set()
     scheduler.close()
     assert ran == [[1], [11], [21], [12], [22], [13]]
+
+
+def test_what_is_over_is_not_run(scheduled):
+    scheduler, release, ran = scheduled
+    late, bulk = Slots(9), Slots(55)
+    scheduler.submit(list(late))
+    scheduler.submit(list(Slots(3)))
+    scheduler.submit_bulk([list(bulk), list(bulk)])
+    late.over = bulk.over = True
+    release.set()
+    scheduler.close()
+    assert ran == [[1], [3]]
 
 
 def test_the_whole_device_is_only_given_when_idle(scheduled):

@@ -1,0 +1,66 @@
+"""Counters of the status record on Triton's metrics port.
+
+An increment is a round trip to Triton (0.1 ms), so they are brought up to date now and then, not per request.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import Protocol
+
+import numpy as np
+
+PERIOD_S = 0.5
+
+# Stage → field of the status record → metric and what it counts.
+COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "preprocess": {
+        "num_requests": ("sie_requests_accepted_total", "requests accepted"),
+        "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
+        "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
+    },
+    "inference": {
+        "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
+        "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
+        "num_cancelled": ("sie_requests_cancelled_total", "requests given up because nobody waited any more"),
+        "num_deferred": ("sie_requests_deferred_total", "requests answered after execute had returned"),
+        "num_items": ("sie_items_computed_total", "items that went through a forward pass"),
+        "num_sub_batches": ("sie_sub_batches_total", "forward passes"),
+        "total_cost": ("sie_cost_computed_total", "cost of the items computed, tokens for text"),
+    },
+}
+
+
+class Counter(Protocol):
+    def increment(self, value: float) -> None: ...
+
+
+class MetricsPublisher:
+    """Owns the counters of one process; `counter(name, doc, labels)` makes one."""
+
+    def __init__(
+        self, record: np.void, model: str, stage: str, counter: Callable[[str, str, Mapping[str, str]], Counter]
+    ) -> None:
+        self._record = record
+        labels = {"model": model, "stage": stage}
+        self._counters = {field: counter(name, doc, labels) for field, (name, doc) in COUNTERS[stage].items()}
+        self._published = dict.fromkeys(self._counters, 0)
+        self._closing = Event()
+        self._thread = Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def publish(self) -> None:
+        """Bring every counter up to its field."""
+        for field, counter in self._counters.items():
+            value = int(self._record[field])
+            if value > self._published[field]:
+                counter.increment(value - self._published[field])
+                self._published[field] = value
+
+    def _run(self) -> None:
+        while not self._closing.wait(PERIOD_S):
+            self.publish()
+        self.publish()

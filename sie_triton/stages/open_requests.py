@@ -1,0 +1,91 @@
+"""Deferred requests, each answered once: by the stage, or at its deadline by the clock."""
+
+import heapq
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic_ns
+
+from sie_triton.errors import BusyError, SIEError
+from sie_triton.stages.request import Outputs, Request
+
+NEVER = 2**63 - 1
+
+
+def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
+    """Monotonic ns; NEVER where the client set no timeout."""
+    return arrived_ns + timeout_us * 1000 if timeout_us else NEVER
+
+
+def expired() -> BusyError:
+    return BusyError("timeout: passed before the answer was ready; allow more time, or retry when there is less load")
+
+
+class OpenRequests:
+    """`answered(is_expired)` is called after each answer."""
+
+    def __init__(self, answered: Callable[[bool], None]) -> None:
+        self._answered = answered
+        self._changed = Condition()
+        self._open: dict[int, Request] = {}
+        self._keys: dict[Request, int] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._num_added = 0
+        self._clock: Thread | None = None
+        self._closed = False
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._keys
+
+    def add(self, request: Request, deadline: int) -> None:
+        """Defer `request`; one that is here already stays as it is."""
+        with self._changed:
+            if request in self._keys:
+                return
+            request.defer()
+            key = self._num_added
+            self._num_added += 1
+            self._open[key], self._keys[request] = request, key
+            if deadline < NEVER:
+                heapq.heappush(self._deadlines, (deadline, key))
+                self._start_clock()
+                self._changed.notify()
+
+    def reply(self, request: Request, answer: Outputs | SIEError) -> bool:
+        """False if it was answered before."""
+        return self._reply(request, answer, is_expired=False)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._clock is not None:
+            self._clock.join()
+
+    def _reply(self, request: Request, answer: Outputs | SIEError, *, is_expired: bool) -> bool:
+        with self._changed:
+            key = self._keys.pop(request, None)
+            if key is None:
+                return False
+            del self._open[key]
+        request.reply(answer)
+        self._answered(is_expired)
+        return True
+
+    def _start_clock(self) -> None:
+        if self._clock is None:
+            self._clock = Thread(target=self._run_clock, name="deadlines", daemon=True)
+            self._clock.start()
+
+    def _run_clock(self) -> None:
+        while (key := self._next_expired()) is not None:
+            if (request := self._open.get(key)) is not None:
+                self._reply(request, expired(), is_expired=True)
+
+    def _next_expired(self) -> int | None:
+        with self._changed:
+            while not self._closed:
+                wait_ns = self._deadlines[0][0] - monotonic_ns() if self._deadlines else NEVER
+                if wait_ns <= 0:
+                    return heapq.heappop(self._deadlines)[1]
+                self._changed.wait(min(wait_ns / 1e9, 3600))
+            return None
