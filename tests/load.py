@@ -1,0 +1,120 @@
+"""Load on a server under test: asyncio gRPC, every answer checked.
+
+`python -m tests.load ADDRESS SECONDS CLIENTS` is a client process of its own, for those that are to be killed.
+"""
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+
+
+@dataclass
+class Outcome:
+    """Latencies in seconds, by what came of the request."""
+
+    answered: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    wrong: int = 0
+
+    @property
+    def total(self) -> int:
+        return len(self.answered) + len(self.refused) + len(self.other)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Texts, and the vectors they must give, float32 [n, dim]."""
+
+    model: str
+    texts: Sequence[str]
+    vectors: np.ndarray
+
+
+def request(text: str) -> triton.InferInput:
+    tensor = triton.InferInput("text", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode()], object))
+    return tensor
+
+
+async def offer(address: str, workload: Workload, per_second: float, seconds: float, **options: Any) -> Outcome:
+    """Send `per_second` requests whatever comes back, for so long; return when all have come back."""
+    outcome = Outcome()
+    gc.collect()
+    gc.freeze()  # a collection would take as long as what is measured
+    async with triton.InferenceServerClient(address) as client:
+        started, tasks, sent = time.perf_counter(), set(), 0
+        while (elapsed := time.perf_counter() - started) < seconds:
+            for _ in range(int(elapsed * per_second) - sent):
+                task = asyncio.create_task(send(client, workload, sent % len(workload.texts), outcome, **options))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                sent += 1
+            await asyncio.sleep(0.002)
+        await asyncio.gather(*tasks)
+    return outcome
+
+
+async def saturate(address: str, workload: Workload, clients: int, seconds: float) -> Outcome:
+    """That many clients, each sending its next request when it has the answer to the last."""
+    outcome, deadline = Outcome(), time.perf_counter() + seconds
+
+    async def loop(client: Any, start: int) -> None:
+        index = start
+        while time.perf_counter() < deadline:
+            await send(client, workload, index % len(workload.texts), outcome)
+            index += clients
+
+    async with triton.InferenceServerClient(address) as client:
+        await asyncio.gather(*(loop(client, i) for i in range(clients)))
+    return outcome
+
+
+async def send(client: Any, workload: Workload, index: int, outcome: Outcome, **options: Any) -> None:
+    """One request, and what came of it."""
+    started = time.perf_counter()
+    try:
+        result = await client.infer(triton_name(workload.model), [request(workload.texts[index])], **options)
+    except InferenceServerException as exc:
+        if exc.status() == "StatusCode.UNAVAILABLE":
+            outcome.refused.append(time.perf_counter() - started)
+        else:
+            outcome.other.append(str(exc))
+        return
+    outcome.answered.append(time.perf_counter() - started)
+    outcome.wrong += float(result.as_numpy("dense")[0] @ workload.vectors[index]) < 0.9999
+
+
+def workload(address: str, model: str, texts: Sequence[str]) -> Workload:
+    """The vectors of `texts`, asked for before the load begins."""
+    with SIEClient(address) as client:
+        return Workload(model, texts, np.stack([result["dense"] for result in client.encode(model, texts)]))
+
+
+def percentile(seconds: Sequence[float], share: float) -> float:
+    """Milliseconds.
+
+    >>> percentile([0.001, 0.002, 0.003], 50)
+    2.0
+    """
+    return float(np.percentile(seconds, share) * 1e3)
+
+
+if __name__ == "__main__":
+    address, seconds, clients = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+    load = workload(address, "sentence-transformers/all-MiniLM-L6-v2", texts(64))
+    print("started", flush=True)
+    result = asyncio.run(saturate(address, load, clients, seconds))
+    print(f"answered {len(result.answered)}, failed {len(result.other)}, wrong {result.wrong}")

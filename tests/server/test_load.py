@@ -1,0 +1,313 @@
+"""A full server: overload, deadlines, fairness, clients that vanish.
+
+Short forms run always and assert what does not depend on the machine's speed; `scripts/test -m slow -s
+tests/server/test_load.py` runs the long ones, which print and assert latencies.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.render.build import write_repository
+from sie_triton.server.launch import Server
+from tests.conftest import MINILM, MINILM_512, Running, fresh_settings, minilm_file
+from tests.load import Workload, offer, percentile, request, saturate, workload
+
+LONG = pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+
+
+@pytest.fixture(scope="module")
+def load(server: Running) -> Workload:
+    return workload(server.grpc, MINILM, texts(256))
+
+
+@pytest.fixture(scope="module")
+def capacity(server: Running, load: Workload) -> float:
+    """Answers per second."""
+    return len(asyncio.run(saturate(server.grpc, load, 64, 4)).answered) / 4
+
+
+@pytest.mark.parametrize("seconds", [5, LONG])
+def test_overload_is_answered_or_refused_at_once(server, load, capacity, seconds):
+    before = memory(server)
+    outcome = asyncio.run(offer(server.grpc, load, 5 * capacity, seconds))
+    ended = time.perf_counter()
+    grown = memory(server) - before
+    alone = [asyncio.run(offer(server.grpc, load, 10, 1)) for _ in range(2)]
+    calm = time.perf_counter() - ended
+    print(f"\n{5 * capacity:.0f} requests/s: {len(outcome.answered)} answered, {len(outcome.refused)} refused")
+    print(f"refused after {summary(outcome.refused)}")
+    print(f"answered after {summary(outcome.answered)}; memory +{grown >> 20} MiB")
+    print(f"{calm:.1f} s later: {summary(alone[-1].answered)}")
+    assert outcome.other == []
+    assert outcome.wrong == 0
+    assert outcome.refused
+    assert len(outcome.answered) > 0.2 * capacity * seconds
+    assert all(not each.refused and not each.other for each in alone)
+    assert grown < 500 << 20
+    settles(server)
+    if seconds >= 60:
+        assert percentile(outcome.refused, 99) <= 50
+        assert percentile(alone[-1].answered, 50) < 100
+
+
+@pytest.mark.parametrize("seconds", [5, LONG])
+def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, seconds):
+    """Twice the capacity, half a second each: most expire, and the device spends its time on the others."""
+    timeout_ms = 500
+    before = counts(server)
+    outcome = asyncio.run(offer(server.grpc, load, 2 * capacity, seconds, timeout=timeout_ms * 1000))
+    counted = {name: value - before[name] for name, value in counts(server).items()}
+    late = np.array(outcome.refused) * 1e3 - timeout_ms
+    print(f"\n{outcome.total} sent: {len(outcome.answered)} answered, {len(outcome.refused)} expired")
+    print(
+        f"{counted['num_items']} computed; others answered after their deadline: p99 {np.percentile(late, 99):.0f} ms"
+    )
+    assert outcome.other == []
+    assert outcome.wrong == 0
+    assert counted["num_expired"] == len(outcome.refused)
+    assert counted["num_items"] < 0.7 * outcome.total
+    settles(server)
+    if seconds >= 60:
+        assert np.percentile(late, 99) <= 100
+        assert len(outcome.answered) > 0.6 * counted["num_items"]
+
+
+def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
+    before = counts(server)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for text in load.texts[:20]:
+            with pytest.raises(InferenceServerException, match="timeout: passed before") as caught:
+                client.infer(triton_name(MINILM), [request(text)], timeout=1)
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+    after = counts(server)
+    assert after["num_items"] == before["num_items"]
+    assert after["num_expired"] == before["num_expired"] + 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_text_beside_endless_bulk_waits_for_two_sub_batches_at_most(server, tmp_path):
+    alone, beside, sub_batch_ms = beside_bulk(server, texts_a_request=10_000, seconds=60)
+    print(f"\nalone {summary(alone)}; sub-batch {sub_batch_ms:.0f} ms")
+    print(f"beside two clients of 10,000 texts {summary(beside)}")
+    # Negative control: each bulk request is one piece of work.
+    with undivided(tmp_path) as other:
+        _, control, _ = beside_bulk(other, texts_a_request=2_000, seconds=60)
+    print(f"undivided, 2,000 texts: {summary(control)}")
+    assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
+    assert percentile(control, 99) > 3 * percentile(beside, 99)
+
+
+@pytest.mark.parametrize("seconds", [5, LONG])
+def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
+    long_text, short = texts(1, 400, 400)[0], texts(60, 5, 5)
+    with SIEClient(server.grpc) as client:
+        client.encode(MINILM_512, long_text)
+        alone = [latency(client, long_text, MINILM_512) for _ in range(20)]
+        with flooding([lambda c: c.encode(MINILM_512, short)] * 8, server) as flood:
+            until, beside, passes = time.perf_counter() + seconds, [], []
+            while time.perf_counter() < until:
+                beside.append(latency(client, long_text, MINILM_512))
+                passes.append(client.encode(MINILM_512, short)[0]["timing"]["inference_ms"])
+    batch = float(np.percentile(passes, 90))
+    print(f"\nalone {summary(alone)}; batch {batch:.0f} ms")
+    print(f"beside {flood.count} requests of 60 short texts {summary(beside)}")
+    assert flood.errors == []
+    assert beside
+    if seconds >= 60:
+        assert percentile(beside, 50) <= 3 * percentile(alone, 50) + batch
+
+
+@pytest.mark.parametrize("seconds", [6, LONG])
+def test_killed_clients_and_slow_readers_disturb_nobody(server, load, seconds):
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_process(server, seconds + 4)) for _ in range(10)]
+        for client in clients:
+            client.stdout.readline()
+        readers = [stack.enter_context(slow_reader(server, load.texts)) for _ in range(3)]
+        with ThreadPoolExecutor(1) as pool:
+            witness = pool.submit(lambda: asyncio.run(saturate(server.grpc, load, 8, seconds)))
+            time.sleep(seconds / 3)
+            for victim in clients[:3]:
+                victim.send_signal(signal.SIGKILL)
+            outcome = witness.result()
+        reports = [client.communicate()[0] for client in clients[3:]]
+        assert all(reader.fileno() >= 0 for reader in readers)
+    print(f"\nwitness: {len(outcome.answered)} answered, {summary(outcome.answered)}")
+    assert (outcome.other, outcome.refused, outcome.wrong) == ([], [], 0)
+    assert outcome.answered
+    assert all(re.search(r"answered [1-9]\d*, failed 0, wrong 0", report) for report in reports), reports
+    settles(server)
+
+
+def test_counters_are_on_tritons_metrics_port(server, load):
+    asyncio.run(offer(server.grpc, load, 50, 1))
+    expected = {
+        "sie_requests_accepted_total": ("preprocess", "num_requests"),
+        "sie_requests_refused_total": ("preprocess", "num_refused"),
+        "sie_requests_expired_total": ("inference", "num_expired"),
+        "sie_requests_deferred_total": ("inference", "num_deferred"),
+        "sie_items_computed_total": ("inference", "num_items"),
+    }
+    time.sleep(1.5)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.settings.metrics_port}/metrics") as response:
+        page = response.read().decode()
+    for metric, (stage, field) in expected.items():
+        (value,) = re.findall(rf'^{metric}{{model="{MINILM}",stage="{stage}"}} (\d+)', page, re.MULTILINE)
+        assert int(value) == server.status(MINILM, stage)[field], metric
+
+
+class Flood:
+    """Clients in threads of their own that call again and again until told to stop."""
+
+    def __init__(self, calls: list[Callable[[SIEClient], object]], server: Running) -> None:
+        self.count = 0
+        self.errors: list[Exception] = []
+        self.stopped = False
+        self._server = server
+        self._pool = ThreadPoolExecutor(len(calls))
+        self._running = [self._pool.submit(self._run, call) for call in calls]
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._pool.shutdown()
+
+    def _run(self, call: Callable[[SIEClient], object]) -> None:
+        with SIEClient(self._server.grpc) as client:
+            while not self.stopped:
+                try:
+                    call(client)
+                    self.count += 1
+                except Exception as exc:
+                    self.errors.append(exc)
+                    return
+
+
+@contextmanager
+def flooding(calls: list[Callable[[SIEClient], object]], server: Running) -> Iterator[Flood]:
+    flood = Flood(calls, server)
+    time.sleep(0.5)
+    try:
+        yield flood
+    finally:
+        flood.stop()
+
+
+def beside_bulk(server: Running, texts_a_request: int, seconds: float) -> tuple[list[float], list[float], float]:
+    """Latencies of one text at a time alone, then beside two endless bulk clients; ms of one sub-batch."""
+    small, many = texts(200, seed=1), np.array([text.encode() for text in texts(texts_a_request)], object)
+    bulk = triton.InferInput("text", [len(many)], "BYTES")
+    bulk.set_data_from_numpy(many)
+
+    def ask_raw(_: SIEClient) -> None:
+        with triton.InferenceServerClient(server.grpc) as raw:
+            raw.infer(triton_name(MINILM), [bulk])
+
+    with SIEClient(server.grpc) as client:
+        client.encode(MINILM, small)
+        alone = [latency(client, text) for text in small]
+        before = counts(server)
+        with flooding([ask_raw] * 2, server) as flood:
+            started, beside = time.perf_counter(), []
+            while time.perf_counter() - started < seconds:
+                beside.append(latency(client, small[len(beside) % len(small)]))
+            after = counts(server)
+        assert flood.errors == []
+    passes = after["num_sub_batches"] - before["num_sub_batches"] - len(beside)
+    # Two lanes run side by side.
+    return alone, beside, 2 * seconds * 1e3 / max(1, passes)
+
+
+@contextmanager
+def undivided(root: Path) -> Iterator[Running]:
+    """A server whose sub-batches hold a whole bulk request."""
+    settings = fresh_settings(root, max_sub_batch_cost=10_000_000, models_dir=root)
+    (root / "minilm.yaml").write_text(minilm_file(MINILM, 256, 10_000_000))
+    write_repository(root / "model_repository", settings, [MINILM], runtime=settings.runtime)
+    with Server(settings, root / "model_repository", [triton_name(MINILM)]) as running:
+        running.wait_ready()
+        yield Running(settings, running.pid, running.log_path)
+
+
+@contextmanager
+def client_process(server: Running, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.load", server.grpc, str(seconds), "4"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def slow_reader(server: Running, some: list[str]) -> Iterator[socket.socket]:
+    """Asks for megabytes of vectors over HTTP and never reads the answer."""
+    body = json.dumps(
+        {"inputs": [{"name": "text", "shape": [512], "datatype": "BYTES", "data": (list(some) * 2)[:512]}]}
+    )
+    host, _, port = server.http.partition(":")
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect((host, int(port)))
+        head = f"POST /v2/models/{triton_name(MINILM)}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        reader.sendall((head + body).encode())
+        yield reader
+
+
+def latency(client: SIEClient, text: str, model: str = MINILM) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    client.encode(model, text)
+    return time.perf_counter() - started
+
+
+def summary(seconds: list[float]) -> str:
+    return (
+        f"p50 {percentile(seconds, 50):.0f}, p99 {percentile(seconds, 99):.0f}, max {percentile(seconds, 100):.0f} ms"
+    )
+
+
+def counts(server: Running) -> dict[str, int]:
+    return server.status(MINILM)
+
+
+def memory(server: Running) -> int:
+    """Bytes of private memory of tritonserver and its stubs."""
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    return sum(process.memory_full_info().uss for process in processes)
+
+
+def settles(server: Running) -> None:
+    """Nothing is in progress any more, and every ticket was taken."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        preprocess, inference = server.status(MINILM, "preprocess"), server.status(MINILM)
+        if (
+            not preprocess["num_open"]
+            and not inference["num_open"]
+            and preprocess["highest_ticket"] == inference["highest_ticket"]
+        ):
+            return
+        time.sleep(0.1)
+    raise AssertionError((preprocess, inference))
