@@ -1,10 +1,15 @@
 """The asyncio client: the same calls as SIEClient, awaited."""
 
+import asyncio
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
-from sie_triton.client.codec import encode_call, model_names, parse_url, triton_errors
+from tenacity import AsyncRetrying
+
+from sie_triton.client.codec import EncodeCall, model_names, parse_url, triton_errors
+from sie_triton.client.retry import Deadline
+from sie_triton.client.sync import NETWORK_TIMEOUT_S
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike
 
 if TYPE_CHECKING:
@@ -12,11 +17,16 @@ if TYPE_CHECKING:
 
 
 class AsyncSIEClient:
-    """`async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop."""
+    """`async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
-    def __init__(self, url: str) -> None:
-        scheme, self._address = parse_url(url)
-        self._triton: Any = import_module(f"tritonclient.{scheme}.aio")
+    `timeout` and `max_concurrency` as in SIEClient.
+    """
+
+    def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
+        self._transport, self._address = parse_url(url)
+        self._triton: Any = import_module(f"tritonclient.{self._transport}.aio")
+        self._timeout = timeout
+        self._places = asyncio.Semaphore(max_concurrency)
         self._opened: Any = None
 
     async def __aenter__(self) -> "AsyncSIEClient":
@@ -40,19 +50,36 @@ class AsyncSIEClient:
 
     async def encode(self, model: str, items: Any, **options: Any) -> Any:
         """As SIEClient.encode."""
-        arguments, finish = encode_call(self._triton, model, items, options)
-        with triton_errors():
-            response = await self._connection.infer(**arguments)
-        return finish(response)
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        call = EncodeCall(self._triton, model, items, options)
+        if len(call.pieces) == 1:
+            return call.results([await self._infer(call, call.pieces[0], deadline)])
+        tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
+        try:
+            return call.results(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
             return model_names(await self._connection.get_model_repository_index())
 
+    async def _infer_in_turn(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+        async with self._places:
+            return await self._infer(call, piece, deadline)
+
+    async def _infer(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+        async for attempt in AsyncRetrying(**deadline.retrying()):
+            with attempt, triton_errors():
+                return await self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
+        raise AssertionError("tenacity raises when it stops")
+
     @property
     def _connection(self) -> Any:
         # Opened inside the event loop: both aio transports bind to the running one.
         if self._opened is None:
-            self._opened = self._triton.InferenceServerClient(self._address)
+            waits = {"conn_timeout": NETWORK_TIMEOUT_S} if self._transport == "http" else {}
+            self._opened = self._triton.InferenceServerClient(self._address, **waits)
         return self._opened

@@ -1,6 +1,6 @@
 """Between Python values and Triton's tensors: the part both clients share. No input or output here."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,10 @@ from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 ENCODE_OUTPUTS = (DENSE.name, TOKEN_COUNT.name, TIMING_MS.name)
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
+
+# About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
+PIECE_BYTES = 64 * 1024
+PIECE_ITEMS = 512
 
 # Status names of gRPC and HTTP → our errors.
 ERRORS: Mapping[str, type[SIEError]] = {
@@ -44,7 +48,7 @@ def parse_url(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def texts_of(items: Sequence[ItemLike]) -> npt.NDArray[np.object_]:
+def encoded(items: Sequence[ItemLike]) -> npt.NDArray[np.object_]:
     """The `text` tensor of the items, object [n] of bytes."""
     array = np.empty(len(items), np.object_)
     for i, item in enumerate(items):
@@ -55,28 +59,50 @@ def texts_of(items: Sequence[ItemLike]) -> npt.NDArray[np.object_]:
     return array
 
 
-def encode_call(
-    tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Keyword arguments for `infer` of one of tritonclient's modules, and what makes of its response
-    the caller's results: one for a single item, a list for a list."""
-    is_single = isinstance(items, (str, Mapping))
-    many = [items] if is_single else list(items)
-    texts = texts_of(many)
-    text = tritonclient.InferInput(TEXT.name, [len(texts)], TEXT.dtype)
-    text.set_data_from_numpy(texts)
-    arguments = {
-        "model_name": model.replace("/", "__"),
-        "inputs": [text],
-        "outputs": [tritonclient.InferRequestedOutput(name) for name in ENCODE_OUTPUTS],
-        "parameters": request_parameters(options),
-    }
+def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES) -> list[slice]:
+    """Consecutive items that go into one request each.
 
-    def finish(response: Any) -> Any:
-        results = encode_results(response, many)
-        return results[0] if is_single else results
+    >>> pieces([3, 3, 3, 9, 1], max_items=2, max_bytes=8)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    cuts, room = [0], max_bytes
+    for i, size in enumerate(sizes):
+        if i > cuts[-1] and (size > room or i - cuts[-1] == max_items):
+            cuts.append(i)
+            room = max_bytes
+        room -= size
+    return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
-    return arguments, finish
+
+class EncodeCall:
+    """One call of `encode`: the requests it takes, and what becomes of their responses."""
+
+    def __init__(self, tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]) -> None:
+        self._tritonclient = tritonclient
+        self._model = model.replace("/", "__")
+        self._is_single = isinstance(items, (str, Mapping))
+        self._items: list[ItemLike] = [items] if self._is_single else list(items)
+        self._texts = encoded(self._items)
+        self._parameters = request_parameters(options)
+        self.pieces = pieces([len(text) for text in self._texts])
+
+    def arguments(self, piece: slice) -> dict[str, Any]:
+        """Keyword arguments for `infer` of any of tritonclient's modules."""
+        texts = self._texts[piece]
+        text = self._tritonclient.InferInput(TEXT.name, [len(texts)], TEXT.dtype)
+        text.set_data_from_numpy(texts)
+        return {
+            "model_name": self._model,
+            "inputs": [text],
+            "outputs": [self._tritonclient.InferRequestedOutput(name) for name in ENCODE_OUTPUTS],
+            "parameters": self._parameters,
+        }
+
+    def results(self, responses: Iterable[Any]) -> Any:
+        """The caller's results, from one response per piece: one for a single item, a list for a list."""
+        both = zip(responses, self.pieces, strict=True)
+        results = [result for response, piece in both for result in encode_results(response, self._items[piece])]
+        return results[0] if self._is_single else results
 
 
 def request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:

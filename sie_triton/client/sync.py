@@ -2,25 +2,38 @@
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
-from sie_triton.client.codec import encode_call, model_names, parse_url, triton_errors
+from tenacity import Retrying
+
+from sie_triton.client.codec import EncodeCall, model_names, parse_url, triton_errors
+from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+# tritonclient's own 60 s would give up while a large model loads.
+NETWORK_TIMEOUT_S = 600.0
+
+
 class SIEClient:
     """`SIEClient("http://host:8000")`, `SIEClient("grpc://host:8001")` or `SIEClient("host:8001")`.
 
-    May be shared by threads. Close it, or use it as a context manager.
+    May be shared by threads. Close it, or use it as a context manager. Many items are sent as several
+    requests, at most `max_concurrency` at a time. `timeout`, in seconds, holds for each call as a whole;
+    within it a busy server is asked again.
     """
 
-    def __init__(self, url: str) -> None:
-        scheme, self._address = parse_url(url)
-        self._triton: Any = import_module(f"tritonclient.{scheme}")
+    def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
+        self._transport, self._address = parse_url(url)
+        self._triton: Any = import_module(f"tritonclient.{self._transport}")
+        self._timeout = timeout
+        self._max_concurrency = max_concurrency
         # tritonclient's HTTP client must stay on the thread that made it.
         self._local = threading.local()
         self._opened: list[Any] = []
@@ -32,6 +45,8 @@ class SIEClient:
         self.close()
 
     def close(self) -> None:
+        if "_pool" in self.__dict__:
+            self._pool.shutdown(cancel_futures=True)
         for connection in self._opened:
             connection.close()
         self._opened.clear()
@@ -49,19 +64,36 @@ class SIEClient:
 
         Raises InputError, BusyError or ModelError; see sie_triton.errors.
         """
-        arguments, finish = encode_call(self._triton, model, items, options)
-        with triton_errors():
-            response = self._connection.infer(**arguments)
-        return finish(response)
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        call = EncodeCall(self._triton, model, items, options)
+        if len(call.pieces) == 1:
+            return call.results([self._infer(call, call.pieces[0], deadline)])
+        futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
+        try:
+            return call.results([future.result() for future in futures])
+        finally:
+            for future in futures:
+                future.cancel()
 
     def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
             return model_names(self._connection.get_model_repository_index())
 
+    def _infer(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+        for attempt in Retrying(**deadline.retrying()):
+            with attempt, triton_errors():
+                return self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
+        raise AssertionError("tenacity raises when it stops")
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._max_concurrency, "sie-client")
+
     @property
     def _connection(self) -> Any:
         if not hasattr(self._local, "connection"):
-            self._local.connection = self._triton.InferenceServerClient(self._address)
+            waits = {"network_timeout": NETWORK_TIMEOUT_S} if self._transport == "http" else {}
+            self._local.connection = self._triton.InferenceServerClient(self._address, **waits)
             self._opened.append(self._local.connection)
         return self._local.connection

@@ -41,7 +41,10 @@ class EncodeResult(TypedDict, total=False):
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Keyword arguments of `encode`; `options` are further request parameters of the model."""
+    """Keyword arguments of `encode`; `options` are further request parameters of the model.
+
+    `timeout`: seconds for the whole call, retries included.
+    """
 
     output_types: Sequence[str]
     output_dtype: str
@@ -50,3 +53,4 @@ class EncodeOptions(TypedDict, total=False):
     lora: str
     profile: str
     options: Mapping[str, Any]
+    timeout: float | None
