@@ -5,7 +5,9 @@ beat one with all of them: threads of one forward pass wait for each other at ev
 that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md).
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
-waits grows together.
+waits grows together. It holds work of one class, in order of arrival: requests of one item, whose caller
+waits for it, go first; then requests of several; then bulk ones in turns. A class that was passed over a
+few times is next, so none starves.
 """
 
 import threading
@@ -19,8 +21,8 @@ from sie_triton.stages.job import Slot, SubBatch
 
 MAX_CPU_LANES = 2
 
-# So many interactive sub-batches per lane may go before a bulk one that waits.
-INTERACTIVE_BEFORE_BULK = 2
+# So often per lane may the classes before it pass one that waits.
+PASSES = 2
 
 # With work enough for a lane, its next arrivals gather this long; their deadlines are not known before.
 GATHER_S = 0.01
@@ -38,10 +40,11 @@ class Scheduler:
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
-        self._queue: deque[Slot] = deque()
+        self._single: deque[Slot] = deque()
+        self._several: deque[Slot] = deque()
         self._queued_cost = 0
         self._bulk: deque[deque[SubBatch]] = deque()
-        self._since_bulk = 0
+        self._since_several = self._since_bulk = 0
         self._pace = Pace()
         self._thread = threading.local()
         self._lanes = [
@@ -66,12 +69,13 @@ class Scheduler:
                 self._now_idle(self.num_lanes)
 
     def submit(self, slots: Sequence[Slot]) -> None:
-        """Queue interactive work, in order of arrival. Waits a little while one lane's budget is queued already."""
+        """Queue requests of one or several items. Waits a little while one lane's budget is queued already."""
         if not slots:
             return
         with self._changed:
             self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
-            self._queue.extend(slots)
+            for slot in slots:
+                (self._single if len(slot[0].costs) == 1 else self._several).append(slot)
             self._queued_cost += sum(cost(slot) for slot in slots)
             self._changed.notify_all()
 
@@ -117,34 +121,41 @@ class Scheduler:
                     return sub_batch, num_lanes
 
     def _has_work(self) -> bool:
-        return bool(self._queue or self._bulk)
+        return bool(self._single or self._several or self._bulk)
 
     def _drop_over(self) -> None:
         """Forget what is answered already, or cannot be ready by its deadline."""
         now = monotonic_ns()
         ready_ns = now + self._pace.expected_ns(min(self.budget, self._queued_cost))
-        if any(job.is_over(ready_ns) for job, _ in self._queue):
-            in_time = [slot for slot in self._queue if not slot[0].is_over(ready_ns)]
+        waiting = [*self._single, *self._several]
+        if any(job.is_over(ready_ns) for job, _ in waiting):
             # The pace is an estimate: where it leaves nothing to do, what is not too late yet is tried.
-            self._queue = deque(in_time or (slot for slot in self._queue if not slot[0].is_over(now)))
-            self._queued_cost = sum(map(cost, self._queue))
+            limit_ns = now if all(job.is_over(ready_ns) for job, _ in waiting) else ready_ns
+            for queue in (self._single, self._several):
+                in_time = [slot for slot in queue if not slot[0].is_over(limit_ns)]
+                queue.clear()
+                queue.extend(in_time)
+            self._queued_cost = sum(map(cost, [*self._single, *self._several]))
 
     def _bulk_is_next(self) -> bool:
-        overdue = self._since_bulk >= INTERACTIVE_BEFORE_BULK * self.num_lanes
-        return bool(self._bulk) and (overdue or not self._queue)
+        is_overdue = self._since_bulk >= PASSES * self.num_lanes
+        return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
     def _take(self) -> SubBatch:
-        """The oldest work, as much as `budget` allows, and an even share where several lanes are idle."""
+        """As much of one class as `budget` allows, and an even share of it where several lanes are idle."""
         self._drop_over()
-        if not self._queue:
+        is_overdue = self._since_several >= PASSES * self.num_lanes
+        queue = self._several if is_overdue and self._several else self._single or self._several
+        if not queue:
             return []
-        share = -(-self._queued_cost // self._idle) + max(map(cost, self._queue)) - 1
+        share = -(-sum(map(cost, queue)) // self._idle) + max(map(cost, queue)) - 1
         room = min(self.budget, share)
         taken: list[Slot] = []
-        while self._queue and (not taken or cost(self._queue[0]) <= room):
-            room -= cost(self._queue[0])
-            self._queued_cost -= cost(self._queue[0])
-            taken.append(self._queue.popleft())
+        while queue and (not taken or cost(queue[0]) <= room):
+            taken.append(queue.popleft())
+            room -= cost(taken[-1])
+        self._queued_cost -= sum(map(cost, taken))
+        self._since_several = 0 if queue is self._several else self._since_several + 1
         self._since_bulk += 1
         return sorted(taken, key=cost)
 

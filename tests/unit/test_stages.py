@@ -297,12 +297,33 @@ def test_interactive_work_goes_first_but_not_for_ever(scheduled):
 
 def test_what_waits_grows_together_in_order_of_arrival_up_to_the_budget(scheduled):
     scheduler, release, ran = scheduled
-    for costs in ((3,), (1,), (4, 5), (20,)):
-        threading.Thread(target=scheduler.submit, args=(list(Slots(*costs)),)).start()
-        time.sleep(0.02)
+    for costs in ((3,), (1,), (4,), (20,), (5,)):
+        scheduler.submit(list(Slots(*costs)))
     release.set()
     wait_for(lambda: len(ran) == 4)
-    assert ran == [[1], [1, 3, 4], [5], [20]]
+    assert ran == [[1], [1, 3, 4], [20], [5]]
+
+
+def test_a_long_item_does_not_wait_for_a_flood_of_short_ones(scheduled):
+    scheduler, release, ran = scheduled
+    for _ in range(8):
+        scheduler.submit(list(Slots(*[1] * 60)))
+    scheduler.submit(list(Slots(9)))
+    release.set()
+    scheduler.close()
+    assert any(9 in costs for costs in ran[:3])
+
+
+def test_many_items_do_not_starve_beside_single_ones(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit(list(Slots(*[2] * 30)))
+    for _ in range(100):
+        scheduler.submit(list(Slots(9)))
+    release.set()
+    scheduler.close()
+    of_several = [i for i, costs in enumerate(ran) if 2 in costs]
+    assert max(np.diff([0, *of_several])) <= 4
+    assert sum(map(sum, ran)) == 1 + 60 + 900
 
 
 def test_bulk_requests_take_turns(scheduled):
