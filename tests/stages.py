@@ -32,6 +32,7 @@ class FakeRequest:
         self.deferred = True
 
     def is_cancelled(self):
+        assert not self.answers, "Triton crashes"
         return self.cancelled
 
     def reply(self, answer):

@@ -149,7 +149,7 @@ class Inference(ColdStage[Adapter]):
     def _run(self, sub_batch: SubBatch) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
         bulk = sub_batch[0][0]
-        if bulk.is_bulk and bulk.request.is_cancelled():
+        if bulk.is_bulk and self.open.is_cancelled(bulk.request):
             self._cancel(bulk)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
         if slots:
@@ -211,7 +211,8 @@ class Inference(ColdStage[Adapter]):
         arrived, preprocessed, _ = job.stamps.tolist()
         inference = covered_ns(job.ran)
         waited = max(end for _, end in job.ran) - preprocessed - inference
-        batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
+        with self._books:
+            batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
         stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
         return {**job.outputs, STAMPS.name: np.array(stamps, np.int64)}
 

@@ -50,6 +50,11 @@ class OpenRequests:
                 self._start_clock()
                 self._changed.notify()
 
+    def is_cancelled(self, request: Request) -> bool:
+        """False once it was answered. Triton must not be asked about a request that is being answered: it crashes."""
+        with self._changed:
+            return request in self._keys and request.is_cancelled()
+
     def reply(self, request: Request, answer: Outputs | SIEError) -> bool:
         """False if it was answered before."""
         return self._reply(request, answer, is_expired=False)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,10 +29,11 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
+from sie_triton.client.codec import EncodeCall
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.stages.scheduler import MAX_CPU_LANES
-from tests.conftest import MINILM, MINILM_512, Running, fresh_settings, minilm_file
+from tests.conftest import MINILM, MINILM_512, TINY, Running, fresh_settings, minilm_file
 from tests.load import Workload, offer, percentile, request, saturate, workload
 
 NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
@@ -106,6 +108,36 @@ def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
     after = counts(server)
     assert after["num_items"] == before["num_items"]
     assert after["num_expired"] == before["num_expired"] + 20
+
+
+@pytest.mark.parametrize("seconds", [8, LONG])
+def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds):
+    """Server's and transport's at once: the client is gone just when its answer is sent."""
+
+    def ask(seed: int) -> Counter[str]:
+        random, outcomes, until = np.random.default_rng(seed), Counter(), time.monotonic() + seconds
+        call = EncodeCall(triton, TINY, texts(512), {})
+        with triton.InferenceServerClient(server.grpc) as client:
+            while time.monotonic() < until:
+                left = random.uniform(0.001, 0.15)
+                deadline = {"timeout": int(left * 1e6), "client_timeout": left + random.uniform(0, 0.01)}
+                try:
+                    client.infer(**call.arguments(slice(random.choice([1, 40, 512]))), **deadline)
+                except InferenceServerException as exc:
+                    outcomes[exc.status()] += 1
+                else:
+                    outcomes["answered"] += 1
+        return outcomes
+
+    with SIEClient(server.grpc) as client:
+        client.encode(TINY, "load")
+    with ThreadPoolExecutor(12) as pool:
+        outcomes = sum(pool.map(ask, range(12)), Counter())
+    print(f"\n{dict(outcomes)}")
+    assert set(outcomes) == {"answered", "StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"}
+    with SIEClient(server.grpc) as client:
+        assert client.encode(TINY, "still there")["dense"].shape == (64,)
+    settles(server, TINY)
 
 
 @pytest.mark.slow
@@ -309,11 +341,11 @@ def memory(server: Running) -> int:
     return sum(process.memory_full_info().uss for process in processes)
 
 
-def settles(server: Running) -> None:
+def settles(server: Running, model: str = MINILM) -> None:
     """Nothing is in progress any more, and every ticket was taken."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        preprocess, inference = server.status(MINILM, "preprocess"), server.status(MINILM)
+        preprocess, inference = server.status(model, "preprocess"), server.status(model)
         if (
             not preprocess["num_open"]
             and not inference["num_open"]
