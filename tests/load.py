@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 import numpy as np
-import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
@@ -49,16 +50,38 @@ def request(text: str) -> triton.InferInput:
     return tensor
 
 
-async def offer(address: str, workload: Workload, per_second: float, seconds: float, **options: Any) -> Outcome:
+def messages(workload: Workload, timeout_us: int = 0) -> list[service_pb2.ModelInferRequest]:
+    """One per text, made beforehand: a client that shares the server's cores should need little of them."""
+    parameters = {"timeout": service_pb2.InferParameter(int64_param=timeout_us)} if timeout_us else {}
+    output = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="dense")
+    made = []
+    for text in workload.texts:
+        raw = text.encode()
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])
+        made.append(
+            service_pb2.ModelInferRequest(
+                model_name=triton_name(workload.model),
+                inputs=[tensor],
+                outputs=[output],
+                parameters=parameters,
+                raw_input_contents=[len(raw).to_bytes(4, "little") + raw],
+            )
+        )
+    return made
+
+
+async def offer(address: str, workload: Workload, per_second: float, seconds: float, timeout_us: int = 0) -> Outcome:
     """Send `per_second` requests whatever comes back, for so long; return when all have come back."""
-    outcome = Outcome()
+    outcome, requests = Outcome(), messages(workload, timeout_us)
     gc.collect()
     gc.freeze()  # a collection would take as long as what is measured
-    async with triton.InferenceServerClient(address) as client:
+    async with grpc.aio.insecure_channel(address) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
         started, tasks, sent = time.perf_counter(), set(), 0
         while (elapsed := time.perf_counter() - started) < seconds:
             for _ in range(int(elapsed * per_second) - sent):
-                task = asyncio.create_task(send(client, workload, sent % len(workload.texts), outcome, **options))
+                index = sent % len(requests)
+                task = asyncio.create_task(send(infer, requests[index], workload.vectors[index], outcome))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 sent += 1
@@ -69,32 +92,34 @@ async def offer(address: str, workload: Workload, per_second: float, seconds: fl
 
 async def saturate(address: str, workload: Workload, clients: int, seconds: float) -> Outcome:
     """That many clients, each sending its next request when it has the answer to the last."""
-    outcome, deadline = Outcome(), time.perf_counter() + seconds
+    outcome, requests, deadline = Outcome(), messages(workload), time.perf_counter() + seconds
 
-    async def loop(client: Any, start: int) -> None:
+    async def loop(infer: Any, start: int) -> None:
         index = start
         while time.perf_counter() < deadline:
-            await send(client, workload, index % len(workload.texts), outcome)
+            await send(infer, requests[index % len(requests)], workload.vectors[index % len(requests)], outcome)
             index += clients
 
-    async with triton.InferenceServerClient(address) as client:
-        await asyncio.gather(*(loop(client, i) for i in range(clients)))
+    async with grpc.aio.insecure_channel(address) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        await asyncio.gather(*(loop(infer, i) for i in range(clients)))
     return outcome
 
 
-async def send(client: Any, workload: Workload, index: int, outcome: Outcome, **options: Any) -> None:
+async def send(infer: Any, message: service_pb2.ModelInferRequest, vector: np.ndarray, outcome: Outcome) -> None:
     """One request, and what came of it."""
     started = time.perf_counter()
     try:
-        result = await client.infer(triton_name(workload.model), [request(workload.texts[index])], **options)
-    except InferenceServerException as exc:
-        if exc.status() == "StatusCode.UNAVAILABLE":
+        response = await infer(message)
+    except grpc.aio.AioRpcError as exc:
+        if exc.code() is grpc.StatusCode.UNAVAILABLE:
             outcome.refused.append(time.perf_counter() - started)
         else:
             outcome.other.append(str(exc))
         return
     outcome.answered.append(time.perf_counter() - started)
-    outcome.wrong += float(result.as_numpy("dense")[0] @ workload.vectors[index]) < 0.9999
+    (raw,) = response.raw_output_contents
+    outcome.wrong += float(np.frombuffer(raw, np.float32) @ vector) < 0.9999
 
 
 def workload(address: str, model: str, texts: Sequence[str]) -> Workload:

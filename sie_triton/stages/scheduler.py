@@ -10,6 +10,7 @@ waits for it, go first; then requests of several; then bulk ones in turns. A cla
 few times is next, so none starves.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,9 @@ MAX_CPU_LANES = 2
 
 # So often per lane may the classes before it pass one that waits.
 PASSES = 2
+
+# A sub-batch whose deadline presses may be as small a part of the budget; less would waste the device.
+SMALLEST = 1 / 4
 
 # With work enough for a lane, its next arrivals gather this long; their deadlines are not known before.
 GATHER_S = 0.01
@@ -126,7 +130,7 @@ class Scheduler:
     def _drop_over(self) -> None:
         """Forget what is answered already, or cannot be ready by its deadline."""
         now = monotonic_ns()
-        ready_ns = now + self._pace.expected_ns(min(self.budget, self._queued_cost))
+        ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.budget, self._queued_cost))
         waiting = [*self._single, *self._several]
         if any(job.is_over(ready_ns) for job, _ in waiting):
             # The pace is an estimate: where it leaves nothing to do, what is not too late yet is tried.
@@ -142,19 +146,21 @@ class Scheduler:
         return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
     def _take(self) -> SubBatch:
-        """As much of one class as `budget` allows, and an even share of it where several lanes are idle."""
+        """As much of one class as `budget` and its deadlines allow; an even share of it where several lanes are idle."""
         self._drop_over()
         is_overdue = self._since_several >= PASSES * self.num_lanes
         queue = self._several if is_overdue and self._several else self._single or self._several
         if not queue:
             return []
         share = -(-sum(map(cost, queue)) // self._idle) + max(map(cost, queue)) - 1
-        room = min(self.budget, share)
+        room, total, now = min(self.budget, share), 0, monotonic_ns()
         taken: list[Slot] = []
-        while queue and (not taken or cost(queue[0]) <= room):
+        while queue and (not taken or total + cost(queue[0]) <= room):
             taken.append(queue.popleft())
-            room -= cost(taken[-1])
-        self._queued_cost -= sum(map(cost, taken))
+            total += cost(taken[-1])
+            in_time = self._pace.cost_within(taken[-1][0].deadline_ns - now)
+            room = min(room, max(SMALLEST * self.budget, in_time))
+        self._queued_cost -= total
         self._since_several = 0 if queue is self._several else self._since_several + 1
         self._since_bulk += 1
         return sorted(taken, key=cost)
@@ -184,7 +190,7 @@ class Scheduler:
 
 
 class Pace:
-    """How long a sub-batch will take, judged by the slower ones of the latest."""
+    """How fast sub-batches are done, judged by the slower ones of the latest."""
 
     def __init__(self, num_kept: int = 16) -> None:
         self._ns_per_cost: deque[float] = deque(maxlen=num_kept)
@@ -192,10 +198,17 @@ class Pace:
     def add(self, cost: int, ns: int) -> None:
         self._ns_per_cost.append(ns / max(1, cost))
 
-    def expected_ns(self, cost: int) -> int:
+    def expected_ns(self, cost: float) -> int:
         """Longer than three in four took; 0 while nothing is known."""
+        return int(cost * self._slow())
+
+    def cost_within(self, ns: int) -> float:
+        """How much is expected to be done by then; infinite while nothing is known."""
+        return ns / self._slow() if self._ns_per_cost else math.inf
+
+    def _slow(self) -> float:
         ordered = sorted(self._ns_per_cost)
-        return int(cost * ordered[len(ordered) * 3 // 4]) if ordered else 0
+        return ordered[len(ordered) * 3 // 4] if ordered else 0.0
 
 
 def cost(slot: Slot) -> int:
