@@ -146,14 +146,14 @@ class Scheduler:
         return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
     def _take(self) -> SubBatch:
-        """As much of one class as `budget` and its deadlines allow; an even share of it where several lanes are idle."""
+        """As much of one class as `budget` and its deadlines allow; an even share where several lanes are idle."""
         self._drop_over()
         is_overdue = self._since_several >= PASSES * self.num_lanes
         queue = self._several if is_overdue and self._several else self._single or self._several
         if not queue:
             return []
         share = -(-sum(map(cost, queue)) // self._idle) + max(map(cost, queue)) - 1
-        room, total, now = min(self.budget, share), 0, monotonic_ns()
+        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
         taken: list[Slot] = []
         while queue and (not taken or total + cost(queue[0]) <= room):
             taken.append(queue.popleft())
