@@ -16,6 +16,7 @@ from sie_triton.stages.background import Background
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.memory import is_out_of_memory
+from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.scheduler import Scheduler, cost
@@ -256,6 +257,7 @@ class Slots:
     def __init__(self, *costs: int) -> None:
         self.costs = costs
         self.over = False
+        self.deadline_ns = NEVER
 
     def is_over(self, now_ns):
         return self.over
@@ -345,6 +347,21 @@ def test_what_is_over_is_not_run(scheduled):
     release.set()
     scheduler.close()
     assert ran == [[1], [3]]
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(0.07, [1, 1, 1]), (10, [1] * 8), (0.001, [1, 1])])
+def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
+    """20 ms for a cost of 1, a budget of 8: three fit in 70 ms; a quarter of the budget is always tried."""
+    ran: list[list[int]] = []
+    scheduler = Scheduler("gpu", lambda sub_batch: ran.append([cost(slot) for slot in sub_batch]), budget=8)
+    scheduler._pace.add(1, 20_000_000)
+    with scheduler.whole():
+        jobs = [Slots(1) for _ in range(8)]
+        for job in jobs:
+            job.deadline_ns = time.monotonic_ns() + int(left_s * 1e9)
+            scheduler.submit(list(job))
+    scheduler.close()
+    assert ran[0] == expected
 
 
 def test_the_whole_device_is_only_given_when_idle(scheduled):
