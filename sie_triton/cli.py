@@ -19,6 +19,7 @@ RENDER_SETTINGS = (
     "default_compute_precision",
     "max_batch_requests",
     "max_concurrent_requests",
+    "forward_timeout_s",
     "max_batch_wait_ms",
     "attention_backend",
     "max_sub_batch_cost",

@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     max_concurrent_requests: int = Field(
         512, ge=1, le=1_000_000, description="most requests of a model in progress; more are refused at once"
     )
+    forward_timeout_s: float = Field(
+        120, gt=0, description="a forward pass that takes longer is ended, and its process replaced"
+    )
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
     max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
@@ -110,6 +113,7 @@ class Settings(BaseSettings):
             recalibrate=self.recalibrate,
             cpu_threads=self.cpu_threads,
             max_concurrent_requests=self.max_concurrent_requests,
+            forward_timeout_s=self.forward_timeout_s,
             allow_hub=self.hf_fallback,
         )
 

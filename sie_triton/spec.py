@@ -19,9 +19,9 @@ class Runtime:
 
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
-    cores. `precision` empty: float32 on a CPU,
-    float16 on a GPU. `status_dir` empty: a directory of the running tritonserver; `cache_dir` empty:
-    the user's cache directory.
+    cores. A forward pass longer than `forward_timeout_s` is ended together with its process.
+    `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the
+    running tritonserver; `cache_dir` empty: the user's cache directory.
     """
 
     device: str = "auto"
@@ -31,6 +31,7 @@ class Runtime:
     recalibrate: bool = False
     cpu_threads: int = 0
     max_concurrent_requests: int = 512
+    forward_timeout_s: float = 120.0
     allow_hub: bool = True
     status_dir: str = ""
     cache_dir: str = ""

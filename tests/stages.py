@@ -9,6 +9,7 @@ import numpy as np
 
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.request import DEFERRED
+from sie_triton.worker import Loaded, WorkerDied
 
 VOCABULARY = 100
 
@@ -50,21 +51,27 @@ class FakeRequest:
         return answer
 
 
-class EchoAdapter:
-    """Each item's row is its first token and its length; token 13 fails the forward pass.
+class EchoWorker:
+    """A worker in this process: each item's row is its first token and its length; token 13 fails the forward pass.
 
     A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
     """
 
-    vocab_size = VOCABULARY
-    weights_bytes = 1
+    loaded = Loaded(VOCABULARY, 1, 0)
+    is_alive = True
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
         self.batches: list[int] = []
         self.memory, self.shortages = 10**6, 10**6
+        self.deaths = 0
+        self.closed = False
 
-    def forward(self, batch):
+    def close(self):
+        self.closed = True
+
+    def forward(self, batch, threads):
+        assert threads >= 1
         self.batches.append(int(batch.lengths.sum()))
         time.sleep(self.delay_s)
         if self.batches[-1] > self.memory and self.shortages:
@@ -72,6 +79,9 @@ class EchoAdapter:
             raise MemoryError
         if 13 in batch.input_ids:
             raise RuntimeError("secret detail")
+        if self.deaths:
+            self.deaths -= 1
+            raise WorkerDied
         starts = np.cumsum(batch.lengths) - batch.lengths
         return {"dense": np.stack([batch.input_ids[starts], batch.lengths], 1).astype(np.float32)}
 

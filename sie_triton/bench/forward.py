@@ -33,6 +33,7 @@ from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.scheduler import Scheduler
 from sie_triton.weights import locate
+from sie_triton.worker.threads import use_threads
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"
 LANE_TOKENS = 1024
@@ -78,7 +79,8 @@ class Lanes:
         for _ in batches:
             self._left.acquire()
 
-    def _run(self, batch: Any) -> None:
+    def _run(self, batch: Any, threads: int) -> None:
+        use_threads("cpu", threads)
         try:
             self._work(batch)
         finally:

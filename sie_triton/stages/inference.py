@@ -9,7 +9,7 @@ the others.
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from time import monotonic_ns
@@ -17,16 +17,12 @@ from time import monotonic_ns
 import numpy as np
 from platformdirs import user_cache_path
 
-from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
-from sie_triton.errors import Cancelled, OutOfMemory, SIEError
-from sie_triton.measurements import Measurements
+from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
-from sie_triton.stages.calibration import calibrate
-from sie_triton.stages.job import Job, Rows, SubBatch, pack
-from sie_triton.stages.memory import free_unused_memory, is_out_of_memory
+from sie_triton.stages.job import Job, SubBatch, pack
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.scheduler import Scheduler, cost
@@ -34,6 +30,7 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
+from sie_triton.worker import Order, Rows, Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ LITTLE = 1 / 4
 NO_MEMORY = "the device has no memory for an item of {} tokens; retry later, or send shorter items"
 
 
-class Inference(ColdStage[Adapter]):
+class Inference(ColdStage[Worker]):
     name = "inference"
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
@@ -58,6 +55,7 @@ class Inference(ColdStage[Adapter]):
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
         self._books = Lock()
+        self._replacing = Lock()
         super().__init__(status, spec.runtime.max_concurrent_requests)
 
     def deadline_ns(self, request: Request) -> int:
@@ -69,44 +67,61 @@ class Inference(ColdStage[Adapter]):
             return NEVER
         return deadline_ns(arrived, request.timeout_us)
 
-    def load(self) -> Adapter:
+    def load(self) -> Worker:
         started = monotonic_ns()
         self.status.record["state"] = LOADING
+        self.status.record["weights_bytes"] = self.status.record["worker_pid"] = 0
         try:
-            directory = locate(self._spec.weights, allow_hub=self._spec.runtime.allow_hub)
-            measurements = self._measurements(directory)
-            adapter = load_adapter(self._spec, directory, self._device_name, measurements)
-            if not self._spec.runtime.max_sub_batch_cost:
-                self._calibrate(adapter, measurements)
+            worker = Worker(self._order(), self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
         except BaseException:
             self.status.record["state"] = FAILED
             raise
-        self.status.record["weights_bytes"] = adapter.weights_bytes
+        if worker.loaded.sub_batch_tokens:
+            tokens = worker.loaded.sub_batch_tokens * self._scheduler.num_lanes
+            self._set_budget(min(tokens, self._spec.max_batch_cost))
+        self.status.record["worker_pid"] = worker.pid
+        self.status.record["weights_bytes"] = worker.loaded.weights_bytes
         self.status.record["state"] = RESIDENT
         self._busy.add(started, monotonic_ns())
-        return adapter
+        return worker
 
-    def _measurements(self, directory: Path) -> Measurements:
+    def _order(self) -> Order:
         runtime = self._spec.runtime
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
-        settings = [self._device_name, runtime.precision, runtime.attention, str(self._spec.max_sequence_length)]
-        return Measurements.of(cache, self._spec.model, directory, settings, redo=runtime.recalibrate)
+        directory = locate(self._spec.weights, allow_hub=runtime.allow_hub)
+        scheduler = self._scheduler
+        return Order(
+            self._spec.to_json(), directory, self._device_name, cache, scheduler.num_lanes, scheduler.threads(1)
+        )
 
-    def _calibrate(self, adapter: Adapter, measurements: Measurements) -> None:
-        """Measured with the threads of one lane; in tokens, since that is what a forward pass computes."""
-        lanes = self._scheduler.num_lanes
-        self._scheduler.use_lane_threads()
-        tokens = calibrate(adapter, self._spec.max_sequence_length, self._spec.max_batch_cost // lanes, measurements)
-        self._set_budget(min(tokens * lanes, self._spec.max_batch_cost))
+    def _died(self, worker: Worker) -> None:
+        with suppress(SIEError):  # the next request asks for another
+            self._replace(worker)
 
-    def answer(self, loaded: Adapter, requests: Sequence[Request]) -> list[Answer]:
+    def _replace(self, dead: Worker) -> Worker:
+        """The worker that takes the place of `dead`; LoadError where none can be started."""
+        with self._replacing:
+            if self._loaded is dead:
+                log.error("the process that computes ended; another takes its place")
+                self.status.add(num_replaced=1)
+                dead.close()
+                try:
+                    self._loaded = self._load()
+                except SIEError:
+                    self._loaded = None
+                    raise
+            if self._loaded is None:
+                raise self.failure()
+            return self._loaded
+
+    def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
         jobs = [job for job in read if isinstance(job, Job)]
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
-        little = len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
-        with self._scheduler.whole() if little else nullcontext(False) as alone:
-            if alone:
-                self._run(small.pop())
+        little = len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget and loaded.is_alive
+        with self._scheduler.whole() if little else nullcontext(0) as threads:
+            if threads:
+                self._run(small.pop(), threads)
         later = [job for job in jobs if not job.is_done]
         for job in later:
             job.is_deferred = True
@@ -121,10 +136,13 @@ class Inference(ColdStage[Adapter]):
         super().close()
         self._scheduler.close()
         self._replies.shutdown()
+        with self._replacing:
+            if self._loaded is not None:
+                self._loaded.close()
 
-    def _read(self, adapter: Adapter, request: Request) -> Job | SIEError:
+    def _read(self, worker: Worker, request: Request) -> Job | SIEError:
         try:
-            job = Job.read(request, self._spec.max_sequence_length, adapter.vocab_size)
+            job = Job.read(request, self._spec.max_sequence_length, worker.loaded.vocab_size)
         except SIEError as exc:
             return exc
         self.status.raise_to(highest_ticket=job.ticket)
@@ -146,24 +164,24 @@ class Inference(ColdStage[Adapter]):
         self._budget = cost
         self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
 
-    def _run(self, sub_batch: SubBatch) -> None:
+    def _run(self, sub_batch: SubBatch, threads: int) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
         bulk = sub_batch[0][0]
         if bulk.is_bulk and self.open.is_cancelled(bulk.request):
             self._cancel(bulk)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
         if slots:
-            self._attempt(slots, HALVINGS)
+            self._attempt(slots, threads, HALVINGS)
 
     def _cancel(self, job: Job) -> None:
         job.error = Cancelled("cancelled by the client")
         if self.open.reply(job.request, job.error):
             self.status.add(num_cancelled=1)
 
-    def _attempt(self, slots: SubBatch, halvings: int) -> None:
+    def _attempt(self, slots: SubBatch, threads: int, halvings: int) -> None:
         """Run `slots` together, or in halves where memory is short."""
         started = self.status.work_started()
-        result = self._forward(slots)
+        result = self._forward(slots, threads)
         short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
         with self._books:
             ended = self.status.work_ended(started)
@@ -171,24 +189,35 @@ class Inference(ColdStage[Adapter]):
             done = [] if short else [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
         if short:
             middle = len(slots) // 2
-            self._attempt(slots[:middle], halvings - 1)
-            self._attempt(slots[middle:], halvings - 1)
+            self._attempt(slots[:middle], threads, halvings - 1)
+            self._attempt(slots[middle:], threads, halvings - 1)
             return
         self._count(slots)
         for job in done:
             self._replies.submit(self._reply, job)
 
-    def _forward(self, slots: SubBatch) -> Rows | SIEError:
-        assert self._loaded is not None
-        try:
-            return self._loaded.forward(pack(slots))
-        except Exception as exc:
-            if not is_out_of_memory(exc):
+    def _forward(self, slots: SubBatch, threads: int) -> Rows | SIEError:
+        """A pass whose process dies is repeated once: most likely the fault was not in what it computed."""
+        worker = self._loaded
+        for _ in range(2):
+            try:
+                if worker is None:
+                    raise self.failure()
+                return worker.forward(pack(slots), threads)
+            except WorkerDied:
+                assert worker is not None
+                try:
+                    worker = self._replace(worker)
+                except SIEError as exc:
+                    return exc
+            except MemoryError:
+                log.warning("out of memory with %d items, %d tokens at once", len(slots), sum(_tokens(slots)))
+                return OutOfMemory(NO_MEMORY.format(max(_tokens(slots))))
+            except SIEError as exc:
+                return exc
+            except Exception as exc:
                 return internal_error(self.name, exc)
-            log.warning("out of memory with %d items, %d tokens at once", len(slots), sum(_tokens(slots)))
-        # Outside the handler: the exception holds on to the tensors of the failed pass.
-        free_unused_memory()
-        return OutOfMemory(NO_MEMORY.format(max(_tokens(slots))))
+        return ModelError("inference: the process that computes ended twice with this request in it")
 
     def _count(self, slots: SubBatch) -> None:
         total = sum(map(cost, slots))

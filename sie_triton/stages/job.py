@@ -89,7 +89,6 @@ class Job:
 
 Slot = tuple[Job, int]  # one item of one job
 SubBatch = Sequence[Slot]  # in the order they are packed
-Rows = dict[str, npt.NDArray[np.float32]]
 
 
 def pack(slots: SubBatch) -> PackedBatch:

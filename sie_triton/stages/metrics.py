@@ -22,6 +22,7 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
         "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
         "num_cancelled": ("sie_requests_cancelled_total", "requests given up because nobody waited any more"),
+        "num_replaced": ("sie_workers_replaced_total", "processes that died with the weights and were replaced"),
         "num_deferred": ("sie_requests_deferred_total", "requests answered after execute had returned"),
         "num_items": ("sie_items_computed_total", "items that went through a forward pass"),
         "num_sub_batches": ("sie_sub_batches_total", "forward passes"),

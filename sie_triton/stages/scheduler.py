@@ -33,14 +33,18 @@ GATHER_S = 0.01
 
 
 class Scheduler:
-    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves."""
+    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
 
-    def __init__(self, device: str, run: Callable[[SubBatch], None], budget: int, cpu: CpuBudget | None = None) -> None:
+    `run(sub_batch, threads)` gets the CPU threads it may use.
+    """
+
+    def __init__(
+        self, device: str, run: Callable[[SubBatch, int], None], budget: int, cpu: CpuBudget | None = None
+    ) -> None:
         self.budget = budget
         self._run = run
         self._cpu = cpu or CpuBudget(0, list)
-        self._on_cpu = device == "cpu"
-        self.num_lanes = min(MAX_CPU_LANES, self._cpu.total) if self._on_cpu else 1
+        self.num_lanes = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else 1
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
@@ -50,7 +54,6 @@ class Scheduler:
         self._bulk: deque[deque[SubBatch]] = deque()
         self._since_several = self._since_bulk = 0
         self._pace = Pace()
-        self._thread = threading.local()
         self._lanes = [
             threading.Thread(target=self._lane, name=f"lane-{i}", daemon=True) for i in range(self.num_lanes)
         ]
@@ -58,16 +61,14 @@ class Scheduler:
             lane.start()
 
     @contextmanager
-    def whole(self) -> Iterator[bool]:
-        """All lanes, with all threads, for work on the calling thread; False if there is other work."""
+    def whole(self) -> Iterator[int]:
+        """All lanes for work on the calling thread: the threads it may use, 0 if there is other work."""
         with self._changed:
             granted = self._idle == self.num_lanes and not self._has_work()
             if granted:
                 self._idle = 0
         try:
-            if granted:
-                self._use_threads(self._cpu.threads())
-            yield granted
+            yield self._cpu.threads() if granted else 0
         finally:
             if granted:
                 self._now_idle(self.num_lanes)
@@ -89,9 +90,9 @@ class Scheduler:
             self._bulk.append(deque(sub_batches))
             self._changed.notify_all()
 
-    def use_lane_threads(self) -> None:
-        """Give the calling thread's forward passes one lane's share of the processor."""
-        self._use_threads(max(1, self._cpu.threads() // self.num_lanes))
+    def threads(self, num_lanes: int) -> int:
+        """The share of the processor of that many lanes."""
+        return max(1, self._cpu.threads() * num_lanes // self.num_lanes)
 
     def close(self) -> None:
         """Return when all that was submitted has run."""
@@ -104,9 +105,8 @@ class Scheduler:
     def _lane(self) -> None:
         while (taken := self._next()) is not None:
             sub_batch, num_lanes = taken
-            self._use_threads(max(1, self._cpu.threads() * num_lanes // self.num_lanes))
             started = monotonic_ns()
-            self._run(sub_batch)
+            self._run(sub_batch, self.threads(num_lanes))
             self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
             self._now_idle(num_lanes)
 
@@ -179,14 +179,6 @@ class Scheduler:
         with self._changed:
             self._idle += num_lanes
             self._changed.notify_all()
-
-    def _use_threads(self, count: int) -> None:
-        # PyTorch keeps the number per calling thread, but a thread's first use copies the last one set anywhere.
-        if self._on_cpu and getattr(self._thread, "count", None) != count:
-            import torch
-
-            torch.set_num_threads(count)
-            self._thread.count = count
 
 
 class Pace:

@@ -65,6 +65,10 @@ class ColdStage(ABC, Generic[Loaded]):
         """How many more requests may be in progress now."""
         return self.limit - int(self.status.record["num_open"])
 
+    def failure(self) -> LoadError:
+        """Why the last load failed."""
+        return self._failure[0] if self._failure else LoadError(f"{self.name} is not loaded")
+
     def warm_up(self) -> None:
         """Load now, on this thread; a failure is left for the first request to see."""
         with suppress(SIEError):
@@ -85,9 +89,10 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def _answer(self, requests: Sequence[Request]) -> list[Answer]:
         with self._lock:
-            if self._loaded is None:
+            loaded = self._loaded
+            if loaded is None:
                 return self._wait(requests)
-        return self.answer(self._loaded, requests)
+        return self.answer(loaded, requests)
 
     def _answered_later(self, is_expired: bool) -> None:
         self.status.add(num_open=-1, num_expired=int(is_expired))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
-VERSION = 2
+VERSION = 3
 
 Record = Mapping[str, int]
 
@@ -23,6 +23,7 @@ RECORD = np.dtype(
     [
         ("version", "<i8"),
         ("pid", "<i8"),
+        ("worker_pid", "<i8"),  # of the process that holds the weights; 0 when there is none
         ("generation", "<i8"),
         ("state", "<i8"),
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
@@ -34,6 +35,7 @@ RECORD = np.dtype(
         ("num_refused", "<i8"),
         ("num_expired", "<i8"),
         ("num_cancelled", "<i8"),
+        ("num_replaced", "<i8"),  # worker processes that died and were replaced
         ("num_deferred", "<i8"),
         ("num_items", "<i8"),
         ("num_sub_batches", "<i8"),

@@ -9,10 +9,10 @@ import pytest
 from sie_triton.adapters.base import PACKED, PADDED
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.stages import calibration
-from sie_triton.stages.calibration import calibrate, choose, measure, sample
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.status import StatusWriter
+from sie_triton.worker import calibration
+from sie_triton.worker.calibration import calibrate, choose, measure, sample
 
 
 class FakeAdapter:

@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "adapters": {*FOUNDATION, "attention", "native", "weights"},
     "catalog": {*FOUNDATION, "adapters", "weights"},
     "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
-    "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights"},
+    "worker": {*FOUNDATION, "adapters"},
+    "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
     "client": {"errors", "contract"},
     "bench": {
@@ -39,6 +40,7 @@ MAY_IMPORT = {
         "settings",
         "stages",
         "weights",
+        "worker",
     },
     "cli": {*FOUNDATION, "bench", "catalog", "render", "server", "settings"},
 }

@@ -17,7 +17,7 @@ from sie_triton.stages.open_requests import NEVER, OpenRequests
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.status import RECORD, StatusReader, StatusWriter
-from tests.stages import EchoAdapter, FakeRequest, run, spec, tokens
+from tests.stages import EchoWorker, FakeRequest, run, spec, tokens
 
 LIMIT = 8
 
@@ -27,8 +27,8 @@ def inference(tmp_path):
     stage = Inference(
         spec(runtime=Runtime(max_concurrent_requests=LIMIT)), "cpu", StatusWriter(tmp_path, "m", "inference", 0)
     )
-    stage.adapter = EchoAdapter()
-    stage.load = lambda: stage.adapter
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
     yield stage
     stage.close()
 
@@ -55,7 +55,7 @@ def test_a_request_whose_deadline_passed_is_not_computed(inference):
 
 def test_a_waiting_request_is_answered_at_its_deadline_and_not_computed(inference):
     inference.warm_up()
-    inference.adapter.delay_s = 0.4
+    inference.worker.delay_s = 0.4
     busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
     inference.execute(busy)
     late = tokens([9] * 50, timeout_us=100_000)
@@ -72,7 +72,7 @@ def test_a_waiting_request_is_answered_at_its_deadline_and_not_computed(inferenc
 
 def test_a_bulk_request_stops_at_its_deadline(inference):
     inference.warm_up()
-    inference.adapter.delay_s = 0.05
+    inference.worker.delay_s = 0.05
     bulk = tokens(*[[1] * 50 for _ in range(200)], timeout_us=200_000)
     (direct,) = inference.execute([bulk])
     assert isinstance(bulk.answer(direct), BusyError)
@@ -82,7 +82,7 @@ def test_a_bulk_request_stops_at_its_deadline(inference):
 
 def test_a_request_that_waits_for_the_load_is_answered_at_its_deadline(inference):
     go = threading.Event()
-    inference.load = lambda: go.wait(5) and inference.adapter
+    inference.load = lambda: go.wait(5) and inference.worker
     late, patient = tokens([1], timeout_us=50_000), tokens([2], timeout_us=5_000_000)
     inference.execute([late, patient])
     assert isinstance(late.answer(DEFERRED), BusyError)
@@ -136,7 +136,7 @@ def test_deadlines_come_in_order_whatever_the_order_of_arrival():
 
 def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):
     inference.warm_up()
-    inference.adapter.delay_s = 0.02
+    inference.worker.delay_s = 0.02
     bulk = tokens(*[[1] * 50 for _ in range(200)])
     inference.execute([bulk])
     time.sleep(0.1)
@@ -153,7 +153,7 @@ def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):
 
 def test_inference_itself_refuses_more_than_the_limit(inference):
     go = threading.Event()
-    inference.load = lambda: go.wait(5) and inference.adapter
+    inference.load = lambda: go.wait(5) and inference.worker
     requests = [tokens([i]) for i in range(LIMIT + 3)]
     direct = inference.execute(requests)
     assert direct[:LIMIT] == [DEFERRED] * LIMIT

@@ -15,22 +15,22 @@ from sie_triton.stages import budget
 from sie_triton.stages.background import Background
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.inference import Inference
-from sie_triton.stages.memory import is_out_of_memory
 from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.timing import BusyLog, covered_ns
-from tests.stages import VOCABULARY, EchoAdapter, FakeRequest, run, spec, tokens
+from sie_triton.worker.memory import is_out_of_memory
+from tests.stages import VOCABULARY, EchoWorker, FakeRequest, run, spec, tokens
 
 
 @pytest.fixture
 def inference(tmp_path):
     stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.directory = tmp_path
-    stage.adapter = EchoAdapter()
-    stage.load = lambda: stage.adapter
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
     yield stage
     stage.close()
 
@@ -52,7 +52,7 @@ def test_one_request_on_an_idle_device_is_answered_at_once(inference):
 
 def test_concurrent_first_requests_load_once(inference):
     loads = []
-    inference.load = lambda: loads.append(1) or time.sleep(0.2) or inference.adapter
+    inference.load = lambda: loads.append(1) or time.sleep(0.2) or inference.worker
     requests = [tokens([i]) for i in range(8)]
     direct = [inference.execute([request]) for request in requests]
     assert all(answers == [DEFERRED] for answers in direct)
@@ -79,13 +79,13 @@ def test_a_bulk_request_is_cut_and_deferred(inference):
     inference.warm_up()
     (answer,) = run(inference, [tokens(*[[i % 10] * 10 for i in range(50)])])
     assert answer["dense"][:, 0].tolist() == [i % 10 for i in range(50)]
-    assert max(inference.adapter.batches) <= 100
-    assert len(inference.adapter.batches) >= 5
+    assert max(inference.worker.batches) <= 100
+    assert len(inference.worker.batches) >= 5
 
 
 def test_small_requests_pass_bulk_work(inference):
     inference.warm_up()
-    inference.adapter.delay_s = 0.02
+    inference.worker.delay_s = 0.02
     bulk = tokens(*[[1] * 50 for _ in range(60)])
     assert inference.execute([bulk]) == [DEFERRED]
     for _ in range(5):
@@ -98,7 +98,7 @@ def test_small_requests_pass_bulk_work(inference):
 
 def test_bulk_work_does_not_starve(inference):
     inference.warm_up()
-    inference.adapter.delay_s = 0.005
+    inference.worker.delay_s = 0.005
     bulk = tokens(*[[1] * 50 for _ in range(20)])
     inference.execute([bulk])
     deadline = time.monotonic() + 20
@@ -121,15 +121,15 @@ def test_a_failed_sub_batch_spoils_only_its_own_requests(inference):
 def test_out_of_memory_is_answered_in_smaller_pieces(inference, shortages):
     """32 requests: one sub-batch fails once, or the device has room for a quarter of one from now on."""
     inference.warm_up()
-    inference.adapter.memory, inference.adapter.shortages = 12, shortages
+    inference.worker.memory, inference.worker.shortages = 12, shortages
     answers = run(inference, [tokens([i] * 3) for i in range(14, 46)])
     assert [answer["dense"].tolist() for answer in answers] == [[[i, 3]] for i in range(14, 46)]
-    assert inference.adapter.shortages < shortages
+    assert inference.worker.shortages < shortages
 
 
 def test_an_item_that_never_fits_is_refused_alone(inference):
     inference.warm_up()
-    inference.adapter.memory = 30
+    inference.worker.memory = 30
     big, *small = run(inference, [tokens([1] * 31), *[tokens([i] * 3) for i in range(2, 6)]])
     assert isinstance(big, OutOfMemory)
     assert big.code == "UNAVAILABLE"
@@ -183,7 +183,7 @@ def test_the_status_record_tells_what_happened(inference):
     run(inference, [tokens([1])])
     (record,) = records_of(inference.directory, "m", "inference")
     assert record["state"] == FAILED
-    inference.load = lambda: inference.adapter
+    inference.load = lambda: inference.worker
     inference._failure = None
     inference.warm_up()
     run(inference, [tokens([1, 2], [3])])
@@ -272,7 +272,7 @@ def scheduled():
     ran: list[list[int]] = []
     release, busy = threading.Event(), threading.Event()
 
-    def run(sub_batch):
+    def run(sub_batch, threads):
         ran.append([cost(slot) for slot in sub_batch])
         busy.set()
         release.wait(5)
@@ -353,7 +353,7 @@ def test_what_is_over_is_not_run(scheduled):
 def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
     """20 ms for a cost of 1, a budget of 8: three fit in 70 ms; a quarter of the budget is always tried."""
     ran: list[list[int]] = []
-    scheduler = Scheduler("gpu", lambda sub_batch: ran.append([cost(slot) for slot in sub_batch]), budget=8)
+    scheduler = Scheduler("gpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), budget=8)
     scheduler._pace.add(1, 20_000_000)
     with scheduler.whole():
         jobs = [Slots(1) for _ in range(8)]

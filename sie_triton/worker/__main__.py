@@ -1,0 +1,88 @@
+"""The worker's own side: `python -m sie_triton.worker FD...`, started by `process.Worker` and by nobody else.
+
+The first descriptor brings the order to load, and its end ends the process; each other one is a lane,
+served by a thread: batch in, rows or the error out.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any
+
+from sie_triton.adapters import Adapter, load_adapter
+from sie_triton.adapters.base import PackedBatch
+from sie_triton.errors import LoadError, ModelError, SIEError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+from sie_triton.worker.calibration import calibrate
+from sie_triton.worker.memory import free_unused_memory, is_out_of_memory
+from sie_triton.worker.process import Loaded, Order, Rows
+from sie_triton.worker.threads import use_threads
+
+log = logging.getLogger("sie_triton.worker")
+
+
+def main(descriptors: Sequence[int]) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("sie_triton").setLevel(logging.INFO)
+    control, *lanes = [Connection(descriptor) for descriptor in descriptors]
+    with suppress(EOFError, OSError):
+        order: Order = control.recv()
+        try:
+            adapter, loaded = load(order)
+        except SIEError as exc:
+            control.send(exc)
+            return
+        except Exception as exc:
+            log.exception("loading failed")
+            control.send(LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
+            return
+        for lane in lanes:
+            Thread(target=serve, args=(adapter, order.device, lane), daemon=True).start()
+        control.send(loaded)
+        control.recv()
+    # A thread may be in a forward pass that nobody waits for any more.
+    os._exit(0)
+
+
+def load(order: Order) -> tuple[Adapter, Loaded]:
+    spec = ModelSpec.from_json(order.spec)
+    runtime = spec.runtime
+    settings = [order.device, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+    measurements = Measurements.of(order.cache, spec.model, order.directory, settings, redo=runtime.recalibrate)
+    adapter = load_adapter(spec, order.directory, order.device, measurements)
+    tokens = 0
+    if not runtime.max_sub_batch_cost:
+        use_threads(order.device, order.threads)
+        limit = spec.max_batch_cost // order.num_lanes
+        tokens = calibrate(adapter, spec.max_sequence_length, limit, measurements)
+    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens)
+
+
+def serve(adapter: Adapter, device: str, lane: "Connection[Any, Any]") -> None:
+    """Answer what comes over `lane` until it ends."""
+    with suppress(EOFError, OSError):
+        while True:
+            batch, threads = lane.recv()
+            use_threads(device, threads)
+            lane.send(compute(adapter, batch))
+
+
+def compute(adapter: Adapter, batch: PackedBatch) -> Rows | Exception:
+    try:
+        return adapter.forward(batch)
+    except Exception as exc:
+        if not is_out_of_memory(exc):
+            log.exception("inference failed")
+            return ModelError(f"inference failed with {type(exc).__name__}; the server log has the details")
+    # Outside the handler: the exception holds on to the tensors of the failed pass.
+    free_unused_memory()
+    return MemoryError()
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]])

@@ -1,0 +1,168 @@
+"""The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.adapters.base import PackedBatch
+from sie_triton.errors import LoadError, ModelError, SIEError
+
+Rows = dict[str, npt.NDArray[np.float32]]
+
+# How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
+LOOK_S = 0.5
+
+# So long a worker may take to end by itself.
+END_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to load, where and how.
+
+    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane.
+    """
+
+    spec: str
+    directory: Path
+    device: str
+    cache: Path
+    num_lanes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`sub_batch_tokens` is 0 where it was not calibrated."""
+
+    vocab_size: int
+    weights_bytes: int
+    sub_batch_tokens: int
+
+
+class WorkerDied(ModelError):
+    """The process ended, or was ended, in the middle of a forward pass that may be repeated."""
+
+
+class Worker:
+    """One process. `forward` may be called by as many threads at once as `order` has lanes.
+
+    `died(worker)` is called once, on a thread of its own, if the process ends before `close`.
+    """
+
+    def __init__(self, order: Order, died: Callable[["Worker"], None], *, forward_timeout_s: float) -> None:
+        """Start the process and wait until it has loaded; LoadError says why it could not."""
+        self.is_alive = True
+        self._timeout_s = forward_timeout_s
+        self._died = died
+        self._closing = False
+        ours, theirs = zip(*(socket.socketpair() for _ in range(1 + order.num_lanes)), strict=True)
+        descriptors = [end.fileno() for end in theirs]
+        # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
+        command = [sys.executable, "-m", "sie_triton.worker", *map(str, descriptors)]
+        self._process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        for end in theirs:
+            end.close()
+        self._control, *lanes = [Connection(end.detach()) for end in ours]
+        self._connections = lanes
+        self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
+        for connection in lanes:
+            self._idle.put(connection)
+        try:
+            self.loaded = self._load(order)
+        except BaseException:
+            self.close()
+            raise
+        Thread(target=self._watch, name="watch-worker", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def forward(self, batch: PackedBatch, threads: int) -> Rows:
+        """Raises WorkerDied; ModelError for a failed pass or one over the time limit; MemoryError."""
+        connection = self._idle.get()
+        try:
+            connection.send((batch, threads))
+            if not connection.poll(self._timeout_s):
+                self.kill()
+                raise ModelError(f"inference took longer than {self._timeout_s:g} s and was ended")
+            answer = connection.recv()
+        except (EOFError, OSError) as exc:
+            self.is_alive = False
+            raise WorkerDied("the process that computes ended") from exc
+        finally:
+            self._idle.put(connection)
+        if isinstance(answer, Exception):
+            raise answer
+        rows: Rows = answer
+        return rows
+
+    def kill(self) -> None:
+        self.is_alive = False
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process. Nobody may be in `forward`."""
+        self._closing = True
+        self.is_alive = False
+        for connection in (self._control, *self._connections):
+            connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        self._process.kill()
+        self._process.wait()
+
+    def _load(self, order: Order) -> Loaded:
+        try:
+            self._control.send(order)
+            answer = self._control.recv()
+        except (EOFError, OSError) as exc:
+            raise LoadError(f"the process that loads the weights ended {_how(self._process.wait())}") from exc
+        if isinstance(answer, SIEError):
+            raise answer
+        loaded: Loaded = answer
+        return loaded
+
+    def _watch(self) -> None:
+        looks = 0
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(LOOK_S)
+                break
+            looks = looks + 1 if _is_stopped(self.pid) else 0
+            if looks == 2:
+                self.kill()
+        self.is_alive = False
+        if not self._closing:
+            self._died(self)
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def _how(status: int) -> str:
+    """
+    >>> _how(-9)
+    'by SIGKILL, as the system does when memory is short'
+    >>> _how(1)
+    'with status 1'
+    """
+    if status == -signal.SIGKILL:
+        return "by SIGKILL, as the system does when memory is short"
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"

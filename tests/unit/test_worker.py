@@ -1,0 +1,183 @@
+"""The worker as a real process, and the stage that outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from sie_triton.adapters import load_adapter
+from sie_triton.adapters.base import PackedBatch
+from sie_triton.errors import LoadError, ModelError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.status import RESIDENT, StatusWriter
+from sie_triton.worker import Order, Worker, WorkerDied
+from tests.stages import run, tokens
+
+SPEC = ModelSpec(
+    "m", "", "sentence_transformer", ("dense",), 64, 512, 16384, runtime=Runtime(device="cpu", max_sub_batch_cost=2048)
+)
+SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
+LARGE = PackedBatch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
+
+
+def order(directory: Path, **changes) -> Order:
+    return Order(SPEC.to_json(), directory, "cpu", directory / "measured", num_lanes=2, threads=1)
+
+
+@pytest.fixture
+def deaths():
+    return []
+
+
+@pytest.fixture
+def worker(tiny_directory, tmp_path, deaths):
+    worker = Worker(order(tiny_directory), deaths.append, forward_timeout_s=60)
+    yield worker
+    worker.close()
+    assert not psutil.pid_exists(worker.pid)
+
+
+def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
+    expected = load_adapter(SPEC, tiny_directory, "cpu", Measurements()).forward(SMALL)
+    np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
+    assert worker.loaded.vocab_size == 30522
+    assert worker.loaded.sub_batch_tokens == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
+    os.kill(worker.pid, sent)
+    started = time.monotonic()
+    with pytest.raises(WorkerDied):
+        worker.forward(SMALL, 1)
+    assert time.monotonic() - started < 2
+    wait_for(lambda: deaths == [worker])
+    assert not worker.is_alive
+
+
+def test_a_pass_over_the_time_limit_is_ended(tiny_directory, deaths):
+    worker = Worker(order(tiny_directory), deaths.append, forward_timeout_s=0.05)
+    with pytest.raises(ModelError, match=r"took longer than 0\.05 s"):
+        worker.forward(LARGE, 1)
+    wait_for(lambda: deaths == [worker])
+    worker.close()
+
+
+def test_a_failed_pass_leaves_the_worker_alive(worker):
+    beyond = PackedBatch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
+    with pytest.raises(ModelError, match="inference failed with IndexError; the server log has the details"):
+        worker.forward(beyond, 1)
+    assert worker.forward(SMALL, 1)["dense"].shape == (2, 64)
+
+
+def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
+    before = psutil.Process().children()
+    with pytest.raises(LoadError, match=r"modules.json|config.json"):
+        Worker(order(tmp_path), deaths.append, forward_timeout_s=60)
+    assert psutil.Process().children() == before
+    assert deaths == []
+
+
+def test_a_worker_ends_with_its_stage(tiny_directory):
+    program = f"""
+import time
+from pathlib import Path
+from sie_triton.worker import Worker
+from tests.unit.test_worker import order
+print(Worker(order(Path({str(tiny_directory)!r})), print, forward_timeout_s=60).pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as stage:
+        pid = int(stage.stdout.readline())
+        assert psutil.pid_exists(pid)
+        stage.kill()
+    wait_for(lambda: not psutil.pid_exists(pid))
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_directory):
+    runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512)
+    spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 512, 16384, runtime=runtime)
+    stage = Inference(spec, "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    stage.warm_up()
+    yield stage
+    stage.close()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_request_is_lost_when_the_worker_dies(stage, sent):
+    before = stage._loaded.pid
+    (expected,) = run(stage, [tokens([1000] * 20)])
+    requests = [tokens(*[[1000] * 20 for _ in range(10)]) for _ in range(20)]
+    requests.append(tokens(*[[1000] * 20 for _ in range(400)]))
+    direct = stage.execute(requests)
+    os.kill(before, sent)
+    for request, answer in zip(requests, direct, strict=True):
+        assert request.answer(answer)["dense"][0] == pytest.approx(expected["dense"][0], abs=1e-5)
+    assert stage._loaded.pid != before
+    assert stage.status.record["worker_pid"] == stage._loaded.pid
+    assert stage.status.record["num_replaced"] == 1
+    assert stage.status.record["state"] == RESIDENT
+
+
+def test_an_idle_worker_that_dies_is_replaced_unasked(stage):
+    before = stage._loaded.pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: stage.status.record["num_replaced"] == 1 and stage.status.record["state"] == RESIDENT)
+    (answer,) = run(stage, [tokens([1000])])
+    assert answer["dense"].shape == (1, 64)
+
+
+def test_what_kills_every_worker_is_answered_with_an_error(tmp_path):
+    from sie_triton.stages import inference as module
+    from tests.stages import EchoWorker, spec
+
+    stage = module.Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    made = []
+
+    def load():
+        made.append(EchoWorker())
+        made[-1].deaths = 1 if len(made) <= 2 else 0
+        return made[-1]
+
+    stage.load = load
+    stage.warm_up()
+    (bad,) = run(stage, [tokens([1, 2])])
+    assert isinstance(bad, ModelError)
+    assert "twice" in str(bad)
+    (good,) = run(stage, [tokens([1, 2])])
+    assert good["dense"].tolist() == [[1, 2]]
+    assert [worker.closed for worker in made] == [True, True, False]
+    stage.close()
+
+
+def test_where_no_other_worker_can_be_started_requests_get_the_reason(stage):
+    def gone():
+        raise LoadError("weights: gone")
+
+    stage.load = gone
+    requests = [tokens([1000] * 300) for _ in range(5)]
+    direct = stage.execute(requests)
+    os.kill(stage._loaded.pid, signal.SIGKILL)
+    answers = [request.answer(answer) for request, answer in zip(requests, direct, strict=True)]
+    assert all(isinstance(answer, dict) or "gone" in str(answer) for answer in answers)
+    wait_for(lambda: stage._loaded is None)
+    (later,) = run(stage, [tokens([1000])])
+    assert isinstance(later, LoadError)
+    assert direct.count(DEFERRED) > 0
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
