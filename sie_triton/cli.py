@@ -104,6 +104,63 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
         click.echo(line)
 
 
+CONTROLLER_SETTINGS = (
+    "host",
+    "grpc_port",
+    "controller_port",
+    "data_dir",
+    "device",
+    "admin_token",
+    "memory_limit_bytes",
+    "memory_pressure_threshold_percent",
+    "min_residency_s",
+    "idle_evict_s",
+)
+
+
+@cli.command()
+@settings_options(CONTROLLER_SETTINGS)
+def controller(**flags: Any) -> None:
+    """Run the controller alone, beside a Triton of the same machine and data directory.
+
+    `sie-triton serve` starts one of its own.
+    """
+    from sie_triton.controller.run import run
+
+    run(read_settings(**flags))
+
+
+@cli.command()
+@click.option("--watch", is_flag=True, help="stay, and show what changes")
+@settings_options(["host", "controller_port"])
+def status(watch: bool, **flags: Any) -> None:
+    """Show every model of a running server: state, memory, when it was last used."""
+    from sie_triton.controller.cli import show
+
+    settings = read_settings(**flags)
+    show(settings, watch=watch)
+
+
+@cli.command()
+@click.argument("model")
+@settings_options(["host", "controller_port", "admin_token"])
+def load(model: str, **flags: Any) -> None:
+    """Load MODEL's weights now, before the first request."""
+    from sie_triton.controller.cli import act
+
+    act(read_settings(**flags), model, "load")
+
+
+@cli.command()
+@click.argument("model")
+@settings_options(["host", "controller_port", "admin_token"])
+def evict(model: str, **flags: Any) -> None:
+    """Give MODEL's memory back; its next request loads it again."""
+    from sie_triton.controller.cli import act
+
+    act(read_settings(**flags), model, "evict")
+
+
 @cli.command()
 @settings_options(["models_dir"])
 def models(**flags: Any) -> None:
@@ -172,3 +229,7 @@ def main() -> None:
         for line in str(exc).splitlines():
             click.echo(f"error: {line}", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,10 @@ PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
 FILE_VARIABLE = "SIE_CONFIG"
 
+# Made by the launcher for one server and its controller: in the environment, where other users cannot see it.
+CONTROL_KEY = "sie-control"
+CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
+
 
 class Settings(BaseSettings):
     """Field descriptions are the help texts of the command line."""
@@ -69,6 +73,14 @@ class Settings(BaseSettings):
     max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
+    controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
+    admin_token: str = Field("", description="bearer token for load and evict; without one they are refused")
+    memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
+    memory_pressure_threshold_percent: float = Field(
+        85, gt=0, le=100, description="share of the memory above which the least recently used models are evicted"
+    )
+    min_residency_s: float = Field(5, ge=0, description="a model stays this long before it makes room for another")
+    idle_evict_s: float = Field(0, ge=0, description="evict a model that was not used for so long; 0: never")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
@@ -147,7 +159,7 @@ def read_settings(**flags: Any) -> Settings:
 
 def unknown_variables() -> list[str]:
     """SIE_ variables in the environment that this version does not read."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
 
 

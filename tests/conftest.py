@@ -91,8 +91,8 @@ def reference(minilm_directory: Path) -> Callable[[list[str]], np.ndarray]:
 
 
 def fresh_settings(root: Path, **given: object) -> Settings:
-    http_port, grpc_port, metrics_port = free_ports(3)
-    ports = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    names = ("http_port", "grpc_port", "metrics_port", "controller_port")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     return read_settings(**{"data_dir": root / "data", **ports, **given})
 
 

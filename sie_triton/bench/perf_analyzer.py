@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.catalog import triton_name
+from sie_triton.client import SIEClient
 from sie_triton.errors import ServerError
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
@@ -76,6 +77,8 @@ def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
         input_data = Path(scratch) / "input.json"
         write_input_data(input_data, texts(512))
         name = triton_name(model)
+        with SIEClient(address) as client:  # a cold model loads now, not within the first window
+            client.encode(model, "hello")
         return run(["-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments])
 
 

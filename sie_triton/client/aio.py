@@ -64,7 +64,7 @@ class AsyncSIEClient:
     async def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
-            return model_names(await self._connection.get_model_repository_index())
+            return model_names(await self._connection.get_inference_statistics())
 
     async def _infer_in_turn(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
         async with self._places:

@@ -132,11 +132,11 @@ def encode_results(response: Any, items: Sequence[ItemLike]) -> list[EncodeResul
     return results
 
 
-def model_names(index: Any) -> list[str]:
-    """Names clients call, from Triton's repository index (JSON or protobuf)."""
-    models = index if isinstance(index, list) else [{"name": m.name, "state": m.state} for m in index.models]
-    names = [m["name"] for m in models if m.get("state") == "READY" and not m["name"].endswith(STEP_SUFFIXES)]
-    return sorted(name.replace("__", "/", 1) for name in names)
+def model_names(statistics: Any) -> list[str]:
+    """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all."""
+    models = statistics["model_stats"] if isinstance(statistics, dict) else statistics.model_stats
+    names = {model["name"] if isinstance(model, dict) else model.name for model in models}
+    return sorted(name.replace("__", "/", 1) for name in names if not name.endswith(STEP_SUFFIXES))
 
 
 @contextmanager

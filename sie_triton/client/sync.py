@@ -78,7 +78,7 @@ class SIEClient:
     def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
-            return model_names(self._connection.get_model_repository_index())
+            return model_names(self._connection.get_inference_statistics())
 
     def _infer(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
         for attempt in Retrying(**deadline.retrying()):

@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -16,12 +17,13 @@ from typing import IO
 
 from sie_triton.errors import ServerError
 from sie_triton.server.locate import Triton, find_triton
-from sie_triton.settings import Settings
+from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
 PR_SET_PDEATHSIG = 1
+CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class Server:
@@ -34,6 +36,7 @@ class Server:
         self._repository = repository
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._process: subprocess.Popen[bytes] | None = None
+        self.control_token = secrets.token_urlsafe(24)
         self._shm_prefix = f"sie_{os.getpid()}_"
         self.log_path = settings.data_dir / "logs" / "tritonserver.log"
 
@@ -60,7 +63,7 @@ class Server:
                 stderr=None if self._verbose else log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def command(self) -> list[str]:
@@ -79,6 +82,9 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.host}",
             f"--grpc-port={s.grpc_port}",
+            # A load call may carry code. Only the controller knows the token.
+            f"--grpc-restricted-protocol={CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}",
+            f"--http-restricted-api={CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}",
             f"--metrics-address={s.host}",
             f"--metrics-port={s.metrics_port}",
         ]
@@ -119,12 +125,7 @@ class Server:
             region.unlink(missing_ok=True)
 
     def _answers(self, path: str) -> bool:
-        try:
-            url = f"http://{self._settings.host}:{self._settings.http_port}{path}"
-            with urllib.request.urlopen(url, timeout=2) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"http://{self._settings.host}:{self._settings.http_port}{path}")
 
     def _refuse_remote(self) -> None:
         loopback = self._settings.host == "localhost" or self._settings.host.startswith("127.")
@@ -138,6 +139,14 @@ class Server:
         if self._verbose:
             return ""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-num_lines:])
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def lock(data_dir: Path) -> IO[str]:
@@ -163,5 +172,6 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """For a child, before it starts its program."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -12,6 +12,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import ServerError
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
+from sie_triton.server.companion import Companion
 from sie_triton.server.launch import Server, clean, lock
 from sie_triton.settings import Settings
 
@@ -37,8 +38,12 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
         clean(settings.status_dir)
         for warning in write_repository(repository, settings, names, runtime=settings.runtime):
             console.print(warning, style="yellow")
-        with Server(settings, repository, models, verbose=verbose) as server:
+        with (
+            Server(settings, repository, models, verbose=verbose) as server,
+            Companion(settings, server.control_token) as controller,
+        ):
             _wait_ready(server, len(models), console)
+            controller.wait_ready()
             _introduce(settings, models, server, console)
             return 1 if server.wait() else 0
     except Stopped:
@@ -53,6 +58,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
         "http-port": settings.http_port,
         "grpc-port": settings.grpc_port,
         "metrics-port": settings.metrics_port,
+        "controller-port": settings.controller_port,
     }
     problems = [
         *preflight.check_python(),
@@ -79,6 +85,7 @@ def _introduce(settings: Settings, models: Sequence[str], server: Server, consol
     console.print(f"HTTP     {url}", highlight=False)
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
+    console.print(f"control  http://{settings.host}:{settings.controller_port}/v1/models", highlight=False)
     console.print(f"log      {server.log_path}\n", highlight=False)
     print(EXAMPLE.format(url=url, model=models[0]) + "\n", file=sys.stderr)
     print("SIE ready", flush=True)

@@ -25,12 +25,13 @@ from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Job, SubBatch, pack
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
+from sie_triton.stages.room import room
 from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
-from sie_triton.worker import Order, Rows, Worker, WorkerDied
+from sie_triton.worker import Order, Rows, Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class Inference(ColdStage[Worker]):
         self._busy = BusyLog()
         self._books = Lock()
         self._replacing = Lock()
+        self._lock_path = status.directory / f"{status.model}.{device}.weights"
+        self._ask_for_room = True
         super().__init__(status, spec.runtime.max_concurrent_requests)
 
     def deadline_ns(self, request: Request) -> int:
@@ -67,12 +70,20 @@ class Inference(ColdStage[Worker]):
             return NEVER
         return deadline_ns(arrived, request.timeout_us)
 
+    def warm_up(self) -> None:
+        """At start-up: Triton waits for it, so it must not wait for room."""
+        self._ask_for_room = False
+        super().warm_up()
+        self._ask_for_room = True
+
     def load(self) -> Worker:
         started = monotonic_ns()
         self.status.record["state"] = LOADING
         self.status.record["weights_bytes"] = self.status.record["worker_pid"] = 0
         try:
-            worker = Worker(self._order(), self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
+            order = self._order()
+            with room(self.status, expected_bytes(order)) if self._ask_for_room else nullcontext():
+                worker = Worker(order, self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
         except BaseException:
             self.status.record["state"] = FAILED
             raise
@@ -81,6 +92,7 @@ class Inference(ColdStage[Worker]):
             self._set_budget(min(tokens, self._spec.max_batch_cost))
         self.status.record["worker_pid"] = worker.pid
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
+        self.status.record["resident_since_ns"] = self.status.record["last_used_ns"] = monotonic_ns()
         self.status.record["state"] = RESIDENT
         self._busy.add(started, monotonic_ns())
         return worker
@@ -89,9 +101,14 @@ class Inference(ColdStage[Worker]):
         runtime = self._spec.runtime
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
         directory = locate(self._spec.weights, allow_hub=runtime.allow_hub)
-        scheduler = self._scheduler
         return Order(
-            self._spec.to_json(), directory, self._device_name, cache, scheduler.num_lanes, scheduler.threads(1)
+            spec=self._spec.to_json(),
+            directory=directory,
+            device=self._device_name,
+            cache=cache,
+            lock=self._lock_path,
+            num_lanes=self._scheduler.num_lanes,
+            threads=self._scheduler.threads(1),
         )
 
     def _died(self, worker: Worker) -> None:

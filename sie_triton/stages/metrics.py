@@ -43,7 +43,7 @@ class MetricsPublisher:
     ) -> None:
         self._record = record
         labels = {"model": model, "stage": stage}
-        self._counters = {field: counter(name, doc, labels) for field, (name, doc) in COUNTERS[stage].items()}
+        self._counters = {field: counter(name, doc, labels) for field, (name, doc) in COUNTERS.get(stage, {}).items()}
         self._published = dict.fromkeys(self._counters, 0)
         self._closing = Event()
         self._thread = Thread(target=self._run, name="metrics", daemon=True)

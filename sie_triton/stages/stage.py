@@ -74,6 +74,10 @@ class ColdStage(ABC, Generic[Loaded]):
         with suppress(SIEError):
             self._loaded = self._load()
 
+    def load_soon(self) -> None:
+        """Load on the background thread, as a first request would."""
+        self.background.submit(self._load_and_reply())
+
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])
@@ -103,13 +107,13 @@ class ColdStage(ABC, Generic[Loaded]):
         for request in requests:
             self.open.add(request, self.deadline_ns(request))
         if not self._waiting:
-            self.background.submit(self._load_and_reply())
+            self.load_soon()
         self._waiting += requests
         return [DEFERRED] * len(requests)
 
     def _load_and_reply(self) -> Iterator[None]:
         try:
-            loaded = self._load()
+            loaded = self._loaded or self._load()
         except SIEError as exc:
             for request in self._take_waiting(None):
                 self.open.reply(request, exc)

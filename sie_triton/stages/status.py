@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
+STAGES = ("preprocess", "inference", "postprocess")
 VERSION = 3
 
 Record = Mapping[str, int]
@@ -29,6 +30,10 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
+        ("resident_since_ns", "<i8"),  # monotonic
+        ("wanted_bytes", "<i8"),  # waits for the controller to make room for so much (see room.py)
+        ("wanted_since_ns", "<i8"),  # monotonic
+        ("granted_bytes", "<i8"),  # is loading, with the controller's leave
         ("num_open", "<i8"),  # requests taken from Triton and not answered yet
         ("highest_ticket", "<i8"),  # preprocess: handed out; inference: taken (see limit.py)
         ("num_requests", "<i8"),  # accepted
@@ -82,6 +87,7 @@ class StatusWriter:
         """The time now; `busy_since_ns` is that of the oldest work still running."""
         now = monotonic_ns()
         with self._lock:
+            self.record["last_used_ns"] = now
             self._running.append(now)
             self.record["busy_since_ns"] = min(self._running)
         return now
@@ -140,8 +146,34 @@ def records_of(directory: Path, model: str, stage: str) -> list[Record]:
     return read_records(directory, f"{model}-{stage}")
 
 
+def records_by_model(directory: Path, stage: str) -> dict[str, list[Record]]:
+    """The records of all processes of one stage, by Triton's name of the model."""
+    found: dict[str, list[Record]] = {}
+    for path in sorted(directory.glob(f"*-{stage}.*.status")):
+        with suppress(OSError, ValueError):
+            found.setdefault(path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}"), []).append(_read(path))
+    return found
+
+
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """False for one that has ended, even where nobody has taken notice of its end."""
+    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def is_stopped(pid: int) -> bool:
+    return _stat(pid)[:1] == ["T"]
+
+
+def parent_of(pid: int) -> int:
+    """0 where there is no such process."""
+    return int((_stat(pid) or ["", "0"])[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def _read(path: Path) -> Record:

@@ -21,6 +21,7 @@ from sie_triton.errors import SIEError
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
+from sie_triton.stages.stage import ColdStage
 from sie_triton.stages.status import StatusWriter
 
 
@@ -106,8 +107,7 @@ class Preprocess(ColdModel):
         from sie_triton.stages import preprocess
 
         stage = preprocess.Preprocess(spec, self.status(spec, parameters, args))
-        if parameters["residency"] == "resident":
-            stage.warm_up()
+        _load_if_asked(stage, parameters)
         return stage
 
 
@@ -118,16 +118,25 @@ class Inference(ColdModel):
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
-        if parameters["residency"] == "resident":
-            stage.warm_up()
+        _load_if_asked(stage, parameters)
         return stage
 
 
-class Postprocess(Model):
+class Postprocess(ColdModel):
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import postprocess
 
+        self.status(spec, parameters, args)
         return postprocess.Postprocess(spec)
+
+
+def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
+    """Before the server is ready if rendered so; later, with other models in memory, as a request would."""
+    if parameters["residency"] == "resident":
+        if parameters["generation"] == "0":
+            stage.warm_up()
+        else:
+            stage.load_soon()
 
 
 def _response(answer: Outputs | SIEError) -> Any:

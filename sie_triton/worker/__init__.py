@@ -5,6 +5,6 @@ answered (measured in ARCHITECTURE.md). So what can die, by a kernel's fault or 
 is a process of its own, and the stage starts another.
 """
 
-from sie_triton.worker.process import Loaded, Order, Rows, Worker, WorkerDied
+from sie_triton.worker.process import Loaded, Order, Rows, Worker, WorkerDied, expected_bytes
 
-__all__ = ["Loaded", "Order", "Rows", "Worker", "WorkerDied"]
+__all__ = ["Loaded", "Order", "Rows", "Worker", "WorkerDied", "expected_bytes"]

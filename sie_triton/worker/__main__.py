@@ -4,23 +4,24 @@ The first descriptor brings the order to load, and its end ends the process; eac
 served by a thread: batch in, rows or the error out.
 """
 
+import fcntl
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError, SIEError
-from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import calibrate
-from sie_triton.worker.memory import free_unused_memory, is_out_of_memory
-from sie_triton.worker.process import Loaded, Order, Rows
+from sie_triton.worker.memory import free_unused_memory, is_out_of_memory, used_bytes
+from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order, Rows
 from sie_triton.worker.threads import use_threads
 
 log = logging.getLogger("sie_triton.worker")
@@ -52,15 +53,22 @@ def main(descriptors: Sequence[int]) -> None:
 def load(order: Order) -> tuple[Adapter, Loaded]:
     spec = ModelSpec.from_json(order.spec)
     runtime = spec.runtime
-    settings = [order.device, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
-    measurements = Measurements.of(order.cache, spec.model, order.directory, settings, redo=runtime.recalibrate)
+    measurements = order.measurements()
+    hold(order.lock)
     adapter = load_adapter(spec, order.directory, order.device, measurements)
     tokens = 0
     if not runtime.max_sub_batch_cost:
         use_threads(order.device, order.threads)
         limit = spec.max_batch_cost // order.num_lanes
         tokens = calibrate(adapter, spec.max_sequence_length, limit, measurements)
+    measurements.put(**{RESIDENT_BYTES: used_bytes(order.device)})
     return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens)
+
+
+def hold(path: Path) -> None:
+    """Until this process ends; waits for the one that holds it now to end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
 def serve(adapter: Adapter, device: str, lane: "Connection[Any, Any]") -> None:

@@ -18,8 +18,15 @@ import numpy.typing as npt
 
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError, SIEError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
 
 Rows = dict[str, npt.NDArray[np.float32]]
+
+RESIDENT_BYTES = "resident_bytes"
+
+# A worker with PyTorch and no weights, measured. Loading has each weight twice at most.
+INTERPRETER_BYTES = 200_000_000
 
 # How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
 LOOK_S = 0.5
@@ -32,15 +39,31 @@ END_S = 2.0
 class Order:
     """What to load, where and how.
 
-    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane.
+    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane. The worker
+    holds the file `lock` while weights are in memory, so that there are never two copies.
     """
 
     spec: str
     directory: Path
     device: str
     cache: Path
+    lock: Path
     num_lanes: int
     threads: int
+
+    def measurements(self) -> Measurements:
+        """What is known of this model, run this way, on this machine."""
+        spec = ModelSpec.from_json(self.spec)
+        runtime = spec.runtime
+        settings = [self.device, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+        return Measurements.of(self.cache, spec.model, self.directory, settings, redo=runtime.recalibrate)
+
+
+def expected_bytes(order: Order) -> int:
+    """How much memory the worker will take: as measured the last time, else judged by the size of the files."""
+    measured = order.measurements().get(RESIDENT_BYTES)
+    files = sum(path.stat().st_size for path in order.directory.rglob("*.safetensors"))
+    return int(measured) if measured else INTERPRETER_BYTES + 2 * files
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sie_triton.server.locate import find_triton
 from tests.conftest import MINILM, TINY, tiny_model_file
 
 ROOT = Path(__file__).parents[2]
-PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port")
+PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port")
 
 
 def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -36,7 +36,7 @@ def port_flags(ports: list[int]) -> list[str]:
 @contextmanager
 def serving(data_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running `sie-triton serve` and its gRPC address."""
-    ports = free_ports(3)
+    ports = free_ports(4)
     process = sie("serve", *arguments, f"--data-dir={data_dir}", *port_flags(ports))
     try:
         assert process.stdout is not None
@@ -127,7 +127,7 @@ def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
 
 def test_two_servers_side_by_side_but_not_in_one_data_directory(tmp_path):
     with serving(tmp_path / "one"), serving(tmp_path / "two"):
-        third = sie("serve", f"--data-dir={tmp_path / 'one'}", *port_flags(free_ports(3)))
+        third = sie("serve", f"--data-dir={tmp_path / 'one'}", *port_flags(free_ports(4)))
         _, text = third.communicate(timeout=60)
     assert third.returncode == 2
     assert "another server uses" in text
@@ -139,7 +139,7 @@ def test_a_taken_port_is_said_with_the_remedy(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = sie("serve", f"--data-dir={tmp_path}", *port_flags([port, *free_ports(2)]))
+        process = sie("serve", f"--data-dir={tmp_path}", *port_flags([port, *free_ports(3)]))
         _, text = process.communicate(timeout=60)
     assert process.returncode == 2
     assert f"port {port} on 127.0.0.1 cannot be used" in text
@@ -147,7 +147,7 @@ def test_a_taken_port_is_said_with_the_remedy(tmp_path):
 
 
 def test_the_embedded_server_stays_on_loopback(tmp_path):
-    process = sie("serve", f"--data-dir={tmp_path}", "--host=0.0.0.0", *port_flags(free_ports(3)))
+    process = sie("serve", f"--data-dir={tmp_path}", "--host=0.0.0.0", *port_flags(free_ports(4)))
     _, text = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--allow-remote" in text

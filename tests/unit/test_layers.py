@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
     "worker": {*FOUNDATION, "adapters"},
     "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
+    "controller": {*FOUNDATION, "settings", "stages"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
     "client": {"errors", "contract"},
     "bench": {
@@ -42,7 +43,7 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
-    "cli": {*FOUNDATION, "bench", "catalog", "render", "server", "settings"},
+    "cli": {*FOUNDATION, "bench", "catalog", "controller", "render", "server", "settings"},
 }
 
 
@@ -65,6 +66,10 @@ FILES = [path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__"]
 def test_imports_point_one_way(path):
     ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("sie_triton.")}
     assert ours <= MAY_IMPORT[layer(path)] | {layer(path)}
+
+
+def test_the_controller_imports_neither_adapters_nor_torch():
+    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.adapters") == []
 
 
 def test_one_file_imports_tritons_python_api():

@@ -29,8 +29,9 @@ SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.i
 LARGE = PackedBatch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
 
 
-def order(directory: Path, **changes) -> Order:
-    return Order(SPEC.to_json(), directory, "cpu", directory / "measured", num_lanes=2, threads=1)
+def order(directory: Path) -> Order:
+    lock = directory.parent / "weights.lock"
+    return Order(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
 
 
 @pytest.fixture

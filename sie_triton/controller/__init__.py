@@ -1,0 +1,6 @@
+"""Who stays in memory: reads the stages' status records, decides, and acts through Triton's load API.
+
+    status records, memory sample → choice (pure) → Triton → status records
+
+It keeps nothing that it cannot read again: killed and started anew, it goes on.
+"""

@@ -1,0 +1,161 @@
+"""The controller's HTTP door: state of every model, load and evict, health, Prometheus metrics."""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncIterator, Iterator
+from time import monotonic_ns
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller.loop import PERIOD_S, Controller
+from sie_triton.controller.models import STATES, Model
+
+log = logging.getLogger(__name__)
+
+CONTROLLER = web.AppKey("controller", Controller)
+
+
+def application(controller: Controller, admin_token: str) -> web.Application:
+    """Runs the controller's rounds for as long as it is served. Load and evict need `admin_token` as bearer."""
+    app = web.Application()
+    app[CONTROLLER] = controller
+    api = Api(controller, admin_token)
+    app.add_routes(
+        [
+            web.get("/healthz", api.health),
+            web.get("/readyz", api.health),
+            web.get("/metrics", api.metrics),
+            web.get("/v1/models", api.models),
+            web.get("/v1/models/{model}", api.model),
+            web.post("/v1/models/{model}/{action:load|evict|unload}", api.act),
+        ]
+    )
+    app.cleanup_ctx.append(_rounds)
+    return app
+
+
+async def _rounds(app: web.Application) -> AsyncIterator[None]:
+    controller = app[CONTROLLER]
+
+    async def run() -> None:
+        while True:
+            try:
+                await asyncio.to_thread(controller.tick)
+            except Exception:
+                log.exception("a round of the controller failed")
+            await asyncio.sleep(PERIOD_S)
+
+    task = asyncio.create_task(run())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    controller.close()
+
+
+class Api:
+    def __init__(self, controller: Controller, admin_token: str) -> None:
+        self._controller = controller
+        self._token = admin_token
+        self._registry = CollectorRegistry()
+        self._registry.register(Collector(controller))
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def models(self, request: web.Request) -> web.Response:
+        memory = self._controller.memory
+        models = [describe(model) for model in self._controller.models.values()]
+        total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
+        return web.json_response({"models": models, "memory": total})
+
+    async def model(self, request: web.Request) -> web.Response:
+        return web.json_response(describe(self._find(request)))
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Returns when Triton has done it."""
+        self._check_token(request)
+        model, action = self._find(request).name, request.match_info["action"]
+        act = {"load": self._controller.load, "evict": self._evict, "unload": self._controller.unload}[action]
+        try:
+            await asyncio.wrap_future(act(model))
+        except InferenceServerException as exc:
+            raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+        return web.json_response({"model": sie_name(model), "done": action})
+
+    def _evict(self, model: str) -> Any:
+        return self._controller.evict(model, "asked for")
+
+    def _find(self, request: web.Request) -> Model:
+        name = request.match_info["model"].replace("/", "__")
+        found = self._controller.models.get(name)
+        if found is None:
+            known = ", ".join(map(sie_name, self._controller.models)) or "none"
+            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served; served are {known}\n")
+        return found
+
+    def _check_token(self, request: web.Request) -> None:
+        if not self._token:
+            raise web.HTTPForbidden(text="set SIE_ADMIN_TOKEN to allow this, and send it as bearer token\n")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._token.encode()):
+            raise web.HTTPUnauthorized(text="the bearer token is missing or wrong\n")
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """One model as JSON; times in seconds."""
+    record, now = model.record, monotonic_ns()
+    used = record["last_used_ns"]
+    return {
+        "model": sie_name(model.name),
+        "state": model.state,
+        "memory_bytes": model.num_bytes,
+        "idle_s": round((now - used) / 1e9, 3) if used else None,
+        "pending": model.pending,
+        "pid": record["pid"],
+        "worker_pid": record["worker_pid"] or None,
+        "waits_for_bytes": model.wants,
+        "num_draining": len(model.draining),
+    }
+
+
+def sie_name(name: str) -> str:
+    """
+    >>> sie_name("BAAI__bge-m3")
+    'BAAI/bge-m3'
+    """
+    return name.replace("__", "/", 1)
+
+
+class Collector:
+    """Prometheus metrics, made from the controller's latest round."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        memory = self._controller.memory
+        used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=["source"])
+        used.add_metric([memory.source], memory.used)
+        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory there is", labels=["source"])
+        limit.add_metric([memory.source], memory.limit)
+        state = GaugeMetricFamily("sie_model_state", "1 for the state a model is in", labels=["model", "state"])
+        size = GaugeMetricFamily("sie_model_memory_bytes", "memory of a model's worker", labels=["model"])
+        for model in self._controller.models.values():
+            name = sie_name(model.name)
+            size.add_metric([name], model.num_bytes)
+            for each in ("cold", *STATES.values()):
+                state.add_metric([name, each], float(model.state == each))
+        swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
+        for (name, reason), count in self._controller.counts.copy().items():
+            swaps.add_metric([sie_name(name), reason], count)
+        yield from (used, limit, state, size, swaps)

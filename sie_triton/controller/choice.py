@@ -1,0 +1,52 @@
+"""Whom to evict. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A model in memory. Times are monotonic ns; `is_busy` while it has requests in progress."""
+
+    name: str
+    num_bytes: int
+    last_used_ns: int
+    resident_since_ns: int
+    is_busy: bool = False
+
+
+def victims(
+    residents: Sequence[Resident], to_free: int, *, now_ns: int, min_residency_ns: int, critical: bool = False
+) -> list[str]:
+    """The models to evict, in order, so that `to_free` bytes become free, or as many as possible.
+
+    Idle models before busy ones, least recently used first. Where the first of them is not enough, or memory
+    is `critical`, the largest of the less recently used half goes first: one eviction instead of several. A
+    model that has been in memory for less than `min_residency_ns` stays, so that two cannot evict each other
+    in turns, unless memory is critical.
+
+    >>> a, b, c = (Resident(n, size, used, 0) for n, size, used in (("a", 1, 5), ("b", 9, 6), ("c", 9, 7)))
+    >>> victims([a, b, c], 1, now_ns=10, min_residency_ns=0)
+    ['a']
+    >>> victims([a, b, c], 5, now_ns=10, min_residency_ns=0)
+    ['b']
+    """
+    chosen: list[str] = []
+    for busy in (False, True):
+        waiting = sorted(
+            (
+                r
+                for r in residents
+                if r.is_busy == busy and (critical or now_ns - r.resident_since_ns >= min_residency_ns)
+            ),
+            key=lambda r: (r.last_used_ns, r.name),
+        )
+        while waiting and to_free > 0:
+            victim = waiting[0]
+            if not busy and (critical or victim.num_bytes < to_free):
+                half = waiting[: (len(waiting) + 1) // 2]
+                victim = max(half, key=lambda r: r.num_bytes)
+            waiting.remove(victim)
+            chosen.append(victim.name)
+            to_free -= victim.num_bytes
+    return chosen

@@ -1,0 +1,78 @@
+"""What `sie-triton status`, `load` and `evict` do: ask a running controller."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from sie_triton.errors import ServerError
+from sie_triton.settings import Settings
+
+REFRESH_S = 0.5
+STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "cold": "dim"}
+
+
+def show(settings: Settings, *, watch: bool) -> None:
+    console = Console()
+    if not watch:
+        console.print(table(ask(settings, "/v1/models")))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(table(ask(settings, "/v1/models")), refresh=True)
+            time.sleep(REFRESH_S)
+
+
+def act(settings: Settings, model: str, action: str) -> None:
+    done = ask(settings, f"/v1/models/{model.replace('/', '__')}/{action}", post=True)
+    Console().print(f"{done['model']}: {action} done", highlight=False)
+
+
+def ask(settings: Settings, path: str, *, post: bool = False) -> Any:
+    """The controller's JSON; ServerError says why there is none."""
+    url = f"http://{settings.host}:{settings.controller_port}{path}"
+    request = urllib.request.Request(url, method="POST" if post else "GET")
+    if settings.admin_token:
+        request.add_header("Authorization", f"Bearer {settings.admin_token}")
+    try:
+        with urllib.request.urlopen(request, timeout=600) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as exc:
+        raise ServerError(exc.read().decode(errors="replace").strip()) from exc
+    except OSError as exc:
+        raise ServerError(
+            f"no controller answers at {url}; is a server running? --host and --controller-port say where"
+        ) from exc
+
+
+def table(answer: Any) -> Table:
+    """Models in memory first, then by name; the pressure below."""
+    memory = answer["memory"]
+    share = memory["used_bytes"] / max(1, memory["limit_bytes"])
+    used = f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
+    made = Table(title="SIE on Triton", caption=used)
+    for name in ("model", "state"):
+        made.add_column(name)
+    for name in ("memory", "last used", "in progress"):
+        made.add_column(name, justify="right")
+    made.add_column("share")
+    for model in sorted(answer["models"], key=lambda m: (m["state"] == "cold", m["model"])):
+        made.add_row(
+            model["model"],
+            f"[{STYLES[model['state']]}]{model['state']}",
+            _gib(model["memory_bytes"]) if model["memory_bytes"] else "",
+            "never" if model["idle_s"] is None else f"{model['idle_s']:.0f} s ago",
+            str(model["pending"] or ""),
+            ProgressBar(total=max(1, memory["limit_bytes"]), completed=model["memory_bytes"], width=20),
+        )
+    return made
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"

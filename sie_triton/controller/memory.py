@@ -1,0 +1,83 @@
+"""How much memory there is and how much of it is used. One value for the device that models are loaded to."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+CGROUP_V2 = Path("/sys/fs/cgroup")
+CGROUP_V1 = Path("/sys/fs/cgroup/memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. `source` says whose figures these are."""
+
+    used: int
+    limit: int
+    source: str
+
+    def over(self, threshold_percent: float) -> int:
+        """How many bytes are used beyond that share of the limit; negative where there is room."""
+        return self.used - int(self.limit * threshold_percent / 100)
+
+
+def sample(device: str, triton_pid: int, limit: int) -> Memory:
+    """The GPU of `device`. For a CPU: our own processes where there is a `limit`, else the container or machine."""
+    if device.startswith("cuda"):
+        return _gpu(int(device.partition(":")[2] or 0), limit)
+    if limit:
+        return Memory(sum(map(private_bytes, processes(triton_pid))), limit, "SIE_MEMORY_LIMIT_BYTES")
+    return _cgroup() or _machine()
+
+
+def processes(triton_pid: int) -> list[int]:
+    """tritonserver and everything below it."""
+    with suppress(psutil.NoSuchProcess):
+        triton = psutil.Process(triton_pid)
+        return [triton_pid, *(child.pid for child in triton.children(recursive=True))]
+    return []
+
+
+def private_bytes(pid: int) -> int:
+    """What would be free if this process ended, near enough: pages that are neither a file's nor shared."""
+    try:
+        resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * 4096
+
+
+def _gpu(index: int, limit: int) -> Memory:
+    import pynvml
+
+    pynvml.nvmlInit()
+    info = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
+    return Memory(int(info.used), min(limit or int(info.total), int(info.total)), f"GPU {index}")
+
+
+def _cgroup() -> Memory | None:
+    """The working set against the container's limit; None where there is no limit."""
+    for directory, current, maximum in (
+        (CGROUP_V2, "memory.current", "memory.max"),
+        (CGROUP_V1, "memory.usage_in_bytes", "memory.limit_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):
+            limit = int((directory / maximum).read_text())
+            if limit < psutil.virtual_memory().total:
+                used = int((directory / current).read_text()) - _inactive_file((directory / "memory.stat").read_text())
+                return Memory(used, limit, "container")
+    return None
+
+
+def _inactive_file(stat: str) -> int:
+    fields: Iterable[list[str]] = (line.split() for line in stat.splitlines())
+    values = dict(field for field in fields if len(field) == 2)
+    return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
+
+
+def _machine() -> Memory:
+    memory = psutil.virtual_memory()
+    return Memory(memory.total - memory.available, memory.total, "machine")

@@ -1,0 +1,70 @@
+"""What the status records say, model by model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.controller.choice import Resident
+from sie_triton.controller.memory import private_bytes
+from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, is_alive, records_by_model
+
+STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model's inference: the process that takes its requests, and those before it that still finish theirs."""
+
+    name: str
+    record: Record
+    draining: Sequence[Record]
+
+    @property
+    def state(self) -> str:
+        return STATES.get(self.record["state"], "cold")
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of its worker, and of those that are about to go."""
+        return _worker_bytes(self.record) + self.leaving_bytes
+
+    @property
+    def leaving_bytes(self) -> int:
+        return sum(map(_worker_bytes, self.draining))
+
+    @property
+    def pending(self) -> int:
+        return self.record["num_open"]
+
+    @property
+    def wants(self) -> int:
+        """Bytes it waits for."""
+        return self.record["wanted_bytes"]
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self.record["granted_bytes"])
+
+    def as_resident(self) -> Resident:
+        record = self.record
+        is_busy = bool(record["num_open"] or record["busy_since_ns"])
+        return Resident(self.name, _worker_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
+
+
+def read_models(directory: Path) -> dict[str, Model]:
+    """Every model with a living inference process, by Triton's name of it."""
+    found = {}
+    for name, records in records_by_model(directory, "inference").items():
+        alive = living(records)
+        if alive:
+            found[name] = Model(name, alive[-1], alive[:-1])
+    return found
+
+
+def living(records: Sequence[Record]) -> list[Record]:
+    """Those of living processes, newest last."""
+    return sorted((r for r in records if is_alive(r["pid"])), key=lambda r: r["generation"])
+
+
+def _worker_bytes(record: Mapping[str, int]) -> int:
+    return private_bytes(record["worker_pid"]) if record["worker_pid"] else 0

@@ -1,0 +1,24 @@
+"""`sie-triton controller`: one controller, served until it is told to stop."""
+
+import logging
+import os
+
+from aiohttp import web
+
+from sie_triton.controller.api import application
+from sie_triton.controller.loop import Controller, lock
+from sie_triton.controller.triton import ModelControl
+from sie_triton.settings import CONTROL_TOKEN, Settings
+
+
+def run(settings: Settings) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    held = lock(settings.status_dir)
+    control = ModelControl(f"{settings.host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
+    app = application(Controller(settings, control), settings.admin_token)
+    try:
+        web.run_app(app, host=settings.host, port=settings.controller_port, print=lambda _: None)
+    finally:
+        control.close()
+        held.close()

@@ -1,0 +1,196 @@
+"""Whom the controller evicts, what it measures, and what it does on a round, without a Triton."""
+
+import os
+import subprocess
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_triton.controller import loop, memory
+from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.loop import Controller, lock
+from sie_triton.controller.memory import Memory, private_bytes, sample
+from sie_triton.errors import LoadError, ServerError
+from sie_triton.settings import read_settings
+from sie_triton.stages.room import GRANTED, answer_path, controller_runs, room
+from sie_triton.stages.status import RESIDENT, StatusWriter, is_alive, is_stopped
+
+RESIDENTS = st.lists(
+    st.builds(
+        Resident,
+        st.integers(0, 99).map(str),
+        st.integers(1, 100),
+        st.integers(0, 50),
+        st.integers(0, 50),
+        st.booleans(),
+    ),
+    unique_by=lambda r: r.name,
+    max_size=10,
+)
+
+
+@given(RESIDENTS, st.integers(-10, 300), st.integers(0, 30), st.booleans())
+def test_victims(residents, to_free, min_residency, critical):
+    by_name = {r.name: r for r in residents}
+    chosen = [
+        by_name[name]
+        for name in victims(residents, to_free, now_ns=50, min_residency_ns=min_residency, critical=critical)
+    ]
+    eligible = [r for r in residents if critical or 50 - r.resident_since_ns >= min_residency]
+    freed = sum(r.num_bytes for r in chosen)
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen) <= set(eligible)
+    # enough, or all there is; and not one more than needed
+    assert freed >= to_free or set(chosen) == set(eligible)
+    assert not chosen or freed - chosen[-1].num_bytes < to_free
+    # never one in use while another is idle
+    if any(r.is_busy for r in chosen):
+        assert {r for r in eligible if not r.is_busy} <= set(chosen)
+    # the first is of the less recently used half, and the least recently used where that is enough
+    idle = sorted((r for r in eligible if not r.is_busy), key=lambda r: (r.last_used_ns, r.name))
+    if chosen and not chosen[0].is_busy:
+        assert chosen[0] in idle[: (len(idle) + 1) // 2]
+        if idle[0].num_bytes >= to_free and not critical:
+            assert chosen == [idle[0]]
+
+
+def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
+    assert 1_000_000 < private_bytes(os.getpid()) < 10**11
+    assert private_bytes(2**22 + 1) == 0
+    monkeypatch.setattr(memory, "CGROUP_V2", tmp_path)
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("4000\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
+    assert sample("cpu", 0, 0) == Memory(700, 4000, "container")
+    (tmp_path / "memory.max").write_text("max\n")
+    monkeypatch.setattr(memory, "CGROUP_V1", tmp_path / "none")
+    assert sample("cpu", 0, 0).source == "machine"
+    assert sample("cpu", os.getpid(), 10**9).used >= private_bytes(os.getpid())
+    assert Memory(90, 100, "").over(85) == 5
+
+
+class FakeControl:
+    """Our own seam: what the controller asks of Triton."""
+
+    def __init__(self) -> None:
+        self.swapped: list[tuple[str, bool]] = []
+
+    def swap(self, name, *, resident=False):
+        self.swapped.append((name, resident))
+
+
+@pytest.fixture
+def control():
+    return FakeControl()
+
+
+@pytest.fixture
+def controller(tmp_path, control, monkeypatch):
+    settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
+    controller = Controller(settings, control)
+    controller.measured = Memory(0, 1000, "test")
+    monkeypatch.setattr(loop, "sample", lambda *_: controller.measured)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def stage(controller, name, pid=None, **fields):
+    writer = StatusWriter(controller._directory, name, "inference", 0)
+    for field, value in fields.items():
+        writer.record[field] = value
+    if pid:
+        writer.record["pid"] = pid
+    return writer
+
+
+def test_room_is_granted_where_there_is_some(controller, control):
+    waiting = stage(controller, "a", wanted_bytes=800)
+    controller.tick()
+    assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED
+    assert control.swapped == []
+    waiting.remove()
+
+
+def test_what_never_fits_is_told_both_numbers(controller):
+    controller.measured = Memory(100, 1000, "test")
+    stage(controller, "a", wanted_bytes=2**30)
+    controller.tick()
+    text = answer_path(controller._directory, os.getpid()).read_text()
+    assert "need about 1.00 GiB" in text
+    assert "0.00 GiB are free" in text
+
+
+def test_room_is_made_and_granted_when_it_is_there(controller, control, child, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.models.private_bytes", lambda pid: 600)
+    controller.measured = Memory(700, 1000, "test")
+    stage(controller, "a", wanted_bytes=400)
+    resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)
+    controller.tick()
+    wait_for(lambda: control.swapped == [("b-inference", False)])
+    assert not answer_path(controller._directory, os.getpid()).exists()
+    resident.remove()
+    controller.measured = Memory(100, 1000, "test")
+    controller.tick()
+    assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED
+
+
+def test_a_dead_stage_is_healed_and_a_stopped_one_ended(controller, control, child):
+    os.kill(child.pid, 19)
+    wait_for(lambda: is_stopped(child.pid))
+    stage(controller, "a", child.pid)
+    controller.tick()
+    assert is_alive(child.pid)
+    controller.tick()
+    child.wait()
+    controller.tick()
+    wait_for(lambda: control.swapped == [("a-inference", False)])
+
+
+def test_a_round_swaps_a_model_only_once(controller, control):
+    first: Future[None] = controller.evict("a", "asked for")
+    assert controller.evict("a", "asked for") is first or first.done()
+
+
+def test_without_a_controller_a_stage_loads_at_once(tmp_path):
+    status = StatusWriter(tmp_path, "m", "inference", 0)
+    started = time.monotonic()
+    with room(status, 10**15):
+        assert status.record["granted_bytes"] == 10**15
+    assert status.record["granted_bytes"] == 0
+    assert time.monotonic() - started < 1
+
+
+def test_with_a_controller_it_waits_for_its_answer(tmp_path):
+    status = StatusWriter(tmp_path, "m", "inference", 0)
+    with lock(tmp_path):
+        assert controller_runs(tmp_path)
+        with pytest.raises(ServerError, match="another controller"):
+            lock(tmp_path)
+        answering = subprocess.Popen(
+            ["sh", "-c", f"sleep 0.3; printf 'weights: never' > {answer_path(tmp_path, os.getpid())}"]
+        )
+        with pytest.raises(LoadError, match="weights: never"), room(status, 5):
+            raise AssertionError
+        answering.wait()
+    assert not controller_runs(tmp_path)
+    assert status.record["wanted_bytes"] == 0
+    assert not list(Path(tmp_path).glob("*.room"))
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
