@@ -2,8 +2,8 @@
 
 import os
 import subprocess
+import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,8 @@ RESIDENTS = st.lists(
 @given(RESIDENTS, st.integers(-10, 300), st.integers(0, 30), st.booleans())
 def test_victims(residents, to_free, min_residency, critical):
     by_name = {r.name: r for r in residents}
-    chosen = [
-        by_name[name]
-        for name in victims(residents, to_free, now_ns=50, min_residency_ns=min_residency, critical=critical)
-    ]
+    names = victims(residents, to_free, now_ns=50, min_residency_ns=min_residency, critical=critical)
+    chosen = [by_name[name] for name in names]
     eligible = [r for r in residents if critical or 50 - r.resident_since_ns >= min_residency]
     freed = sum(r.num_bytes for r in chosen)
     assert len(set(chosen)) == len(chosen)
@@ -78,9 +76,12 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.swapped: list[tuple[str, bool]] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
 
     def swap(self, name, *, resident=False):
         self.swapped.append((name, resident))
+        self.may_end.wait(5)
 
 
 @pytest.fixture
@@ -158,9 +159,14 @@ def test_a_dead_stage_is_healed_and_a_stopped_one_ended(controller, control, chi
     wait_for(lambda: control.swapped == [("a-inference", False)])
 
 
-def test_a_round_swaps_a_model_only_once(controller, control):
-    first: Future[None] = controller.evict("a", "asked for")
-    assert controller.evict("a", "asked for") is first or first.done()
+def test_a_model_is_swapped_once_at_a_time(controller, control):
+    control.may_end.clear()
+    first = controller.evict("a", "asked for")
+    assert controller.evict("a", "pressure") is first
+    control.may_end.set()
+    first.result()
+    assert control.swapped == [("a-inference", False)]
+    assert controller.evict("a", "pressure") is not first
 
 
 def test_without_a_controller_a_stage_loads_at_once(tmp_path):
