@@ -132,13 +132,14 @@ def controller(**flags: Any) -> None:
 
 @cli.command()
 @click.option("--watch", is_flag=True, help="stay, and show what changes")
+@click.option("--svg", type=click.Path(path_type=Path), help="also save the table as a picture")
 @settings_options(["host", "controller_port"])
-def status(watch: bool, **flags: Any) -> None:
+def status(watch: bool, svg: Path | None, **flags: Any) -> None:
     """Show every model of a running server: state, memory, when it was last used."""
     from sie_triton.controller.cli import show
 
     settings = read_settings(**flags)
-    show(settings, watch=watch)
+    show(settings, watch=watch, picture=svg)
 
 
 @cli.command()
@@ -177,16 +178,18 @@ def models(**flags: Any) -> None:
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures"]),
+    type=click.Choice(["server", "lengths", "sizes", "architectures", "cold"]),
     default="server",
     show_default=True,
-    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture",
+    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture; "
+    "cold: a server with many models that nobody has asked yet",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
 @click.option("--clients", default=64, show_default=True, help="concurrent clients of the server")
+@click.option("--models", default=100, show_default=True, help="how many cold ones")
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
-def bench(what: str, rounds: int, seconds: float, clients: int, output: Path | None) -> None:
+def bench(what: str, rounds: int, seconds: float, clients: int, models: int, output: Path | None) -> None:
     """Compare with sentence-transformers on this machine, in one run, and print a table.
 
     For the server, the last line is one JSON document; perf_analyzer is fetched if it is missing.
@@ -195,6 +198,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, output: Path | N
         from sie_triton.bench.compare import run
 
         run(rounds=rounds, seconds=seconds, clients=clients, output=output)
+    elif what == "cold":
+        from sie_triton.bench import cold
+
+        cold.run(models, output)
     else:
         from sie_triton.bench import forward
 

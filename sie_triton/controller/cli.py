@@ -4,6 +4,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,10 +19,13 @@ REFRESH_S = 0.5
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "cold": "dim"}
 
 
-def show(settings: Settings, *, watch: bool) -> None:
-    console = Console()
+def show(settings: Settings, *, watch: bool, picture: Path | None = None) -> None:
+    """Print the table once, or keep it up to date; `picture` is an SVG file to write it to."""
+    console = Console(record=picture is not None)
     if not watch:
         console.print(table(ask(settings, "/v1/models")))
+        if picture is not None:
+            console.save_svg(str(picture), title="sie-triton status")
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:

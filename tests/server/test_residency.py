@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
-from sie_triton.controller.cli import ask
+from sie_triton.controller.cli import act, ask, show
 from sie_triton.errors import LoadError, ServerError, SIEError
 from sie_triton.render.build import write_repository
 from sie_triton.server.companion import Companion
@@ -280,6 +280,19 @@ def test_clients_cannot_reach_tritons_model_control(crowd):
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(urllib.request.Request(url, method="POST", data=b"{}"))
     assert caught.value.code == 403
+
+
+def test_the_command_line_shows_and_evicts(crowd, tmp_path, capsys):
+    where = crowd.settings.model_copy(update={"admin_token": TOKEN})
+    with SIEClient(crowd.grpc) as client:
+        client.encode(MODELS[5], TEXT)
+    wait_for(lambda: crowd.state(MODELS[5]) == "resident")
+    show(where, watch=False, picture=tmp_path / "status.svg")
+    act(where, MODELS[5], "evict")
+    text = capsys.readouterr().out
+    assert re.search(r"test/model-5 +│ resident +│ +0\.\d\d GiB", text)
+    assert "test/model-5: evict done" in text
+    assert "resident" in (tmp_path / "status.svg").read_text()
 
 
 def test_metrics_of_the_controller(crowd):

@@ -36,6 +36,7 @@ MAY_IMPORT = {
         "batching",
         "catalog",
         "client",
+        "controller",
         "render",
         "server",
         "settings",

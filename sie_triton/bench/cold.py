@@ -1,0 +1,89 @@
+"""What many cold models cost: start-up, memory, shared memory, and the first answer of one of them."""
+
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from sie_triton.bench.compare import MODEL, free_ports
+from sie_triton.catalog import starter_set, triton_name
+from sie_triton.client import SIEClient
+from sie_triton.controller.memory import processes
+from sie_triton.render.build import write_repository
+from sie_triton.server.companion import Companion
+from sie_triton.server.launch import Server
+from sie_triton.settings import read_settings
+
+NUM_FIRST_ANSWERS = 5
+
+
+def run(num_models: int, output: Path | None) -> None:
+    """Measure with that many copies of the demo model, print the table, and write `output` if given."""
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = measure(Path(scratch), num_models, Console(stderr=True))
+    table = Table(title=f"{num_models} cold models")
+    for column in ("measured in one run", ""):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    if output is not None:
+        command = f"scripts/bench --what cold --models {num_models}"
+        head = f"{num_models} cold models, copies of {MODEL}. Printed by `{command}`."
+        output.write_text("\n".join([head, "", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows), ""]))
+
+
+def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str, str]]:
+    names = [f"copy/model-{i:03}" for i in range(num_models)]
+    weights = next(model.weights for model in starter_set() if model.sie_id == MODEL)
+    file = {
+        "weights_path": weights,
+        "tasks": {"encode": {"dense": {"dim": 384}}},
+        "max_sequence_length": 256,
+        "profiles": {"default": {"max_batch_tokens": 16384, "adapter_path": "sentence_transformer"}},
+    }
+    models_dir = scratch / "models"
+    models_dir.mkdir()
+    for name in names:
+        (models_dir / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
+    ports = dict(zip(("http_port", "grpc_port", "metrics_port", "controller_port"), free_ports(4), strict=True))
+    settings = read_settings(data_dir=scratch / "data", models_dir=models_dir, device="cpu", **ports)
+    write_repository(scratch / "repository", settings, names, runtime=settings.runtime)
+    shm_before = shutil.disk_usage("/dev/shm").used
+    started = time.monotonic()
+    with (
+        Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
+        Companion(settings, server.control_token) as controller,
+        Progress(console=console, transient=True) as progress,
+    ):
+        task = progress.add_task("starting", total=num_models)
+        server.wait_ready(lambda ready: progress.update(task, completed=ready))
+        controller.wait_ready()
+        ready_s = time.monotonic() - started
+        unique = sum(map(unique_bytes, processes(server.pid)[1:]))
+        shm = shutil.disk_usage("/dev/shm").used - shm_before
+        first = []
+        with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
+            for name in names[:NUM_FIRST_ANSWERS]:
+                asked = time.monotonic()
+                client.encode(name, "Hello, world")
+                first.append(time.monotonic() - asked)
+    return [
+        ("start-up until all are ready", f"{ready_s:.1f} s"),
+        ("memory that a model's three processes share with nobody", f"{unique / num_models / 1e6:.0f} MB"),
+        ("shared memory a model", f"{shm / num_models / 1e6:.1f} MB"),
+        ("first answer of the first model, which is also calibrated", f"{first[0]:.1f} s"),
+        (f"first answer of the next {len(first) - 1}, median", f"{statistics.median(first[1:]):.1f} s"),
+    ]
+
+
+def unique_bytes(pid: int) -> int:
+    """USS: pages that no other process has mapped."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
