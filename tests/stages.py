@@ -9,7 +9,7 @@ import numpy as np
 
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker import Loaded, WorkerDied
+from sie_triton.worker.process import Loaded, WorkerDied
 
 VOCABULARY = 100
 

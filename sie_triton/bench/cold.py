@@ -16,7 +16,7 @@ from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
 from sie_triton.render.build import write_repository
-from sie_triton.server.companion import Companion
+from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 
@@ -59,12 +59,13 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
     started = time.monotonic()
     with (
         Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
-        Companion(settings, server.control_token) as controller,
+        nursery(settings),
+        controller(settings, server.control_token),
         Progress(console=console, transient=True) as progress,
     ):
         task = progress.add_task("starting", total=num_models)
         server.wait_ready(lambda ready: progress.update(task, completed=ready))
-        controller.wait_ready()
+        wait_for_controller(settings)
         ready_s = time.monotonic() - started
         unique = sum(map(unique_bytes, processes(server.pid)[1:]))
         shm = shutil.disk_usage("/dev/shm").used - shm_before

@@ -22,6 +22,7 @@ from sie_triton.errors import ServerError
 from sie_triton.settings import Settings
 from sie_triton.stages.room import CONTROLLER_LOCK, GRANTED, answer_path
 from sie_triton.stages.status import STAGES, is_alive, is_stopped, parent_of, records_by_model
+from sie_triton.worker.nursery import nursery_pid
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,14 @@ class Controller:
         self._heal()
         pids = [model.record["pid"] for model in self.models.values()]
         triton = next((pid for pid in map(parent_of, pids) if pid), 0)
-        self.memory = sample(self._settings.runtime.device, triton, self._settings.memory_limit_bytes)
+        records = [record for model in self.models.values() for record in (model.record, *model.draining)]
+        workers = [record["worker_pid"] for record in records if record["worker_pid"]]
+        self.memory = sample(
+            self._settings.runtime.device,
+            triton,
+            [*workers, *nursery_pid(self._directory)],
+            self._settings.memory_limit_bytes,
+        )
         self._grant()
         self._relieve()
         self._evict_idle()

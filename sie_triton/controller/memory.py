@@ -1,14 +1,21 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import psutil
 
+from sie_triton.worker.memory import anonymous_bytes
+
 CGROUP_V2 = Path("/sys/fs/cgroup")
 CGROUP_V1 = Path("/sys/fs/cgroup/memory")
+
+WORKER_BYTES_AGE_S = 1.0
+MAX_WORKERS_KNOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +31,18 @@ class Memory:
         return self.used - int(self.limit * threshold_percent / 100)
 
 
-def sample(device: str, triton_pid: int, limit: int) -> Memory:
-    """The GPU of `device`. For a CPU: our own processes where there is a `limit`, else the container or machine."""
+def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int) -> Memory:
+    """The GPU of `device`. For a CPU: our own processes where there is a `limit`, else the container or machine.
+
+    `worker_pids` are of processes that may not be below tritonserver.
+    """
     if device.startswith("cuda"):
         return _gpu(int(device.partition(":")[2] or 0), limit)
     if limit:
-        return Memory(sum(map(private_bytes, processes(triton_pid))), limit, "SIE_MEMORY_LIMIT_BYTES")
+        workers = set(worker_pids)
+        others = set(processes(triton_pid)) - workers
+        used = sum(map(private_bytes, others)) + sum(map(worker_bytes, workers))
+        return Memory(used, limit, "SIE_MEMORY_LIMIT_BYTES")
     return _cgroup() or _machine()
 
 
@@ -48,6 +61,20 @@ def private_bytes(pid: int) -> int:
     except (OSError, ValueError):
         return 0
     return (resident - shared) * 4096
+
+
+def worker_bytes(pid: int) -> int:
+    """Its share of anonymous memory; asked of the system, which takes milliseconds, once a second at most."""
+    known, taken = _worker_bytes.get(pid, (0, -math.inf))
+    if monotonic() - taken < WORKER_BYTES_AGE_S and Path(f"/proc/{pid}").exists():
+        return known
+    if len(_worker_bytes) > MAX_WORKERS_KNOWN:
+        _worker_bytes.clear()
+    _worker_bytes[pid] = anonymous_bytes(pid), monotonic()
+    return _worker_bytes[pid][0]
+
+
+_worker_bytes: dict[int, tuple[int, float]] = {}
 
 
 def _gpu(index: int, limit: int) -> Memory:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.controller.choice import Resident
-from sie_triton.controller.memory import private_bytes
+from sie_triton.controller.memory import worker_bytes
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, is_alive, records_by_model
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
@@ -67,4 +67,4 @@ def living(records: Sequence[Record]) -> list[Record]:
 
 
 def _worker_bytes(record: Mapping[str, int]) -> int:
-    return private_bytes(record["worker_pid"]) if record["worker_pid"] else 0
+    return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0

@@ -1,10 +1,14 @@
-"""The controller as a process beside tritonserver: started with it, and again whenever it ends."""
+"""Processes beside tritonserver: started with it, and again whenever they end."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from threading import Event, Thread
 
 from sie_triton.errors import ServerError
@@ -17,20 +21,15 @@ READY_TIMEOUT_S = 30.0
 
 
 class Companion:
-    """Use as a context manager."""
+    """`python -m MODULE ARGUMENTS`. Use as a context manager; at its end all that it forked ends too."""
 
-    def __init__(self, settings: Settings, control_token: str) -> None:
-        given = json.loads(settings.model_dump_json(exclude_defaults=True))
-        self._environment = {
-            **os.environ,
-            **{PREFIX + name.upper(): str(value) for name, value in given.items() if value is not None},
-            CONTROL_TOKEN: control_token,
-        }
-        self._log_path = settings.data_dir / "logs" / "controller.log"
-        self._url = f"http://{settings.host}:{settings.controller_port}/readyz"
+    def __init__(self, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._environment = {**os.environ, **environment}
+        self._log_path = log
         self._closing = Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = Thread(target=self._run, name="controller", daemon=True)
+        self._thread = Thread(target=self._run, name=module, daemon=True)
 
     def __enter__(self) -> "Companion":
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,19 +41,11 @@ class Companion:
         self._closing.set()
         assert self._process is not None
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._thread.join()
-
-    def wait_ready(self) -> None:
-        """Return once it answers; ServerError with where its log is if it does not."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not answers(self._url):
-            if time.monotonic() > deadline:
-                raise ServerError(f"the controller is not ready after {READY_TIMEOUT_S:.0f} s; see {self._log_path}")
-            time.sleep(0.1)
 
     @property
     def pid(self) -> int:
@@ -64,7 +55,7 @@ class Companion:
     def _start(self) -> None:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sie_triton.cli", "controller"],
+                self._command,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -80,3 +71,27 @@ class Companion:
             if self._closing.wait(RESTART_AFTER_S):
                 return
             self._start()
+
+
+def controller(settings: Settings, control_token: str) -> Companion:
+    """The controller, with the same settings as the server."""
+    given = json.loads(settings.model_dump_json(exclude_defaults=True))
+    environment = {PREFIX + name.upper(): str(value) for name, value in given.items() if value is not None}
+    log = settings.data_dir / "logs" / "controller.log"
+    return Companion("sie_triton.cli", ["controller"], log, {**environment, CONTROL_TOKEN: control_token})
+
+
+def nursery(settings: Settings) -> Companion:
+    """The process that forks workers."""
+    log = settings.data_dir / "logs" / "workers.log"
+    return Companion("sie_triton.worker.nursery", [str(settings.status_dir)], log, {})
+
+
+def wait_for_controller(settings: Settings) -> None:
+    """Return once it answers; ServerError with where its log is if it does not."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not answers(f"http://{settings.host}:{settings.controller_port}/readyz"):
+        if time.monotonic() > deadline:
+            log = settings.data_dir / "logs" / "controller.log"
+            raise ServerError(f"the controller is not ready after {READY_TIMEOUT_S:.0f} s; see {log}")
+        time.sleep(0.1)

@@ -12,7 +12,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import ServerError
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
-from sie_triton.server.companion import Companion
+from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server, clean, lock
 from sie_triton.settings import Settings
 
@@ -40,10 +40,11 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
             console.print(warning, style="yellow")
         with (
             Server(settings, repository, models, verbose=verbose) as server,
-            Companion(settings, server.control_token) as controller,
+            nursery(settings),
+            controller(settings, server.control_token),
         ):
             _wait_ready(server, len(models), console)
-            controller.wait_ready()
+            wait_for_controller(settings)
             _introduce(settings, models, server, console)
             return 1 if server.wait() else 0
     except Stopped:

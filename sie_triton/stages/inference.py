@@ -31,7 +31,7 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
-from sie_triton.worker import Order, Rows, Worker, WorkerDied, expected_bytes
+from sie_triton.worker.process import Order, Rows, Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,3 @@ The stage that takes requests from Triton must not die with them: requests it ha
 answered (measured in ARCHITECTURE.md). So what can die, by a kernel's fault or the system's lack of memory,
 is a process of its own, and the stage starts another.
 """
-
-from sie_triton.worker.process import Loaded, Order, Rows, Worker, WorkerDied, expected_bytes
-
-__all__ = ["Loaded", "Order", "Rows", "Worker", "WorkerDied", "expected_bytes"]

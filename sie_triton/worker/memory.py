@@ -1,7 +1,9 @@
 """What a forward pass raises when memory is short, and what can be given back. Imports no torch of its own."""
 
 import gc
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # torch's CPU allocator raises a plain RuntimeError with this in its text.
@@ -28,10 +30,18 @@ def free_unused_memory() -> None:
 
 
 def used_bytes(device: str) -> int:
-    """What would be free if this process ended: on a CPU pages that are neither a file's nor shared."""
+    """What this process takes: on a GPU what PyTorch holds there; on a CPU its share of anonymous memory."""
     if device != "cpu":
         import torch
 
         return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
-    resident, shared = map(int, Path("/proc/self/statm").read_text().split()[1:3])
-    return (resident - shared) * 4096
+    return anonymous_bytes(os.getpid())
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory that is no file's, what forked processes have in common in equal parts; 0 if there is no such process."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss_Anon:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,9 +1,6 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError, SIEError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+from sie_triton.worker.child import Child
 
 Rows = dict[str, npt.NDArray[np.float32]]
 
@@ -93,9 +91,7 @@ class Worker:
         self._closing = False
         ours, theirs = zip(*(socket.socketpair() for _ in range(1 + order.num_lanes)), strict=True)
         descriptors = [end.fileno() for end in theirs]
-        # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
-        command = [sys.executable, "-m", "sie_triton.worker", *map(str, descriptors)]
-        self._process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        self._process = Child(order.lock.parent, descriptors)
         for end in theirs:
             end.close()
         self._control, *lanes = [Connection(end.detach()) for end in ours]
@@ -143,17 +139,17 @@ class Worker:
         self.is_alive = False
         for connection in (self._control, *self._connections):
             connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-        self._process.kill()
-        self._process.wait()
+        if not self._process.wait(END_S):
+            self._process.kill()
+            self._process.wait()
 
     def _load(self, order: Order) -> Loaded:
         try:
             self._control.send(order)
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
-            raise LoadError(f"the process that loads the weights ended {_how(self._process.wait())}") from exc
+            self._process.wait()
+            raise LoadError(f"the process that loads the weights ended {self._process.how_it_ended}") from exc
         if isinstance(answer, SIEError):
             raise answer
         loaded: Loaded = answer
@@ -161,10 +157,7 @@ class Worker:
 
     def _watch(self) -> None:
         looks = 0
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(LOOK_S)
-                break
+        while not self._process.wait(LOOK_S):
             looks = looks + 1 if _is_stopped(self.pid) else 0
             if looks == 2:
                 self.kill()
@@ -177,15 +170,3 @@ def _is_stopped(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
-
-
-def _how(status: int) -> str:
-    """
-    >>> _how(-9)
-    'by SIGKILL, as the system does when memory is short'
-    >>> _how(1)
-    'with status 1'
-    """
-    if status == -signal.SIGKILL:
-        return "by SIGKILL, as the system does when memory is short"
-    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"

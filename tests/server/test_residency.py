@@ -24,7 +24,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.controller.cli import act, ask, show
 from sie_triton.errors import LoadError, ServerError, SIEError
 from sie_triton.render.build import write_repository
-from sie_triton.server.companion import Companion
+from sie_triton.server.companion import Companion, controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from sie_triton.stages.status import RESIDENT, is_alive, records_of
@@ -70,7 +70,7 @@ def crowd(tmp_path_factory, tiny_directory) -> Iterator[Crowd]:
     repository = root / "model_repository"
     write_repository(repository, settings, MODELS, runtime=settings.runtime)
     names = [triton_name(model) for model in MODELS]
-    with Server(settings, repository, names) as server, Companion(settings, server.control_token) as companion:
+    with Server(settings, repository, names) as server, controller(settings, server.control_token) as companion:
         server.wait_ready()
         crowd = Crowd(settings, server, companion)
         wait_for(lambda: len(crowd.models()) == len(MODELS))
@@ -313,7 +313,7 @@ def test_a_model_that_never_fits_says_so_and_idle_ones_are_evicted(tmp_path, tin
     (tmp_path / "small.yaml").write_text(tiny_model_file(small, tiny_directory))
     write_repository(tmp_path / "repository", settings, [small], runtime=settings.runtime)
     names = [triton_name(small)]
-    with Server(settings, tmp_path / "repository", names) as server, Companion(settings, server.control_token):
+    with Server(settings, tmp_path / "repository", names) as server, controller(settings, server.control_token):
         server.wait_ready()
         wait_for(lambda: answers(settings))
         with SIEClient(f"127.0.0.1:{settings.grpc_port}", timeout=8) as client:
@@ -328,7 +328,7 @@ def test_what_is_idle_is_evicted_and_what_is_busy_is_not(tmp_path, tiny_director
         (tmp_path / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
     write_repository(tmp_path / "repository", settings, MODELS[:2], runtime=settings.runtime)
     names = [triton_name(model) for model in MODELS[:2]]
-    with Server(settings, tmp_path / "repository", names) as server, Companion(settings, server.control_token) as it:
+    with Server(settings, tmp_path / "repository", names) as server, controller(settings, server.control_token) as it:
         server.wait_ready()
         crowd = Crowd(settings, server, it)
         with SIEClient(crowd.grpc) as client:

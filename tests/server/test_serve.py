@@ -16,7 +16,9 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.bench.compare import free_ports
+from sie_triton.catalog import triton_name
 from sie_triton.server.locate import find_triton
+from sie_triton.stages.status import parent_of, records_of
 from tests.conftest import MINILM, TINY, tiny_model_file
 
 ROOT = Path(__file__).parents[2]
@@ -74,8 +76,10 @@ def test_a_signal_ends_everything_cleanly(tmp_path, signum):
     with serving(tmp_path) as (process, address):
         with SIEClient(address) as client:
             assert client.encode(MINILM, "hello")["dense"].shape == (384,)
+        (record,) = records_of(tmp_path / "status", triton_name(MINILM), "inference")
+        assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → nursery → worker
         children = descendants(process.pid)
-        assert len(children) >= 4
+        assert record["worker_pid"] in children
         assert regions(process)
         process.send_signal(signum)
         assert process.wait(10) == 0

@@ -63,11 +63,11 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
-    assert sample("cpu", 0, 0) == Memory(700, 4000, "container")
+    assert sample("cpu", 0, [], 0) == Memory(700, 4000, "container")
     (tmp_path / "memory.max").write_text("max\n")
     monkeypatch.setattr(memory, "CGROUP_V1", tmp_path / "none")
-    assert sample("cpu", 0, 0).source == "machine"
-    assert sample("cpu", os.getpid(), 10**9).used >= private_bytes(os.getpid())
+    assert sample("cpu", 0, [], 0).source == "machine"
+    assert sample("cpu", os.getpid(), [], 10**9).used >= private_bytes(os.getpid())
     assert Memory(90, 100, "").over(85) == 5
 
 
@@ -134,7 +134,7 @@ def test_what_never_fits_is_told_both_numbers(controller):
 
 
 def test_room_is_made_and_granted_when_it_is_there(controller, control, child, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.private_bytes", lambda pid: 600)
+    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: 600)
     controller.measured = Memory(700, 1000, "test")
     stage(controller, "a", wanted_bytes=400)
     resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)

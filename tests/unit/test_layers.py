@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
     "worker": {*FOUNDATION, "adapters"},
     "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
-    "controller": {*FOUNDATION, "settings", "stages"},
+    "controller": {*FOUNDATION, "settings", "stages", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
     "client": {"errors", "contract"},
     "bench": {

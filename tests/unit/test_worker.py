@@ -15,11 +15,13 @@ from sie_triton.adapters import load_adapter
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.measurements import Measurements
+from sie_triton.server.companion import Companion
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import RESIDENT, StatusWriter
-from sie_triton.worker import Order, Worker, WorkerDied
+from sie_triton.stages.status import RESIDENT, StatusWriter, parent_of
+from sie_triton.worker.memory import anonymous_bytes
+from sie_triton.worker.process import Order, Worker, WorkerDied
 from tests.stages import run, tokens
 
 SPEC = ModelSpec(
@@ -29,8 +31,8 @@ SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.i
 LARGE = PackedBatch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
 
 
-def order(directory: Path) -> Order:
-    lock = directory.parent / "weights.lock"
+def order(directory: Path, status_directory: Path | None = None) -> Order:
+    lock = (status_directory or directory.parent) / "weights.lock"
     return Order(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
 
 
@@ -39,9 +41,21 @@ def deaths():
     return []
 
 
-@pytest.fixture
-def worker(tiny_directory, tmp_path, deaths):
-    worker = Worker(order(tiny_directory), deaths.append, forward_timeout_s=60)
+@pytest.fixture(scope="module")
+def nursery_directory(tmp_path_factory):
+    """Where a nursery waits; the path is longer than a socket's address may be."""
+    directory = tmp_path_factory.mktemp("n" * 100)
+    with Companion("sie_triton.worker.nursery", [str(directory)], directory / "log", {}):
+        wait_for(lambda: (directory / "nursery.pid").exists())
+        yield directory
+
+
+@pytest.fixture(params=["started", "forked"])
+def worker(tiny_directory, tmp_path, deaths, request):
+    directory = request.getfixturevalue("nursery_directory") if request.param == "forked" else tmp_path
+    worker = Worker(order(tiny_directory, directory), deaths.append, forward_timeout_s=60)
+    parent = parent_of(worker.pid)
+    assert (parent == os.getpid()) == (request.param == "started")
     yield worker
     worker.close()
     assert not psutil.pid_exists(worker.pid)
@@ -73,6 +87,21 @@ def test_a_pass_over_the_time_limit_is_ended(tiny_directory, deaths):
     worker.close()
 
 
+def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directory, tmp_path, deaths):
+    """And are there sooner."""
+    taken = {}
+    for name, directory in (("forked", nursery_directory), ("started", tmp_path)):
+        started = time.monotonic()
+        worker = Worker(order(tiny_directory, directory), deaths.append, forward_timeout_s=60)
+        taken[name] = time.monotonic() - started, anonymous_bytes(worker.pid)
+        assert worker.forward(SMALL, 2)["dense"].shape == (2, 64)
+        worker.close()
+    print({name: f"{seconds:.2f} s, {num_bytes / 1e6:.0f} MB" for name, (seconds, num_bytes) in taken.items()})
+    assert taken["forked"][0] < taken["started"][0]
+    assert taken["forked"][1] < taken["started"][1]
+    assert deaths == []
+
+
 def test_a_failed_pass_leaves_the_worker_alive(worker):
     beyond = PackedBatch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
     with pytest.raises(ModelError, match="inference failed with IndexError; the server log has the details"):
@@ -92,7 +121,7 @@ def test_a_worker_ends_with_its_stage(tiny_directory):
     program = f"""
 import time
 from pathlib import Path
-from sie_triton.worker import Worker
+from sie_triton.worker.process import Worker
 from tests.unit.test_worker import order
 print(Worker(order(Path({str(tiny_directory)!r})), print, forward_timeout_s=60).pid, flush=True)
 time.sleep(60)

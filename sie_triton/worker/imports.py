@@ -1,0 +1,9 @@
+"""What every worker imports before it can load: seconds of work that one process can do for all."""
+
+
+def import_all() -> None:
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel  # noqa: F401
+    from transformers.models.bert import modeling_bert  # noqa: F401
+
+    import sie_triton.adapters.sentence_transformer
+    import sie_triton.worker.calibration  # noqa: F401

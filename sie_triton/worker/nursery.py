@@ -1,0 +1,88 @@
+"""A process that has imported what every worker needs, and forks workers: `python -m sie_triton.worker.nursery DIR`.
+
+A forked worker is there in milliseconds, and shares the memory of what was imported with all others. Without a
+nursery each worker is started by itself, which takes seconds.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+SOCKET = "nursery.sock"
+PID = "nursery.pid"
+MAX_DESCRIPTORS = 64
+
+
+def fork_worker(directory: Path, descriptors: Sequence[int]) -> int | None:
+    """The pid of a new worker that serves `descriptors`; None where there is no nursery in `directory`."""
+    with suppress(OSError), _short(directory) as path, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [b"fork"], descriptors)
+        pid = connection.recv(16)
+        return int(pid) if pid else None
+    return None
+
+
+def serve(directory: Path, prepare: Callable[[], None], work: Callable[[Sequence[int]], None]) -> None:
+    """Fork a worker for whoever connects, until this process is ended.
+
+    Who connects before `prepare` is done waits. `work` runs in the worker.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / SOCKET).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener, _short(directory) as path:
+        listener.bind(path)
+        (directory / SOCKET).chmod(0o600)
+        listener.listen()
+        (directory / PID).write_text(str(os.getpid()))
+        prepare()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers here
+        while True:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                _, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
+                pid = os.fork()
+                if pid == 0:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    listener.close()
+                    connection.close()
+                    work(descriptors)
+                    os._exit(0)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                connection.sendall(str(pid).encode())
+
+
+def nursery_pid(directory: Path) -> list[int]:
+    """Of the nursery in `directory`, if there has been one."""
+    with suppress(OSError, ValueError):
+        return [int((directory / PID).read_text())]
+    return []
+
+
+@contextmanager
+def _short(directory: Path) -> Iterator[str]:
+    """The socket's path in a form that fits into the 107 bytes a socket's address may have."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{handle}/{SOCKET}"
+    finally:
+        os.close(handle)
+
+
+if __name__ == "__main__":
+    from sie_triton.worker.__main__ import main
+    from sie_triton.worker.imports import import_all
+
+    def prepare() -> None:
+        import_all()
+        # What is here now stays: workers that collect garbage must not copy it.
+        gc.collect()
+        gc.freeze()
+
+    serve(Path(sys.argv[1]), prepare, main)
