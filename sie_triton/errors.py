@@ -6,7 +6,7 @@
       Cancelled      nobody waits for the answer              CANCELLED
       ModelError     the forward pass failed                  INTERNAL
         OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
-      LoadError      weights missing, gated or corrupt        UNAVAILABLE
+      LoadError      the model cannot be loaded: see REASONS  UNAVAILABLE
       CatalogError   a model file or profile is wrong         start-up fails
       SettingsError  a setting is wrong                       start-up fails
       ServerError    the machine or Triton is not fit         start-up fails
@@ -15,9 +15,12 @@ Those down to LoadError become the error of one response and leave every other r
 Their text goes to the client: it names the field, what was given and what is allowed.
 """
 
+import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 __all__ = [
+    "REASONS",
     "BusyError",
     "Cancelled",
     "CatalogError",
@@ -57,8 +60,49 @@ class OutOfMemory(ModelError):
     code = "UNAVAILABLE"
 
 
+# Why a model cannot be loaded, and whether trying again could help without somebody doing something first.
+REASONS: Mapping[str, bool] = {
+    "not found": False,
+    "gated": False,
+    "corrupt": False,
+    "unsupported": False,
+    "dependency": False,
+    "too large": False,
+    "network": True,
+    "out of memory": True,
+    "failed": True,
+}
+
+
 class LoadError(SIEError):
+    """`reason` is one of REASONS."""
+
     code = "UNAVAILABLE"
+
+    def __init__(self, message: str, reason: str = "failed") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @property
+    def is_permanent(self) -> bool:
+        return not REASONS[self.reason]
+
+    def refusal(self, remedy: str) -> "LoadError":
+        """What clients are told: the reason, the details, and what happens next."""
+        return LoadError(f"{_NOT_LOADED} ({self.reason}): {self}; {remedy}", self.reason)
+
+    @classmethod
+    def parse(cls, text: str) -> "LoadError | None":
+        """The error that `refusal` made this text of.
+
+        >>> LoadError.parse(str(LoadError("no such directory", "not found").refusal("put it there"))).reason
+        'not found'
+        """
+        found = re.match(rf"{_NOT_LOADED} \((.+?)\): ", text)
+        return cls(text, found[1]) if found and found[1] in REASONS else None
+
+
+_NOT_LOADED = "the model is not loaded"
 
 
 class CatalogError(SIEError):

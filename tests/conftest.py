@@ -96,14 +96,14 @@ def fresh_settings(root: Path, **given: object) -> Settings:
     return read_settings(**{"data_dir": root / "data", **ports, **given})
 
 
-def tiny_model_file(model: str, directory: Path) -> str:
+def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:
     return textwrap.dedent(f"""\
         sie_id: {model}
         weights_path: {directory}
         tasks:
           encode:
             dense:
-              dim: 64
+              dim: {dim}
         max_sequence_length: 512
         profiles:
           default:

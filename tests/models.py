@@ -13,6 +13,10 @@ SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_at
 
 CONFIGS: dict[str, Any] = {
     "bert": transformers.BertConfig(**SIZES, intermediate_size=128, max_position_embeddings=512),
+    # Little to compute and much to load.
+    "wide": transformers.BertConfig(
+        vocab_size=30522, hidden_size=1024, num_hidden_layers=1, num_attention_heads=16, intermediate_size=1024
+    ),
     "roberta": transformers.RobertaConfig(**SIZES, intermediate_size=128, max_position_embeddings=514, pad_token_id=1),
     "xlm-roberta": transformers.XLMRobertaConfig(
         **SIZES, intermediate_size=128, max_position_embeddings=514, pad_token_id=1
@@ -56,7 +60,10 @@ def build(
         sep_token="[SEP]",
         unk_token="[UNK]",
     ).save_pretrained(scratch)
-    modules: list[Any] = [Transformer(str(scratch)), Pooling(64, pooling, include_prompt=include_prompt)]
+    modules: list[Any] = [
+        Transformer(str(scratch)),
+        Pooling(encoder.config.hidden_size, pooling, include_prompt=include_prompt),
+    ]
     if dense is not None:
         modules.append(Dense(modules[-1].pooling_output_dimension, dense))
     if normalize:

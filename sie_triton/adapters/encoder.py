@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
 from sie_triton.adapters.allocator import keep_freed_pages
@@ -53,6 +54,8 @@ class Encoder:
         if can_prepack(next(self._model.parameters())):
             prepack(self._model)
             keep_freed_pages()
+        if self.device.type == "cpu":
+            own_pages(self._model)
 
     def use(self, path: str) -> None:
         """Take `path` from now on. Not while a forward pass runs."""
@@ -117,7 +120,7 @@ class Encoder:
 def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
     """Load config.json and the safetensors in `directory`; LoadError says what is wrong with them."""
     if not list(directory.glob("*.safetensors")):
-        raise LoadError(f"no .safetensors in {directory}; other formats are refused")
+        raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
     try:
         config = AutoConfig.from_pretrained(directory)
         # T5 and its kin have their encoder alone as a class of its own.
@@ -133,11 +136,20 @@ def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_bac
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        raise LoadError(f"weights in {directory} cannot be loaded: {exc}") from exc
+    except ImportError as exc:
+        raise LoadError(f"the model in {directory} needs a package that is missing: {exc}", "dependency") from exc
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as exc:
+        raise LoadError(f"weights in {directory} cannot be loaded: {exc}", "corrupt") from exc
     if report["missing_keys"]:
-        raise LoadError(f"weights in {directory} lack {', '.join(sorted(report['missing_keys'])[:3])} …")
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise LoadError(f"weights in {directory} lack {missing} …", "corrupt")
     return Encoder(model.eval().to(device), attention_backend)
+
+
+def own_pages(model: torch.nn.Module) -> None:
+    """Copy what is still mapped from the file, so that nobody can change it, and its memory is counted and freed."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def first_position(model: torch.nn.Module) -> int:

@@ -72,7 +72,8 @@ def probe(encoder: Encoder, max_length: int) -> Verdict:
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
     error = error_of(PADDED)
     if not error <= tolerance:
-        raise LoadError(f"neither packed ({reason}) nor padded (by {error:.0e}) is it what transformers computes")
+        message = f"neither packed ({reason}) nor padded (by {error:.0e}) is it what transformers computes"
+        raise LoadError(message, "unsupported")
     return Verdict(PADDED, reason, error)
 
 

@@ -36,8 +36,12 @@ class TextTokenizer:
         files = SentenceTransformerFiles.read(directory)
         path = files.transformer / "tokenizer.json"
         if not path.is_file():
-            raise LoadError(f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form")
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
+            raise LoadError(message, "not found")
+        try:
+            tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as exc:  # the library raises nothing narrower
+            raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
         tokenizer.no_padding()
         tokenizer.enable_truncation(min(max_length, files.max_sequence_length))
         if files.do_lower_case:

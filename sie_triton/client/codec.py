@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, Timing
 from sie_triton.contract import DENSE, TEXT, TIMING_FIELDS, TIMING_MS, TOKEN_COUNT
-from sie_triton.errors import BusyError, InputError, ModelError, SIEError
+from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
 ENCODE_OUTPUTS = (DENSE.name, TOKEN_COUNT.name, TIMING_MS.name)
 
@@ -149,4 +149,4 @@ def triton_errors() -> Iterator[None]:
         message = exc.message() or str(exc)
         _, _, sentence = message.partition("', ")
         text = sentence if message.startswith("in ensemble '") else message
-        raise ERRORS.get(status, SIEError)(text) from exc
+        raise LoadError.parse(text) or ERRORS.get(status, SIEError)(text) from exc

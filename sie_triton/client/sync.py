@@ -62,7 +62,7 @@ class SIEClient:
     def encode(self, model: str, items: Any, **options: Any) -> Any:
         """Embed one item (→ one result) or a list of items (→ a list, in the same order).
 
-        Raises InputError, BusyError or ModelError; see sie_triton.errors.
+        Raises InputError, BusyError, LoadError or ModelError; see sie_triton.errors.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = EncodeCall(self._triton, model, items, options)

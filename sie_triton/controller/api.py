@@ -15,6 +15,8 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.models import STATES, Model
+from sie_triton.errors import LoadError
+from sie_triton.stages.status import LOAD_PHASES
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ class Api:
             await asyncio.wrap_future(act(model))
         except InferenceServerException as exc:
             raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+        except LoadError as exc:
+            raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return web.json_response({"model": sie_name(model), "done": action})
 
     def _evict(self, model: str) -> Any:
@@ -118,6 +122,7 @@ def describe(model: Model) -> dict[str, Any]:
     return {
         "model": sie_name(model.name),
         "state": model.state,
+        "failure": model.failure or None,
         "memory_bytes": model.num_bytes,
         "idle_s": round((now - used) / 1e9, 3) if used else None,
         "pending": model.pending,
@@ -150,12 +155,22 @@ class Collector:
         limit.add_metric([memory.source], memory.limit)
         state = GaugeMetricFamily("sie_model_state", "1 for the state a model is in", labels=["model", "state"])
         size = GaugeMetricFamily("sie_model_memory_bytes", "memory of a model's worker", labels=["model"])
+        seconds = GaugeMetricFamily(
+            "sie_model_load_seconds", "what the last load took, by phase", labels=["model", "phase"]
+        )
         for model in self._controller.models.values():
             name = sie_name(model.name)
             size.add_metric([name], model.num_bytes)
+            for phase in LOAD_PHASES:
+                seconds.add_metric([name, phase], model.record[f"{phase}_ns"] / 1e9)
             for each in ("cold", *STATES.values()):
                 state.add_metric([name, each], float(model.state == each))
         swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
         for (name, reason), count in self._controller.counts.copy().items():
             swaps.add_metric([sie_name(name), reason], count)
-        yield from (used, limit, state, size, swaps)
+        loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])
+        for name, count in self._controller.num_loads.copy().items():
+            loads.add_metric([sie_name(name)], count)
+        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory over what there is")
+        pressure.add_metric([], memory.used / memory.limit)
+        yield from (used, limit, pressure, state, size, seconds, loads, swaps)

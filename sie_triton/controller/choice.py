@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Models of about the same size differ by chance: last use decides between them.
+ABOUT_AS_LARGE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Resident:
@@ -21,7 +24,7 @@ def victims(
     """The models to evict, in order, so that `to_free` bytes become free, or as many as possible.
 
     Idle models before busy ones, least recently used first. Where the first of them is not enough, or memory
-    is `critical`, the largest of the less recently used half goes first: one eviction instead of several. A
+    is `critical`, a large one of the less recently used half goes first: one eviction instead of several. A
     model that has been in memory for less than `min_residency_ns` stays, so that two cannot evict each other
     in turns, unless memory is critical.
 
@@ -45,7 +48,8 @@ def victims(
             victim = waiting[0]
             if not busy and (critical or victim.num_bytes < to_free):
                 half = waiting[: (len(waiting) + 1) // 2]
-                victim = max(half, key=lambda r: r.num_bytes)
+                large = ABOUT_AS_LARGE * max(r.num_bytes for r in half)
+                victim = next(r for r in half if r.num_bytes >= large)
             waiting.remove(victim)
             chosen.append(victim.name)
             to_free -= victim.num_bytes

@@ -69,7 +69,7 @@ def table(answer: Any) -> Table:
     for model in sorted(answer["models"], key=lambda m: (m["state"] == "cold", m["model"])):
         made.add_row(
             model["model"],
-            f"[{STYLES[model['state']]}]{model['state']}",
+            f"[{STYLES[model['state']]}]{model['state']}" + (f": {model['failure']}" if model["failure"] else ""),
             _gib(model["memory_bytes"]) if model["memory_bytes"] else "",
             "never" if model["idle_s"] is None else f"{model['idle_s']:.0f} s ago",
             str(model["pending"] or ""),

@@ -5,28 +5,34 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic_ns, sleep
+from time import monotonic, monotonic_ns, sleep
 from typing import IO
 
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.choice import victims
-from sie_triton.controller.memory import Memory, sample
-from sie_triton.controller.models import Model, living, read_models
+from sie_triton.controller.memory import Memory, orphaned_regions, sample
+from sie_triton.controller.models import Model, living, models_of
 from sie_triton.controller.triton import ModelControl
-from sie_triton.errors import ServerError
+from sie_triton.errors import LoadError, ServerError
 from sie_triton.settings import Settings
 from sie_triton.stages.room import CONTROLLER_LOCK, GRANTED, answer_path
-from sie_triton.stages.status import STAGES, is_alive, is_stopped, parent_of, records_by_model
+from sie_triton.stages.status import RESIDENT, Record, all_records, is_alive, is_stopped, parent_of
 from sie_triton.worker.nursery import nursery_pid
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 0.2
+
+# A tokenizer nobody needs, with its model out of memory for so long, is given back too.
+RECYCLE_AFTER_S = 30.0
+
+# Shared memory that was nobody's at two looks is removed.
+ORPHANS_EVERY_S = 3.0
 
 MAX_SWAPS = 4
 MAX_LOADS = 16
@@ -49,11 +55,18 @@ class Controller:
         self.models: Mapping[str, Model] = {}
         self.memory = Memory(0, 1, "nothing measured yet")
         self.counts: dict[tuple[str, str], int] = {}
+        self.num_loads: dict[str, int] = {}
+        self._resident_since: dict[str, int] = {}
+        self._started_ns = monotonic_ns()
+        self._orphans: set[Path] = set()
+        self._drained: set[int] = set()
+        self._orphans_sought = monotonic()
 
     def tick(self) -> None:
-        self.models = read_models(self._directory)
+        all_of = all_records(self._directory)
+        self.models = models_of(all_of)
         self._swaps = {which: swap for which, swap in self._swaps.items() if not swap.done()}
-        self._heal()
+        self._heal(all_of)
         pids = [model.record["pid"] for model in self.models.values()]
         triton = next((pid for pid in map(parent_of, pids) if pid), 0)
         records = [record for model in self.models.values() for record in (model.record, *model.draining)]
@@ -67,6 +80,10 @@ class Controller:
         self._grant()
         self._relieve()
         self._evict_idle()
+        self._end_drained()
+        self._recycle()
+        self._remove_orphans(triton)
+        self._count_loads()
 
     def swap(self, model: str, stage: str, reason: str, *, resident: bool = False) -> Future[None]:
         """Give a stage of `model` a new process, unless that is being done."""
@@ -82,7 +99,7 @@ class Controller:
         return self.swap(model, "inference", f"evict: {reason}")
 
     def load(self, model: str) -> Future[None]:
-        """Done when its weights are in memory, or cannot be loaded."""
+        """Done when its weights are in memory; LoadError if they cannot be loaded."""
         return self._loads.submit(self._load, model)
 
     def unload(self, model: str) -> Future[None]:
@@ -96,11 +113,16 @@ class Controller:
     def _load(self, model: str) -> None:
         if self.models[model].state == "resident":
             return
+        if self.models[model].failure and (before := self.models[model].preprocess) and before["load_failure"]:
+            self.swap(model, "preprocess", "load").result()
         self.swap(model, "inference", "load", resident=True).result()
-        generation = read_models(self._directory)[model].record["generation"]
-        while (latest := read_models(self._directory).get(model)) and latest.state not in ("resident", "failed"):
-            if latest.record["generation"] != generation:
+        generation = 0
+        while latest := models_of(all_records(self._directory)).get(model):
+            generation = generation or latest.record["generation"]
+            if latest.state == "resident" or latest.record["generation"] != generation:
                 return
+            if latest.failure:
+                raise LoadError("could not be loaded; Triton's log has the details", latest.failure)
             sleep(PERIOD_S)
 
     def _swap(self, name: str, resident: bool) -> None:
@@ -110,10 +132,10 @@ class Controller:
             log.error("%s: Triton refused to load it: %s", name, exc.message())
             raise
 
-    def _heal(self) -> None:
+    def _heal(self, all_of: Mapping[str, Mapping[str, Sequence[Record]]]) -> None:
         """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it."""
-        for stage in STAGES:
-            for model, records in records_by_model(self._directory, stage).items():
+        for stage, by_model in all_of.items():
+            for model, records in by_model.items():
                 alive = living(records)
                 for record in alive:
                     self._end_if_stopped(record["pid"])
@@ -189,6 +211,48 @@ class Controller:
         for resident in (m.as_resident() for m in self.models.values() if m.state == "resident"):
             if not resident.is_busy and monotonic_ns() - resident.last_used_ns > limit_ns:
                 self.evict(resident.name, "idle")
+
+    def _end_drained(self) -> None:
+        """Triton takes a second to end a process that has nothing to do any more; its worker need not wait for it."""
+        drained = {
+            record["worker_pid"]
+            for model in self.models.values()
+            for record in model.draining
+            if record["worker_pid"] and not record["num_open"] and (f"{model.name}-inference", False) not in self._swaps
+        }
+        for pid in drained & self._drained:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        self._drained = drained
+
+    def _recycle(self) -> None:
+        """The tokenizer of a model that has been out of memory for a while."""
+        now = monotonic_ns()
+        for model in self.models.values():
+            before = model.preprocess
+            if model.state != "cold" or model.pending or not before or before["state"] != RESIDENT:
+                continue
+            used_ns = max(before["last_used_ns"], before["resident_since_ns"], model.record["last_used_ns"])
+            if not before["num_open"] and now - used_ns > RECYCLE_AFTER_S * 1e9:
+                self.swap(model.name, "preprocess", "recycle")
+
+    def _remove_orphans(self, triton: int) -> None:
+        """Triton leaks the shared memory of a process that died with requests in it."""
+        if monotonic() - self._orphans_sought > ORPHANS_EVERY_S:
+            self._orphans_sought = monotonic()
+            orphans = orphaned_regions(triton)
+            for region in orphans & self._orphans:
+                log.info("removing %s, whose process is gone", region)
+                region.unlink(missing_ok=True)
+            self._orphans = orphans
+
+    def _count_loads(self) -> None:
+        """Seen as a new `resident_since_ns`; those of before this controller was there are not counted."""
+        for model in self.models.values():
+            since = model.record["resident_since_ns"]
+            if since > self._started_ns and since != self._resident_since.get(model.name):
+                self._resident_since[model.name] = since
+                self.num_loads[model.name] = self.num_loads.get(model.name, 0) + 1
 
     def _answer(self, model: Model, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", dir=self._directory, delete=False) as file:

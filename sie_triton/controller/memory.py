@@ -1,6 +1,7 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from sie_triton.worker.memory import anonymous_bytes
 
 CGROUP_V2 = Path("/sys/fs/cgroup")
 CGROUP_V1 = Path("/sys/fs/cgroup/memory")
+
+# Names of the Python backend's shared memory: what a launcher of ours chose for its tritonserver alone, or Triton's
+# own, which several share.
+OWN_PREFIX = re.compile(r"/dev/shm/sie_\d+_[0-9a-f]+_")
+REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_region_)\S+$", re.MULTILINE)
 
 WORKER_BYTES_AGE_S = 1.0
 MAX_WORKERS_KNOWN = 10_000
@@ -39,9 +45,8 @@ def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int)
     if device.startswith("cuda"):
         return _gpu(int(device.partition(":")[2] or 0), limit)
     if limit:
-        workers = set(worker_pids)
-        others = set(processes(triton_pid)) - workers
-        used = sum(map(private_bytes, others)) + sum(map(worker_bytes, workers))
+        workers = frozenset(worker_pids)
+        used = _others(triton_pid, workers) + sum(map(worker_bytes, workers))
         return Memory(used, limit, "SIE_MEMORY_LIMIT_BYTES")
     return _cgroup() or _machine()
 
@@ -52,6 +57,21 @@ def processes(triton_pid: int) -> list[int]:
         triton = psutil.Process(triton_pid)
         return [triton_pid, *(child.pid for child in triton.children(recursive=True))]
     return []
+
+
+def orphaned_regions(triton_pid: int) -> set[Path]:
+    """Shared memory of this tritonserver's Python backend that none of the processes below it maps."""
+    regions, *others = map(mapped_regions, processes(triton_pid) or [0])
+    for prefix in {found[0] for region in regions if (found := OWN_PREFIX.match(str(region)))}:
+        regions |= set(Path("/dev/shm").glob(f"{Path(prefix).name}*"))
+    return regions.difference(*others)
+
+
+def mapped_regions(pid: int) -> set[Path]:
+    """Regions with a name that a launcher of ours or Triton gave them, so that no client's are among them."""
+    with suppress(OSError):
+        return {Path(found) for found in REGION.findall(Path(f"/proc/{pid}/maps").read_text())}
+    return set()
 
 
 def private_bytes(pid: int) -> int:
@@ -75,6 +95,19 @@ def worker_bytes(pid: int) -> int:
 
 
 _worker_bytes: dict[int, tuple[int, float]] = {}
+
+
+def _others(triton_pid: int, workers: frozenset[int]) -> int:
+    """Memory of tritonserver and its stages, which changes little: looked at as often."""
+    global _others_known
+    used, of, taken = _others_known
+    if of != (triton_pid, workers) or monotonic() - taken > WORKER_BYTES_AGE_S:
+        used = sum(map(private_bytes, set(processes(triton_pid)) - workers))
+        _others_known = used, (triton_pid, workers), monotonic()
+    return used
+
+
+_others_known: tuple[int, tuple[int, frozenset[int]], float] = (0, (0, frozenset()), 0.0)
 
 
 def _gpu(index: int, limit: int) -> Memory:

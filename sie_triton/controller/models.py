@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
-from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, is_alive, records_by_model
+from sie_triton.errors import REASONS
+from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, is_alive
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -18,10 +18,18 @@ class Model:
     name: str
     record: Record
     draining: Sequence[Record]
+    preprocess: Record | None = None
 
     @property
     def state(self) -> str:
-        return STATES.get(self.record["state"], "cold")
+        return "failed" if self.failure else STATES.get(self.record["state"], "cold")
+
+    @property
+    def failure(self) -> str:
+        """One of REASONS; empty where nothing failed."""
+        before = self.preprocess["load_failure"] if self.preprocess else 0
+        which = self.record["load_failure"] or before
+        return list(REASONS)[which - 1] if which else ""
 
     @property
     def num_bytes(self) -> int:
@@ -51,13 +59,14 @@ class Model:
         return Resident(self.name, _worker_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
 
 
-def read_models(directory: Path) -> dict[str, Model]:
+def models_of(records: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Model]:
     """Every model with a living inference process, by Triton's name of it."""
+    preprocess = {name: living(of_model) for name, of_model in records["preprocess"].items()}
     found = {}
-    for name, records in records_by_model(directory, "inference").items():
-        alive = living(records)
+    for name, of_model in records["inference"].items():
+        alive = living(of_model)
         if alive:
-            found[name] = Model(name, alive[-1], alive[:-1])
+            found[name] = Model(name, alive[-1], alive[:-1], next(iter(preprocess.get(name, [])[-1:]), None))
     return found
 
 

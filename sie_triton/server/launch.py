@@ -37,7 +37,7 @@ class Server:
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._process: subprocess.Popen[bytes] | None = None
         self.control_token = secrets.token_urlsafe(24)
-        self._shm_prefix = f"sie_{os.getpid()}_"
+        self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
         self.log_path = settings.data_dir / "logs" / "tritonserver.log"
 
     def __enter__(self) -> "Server":
@@ -72,7 +72,7 @@ class Server:
             str(self._triton.binary),
             f"--model-repository={self._repository}",
             f"--backend-directory={self._triton.backend_directory}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._models),
             "--disable-auto-complete-config",
@@ -121,7 +121,7 @@ class Server:
         _kill_group(self._process.pid)
         self._process.wait()
         self._process = None
-        for region in Path("/dev/shm").glob(f"{self._shm_prefix}*"):
+        for region in Path("/dev/shm").glob(f"{self.shm_prefix}*"):
             region.unlink(missing_ok=True)
 
     def _answers(self, path: str) -> bool:

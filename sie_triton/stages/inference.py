@@ -28,7 +28,7 @@ from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
 from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.stages.status import FAILED, LOADING, RESIDENT, StatusWriter
+from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
 from sie_triton.worker.process import Order, Rows, Worker, WorkerDied, expected_bytes
@@ -78,22 +78,18 @@ class Inference(ColdStage[Worker]):
 
     def load(self) -> Worker:
         started = monotonic_ns()
-        self.status.record["state"] = LOADING
         self.status.record["weights_bytes"] = self.status.record["worker_pid"] = 0
-        try:
-            order = self._order()
-            with room(self.status, expected_bytes(order)) if self._ask_for_room else nullcontext():
-                worker = Worker(order, self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
-        except BaseException:
-            self.status.record["state"] = FAILED
-            raise
+        order = self._order()
+        asking = self._ask_for_room
+        with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext():
+            worker = Worker(order, self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
         if worker.loaded.sub_batch_tokens:
             tokens = worker.loaded.sub_batch_tokens * self._scheduler.num_lanes
             self._set_budget(min(tokens, self._spec.max_batch_cost))
+        for phase, seconds in worker.loaded.seconds.items():
+            self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["worker_pid"] = worker.pid
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
-        self.status.record["resident_since_ns"] = self.status.record["last_used_ns"] = monotonic_ns()
-        self.status.record["state"] = RESIDENT
         self._busy.add(started, monotonic_ns())
         return worker
 
@@ -106,12 +102,21 @@ class Inference(ColdStage[Worker]):
             directory=directory,
             device=self._device_name,
             cache=cache,
-            lock=self._lock_path,
+            # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
+            lock=self._lock_path.with_suffix(".late") if self.status.has_successor() else self._lock_path,
             num_lanes=self._scheduler.num_lanes,
             threads=self._scheduler.threads(1),
         )
 
     def _died(self, worker: Worker) -> None:
+        if self.status.has_successor():
+            # The controller ended it, to free the memory before Triton ends this process. What may still come loads.
+            with self._replacing:
+                if self._loaded is worker:
+                    self._loaded = None
+                    self.status.record["worker_pid"] = 0
+                    worker.close()
+            return
         with suppress(SIEError):  # the next request asks for another
             self._replace(worker)
 

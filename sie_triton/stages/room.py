@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, monotonic_ns, sleep
+from threading import Event
+from time import monotonic, monotonic_ns
 
 from sie_triton.errors import LoadError
 from sie_triton.stages.status import StatusWriter
@@ -25,16 +26,19 @@ PATIENCE_S = 120.0
 
 
 @contextmanager
-def room(status: StatusWriter, num_bytes: int) -> Iterator[None]:
-    """Inside, `num_bytes` of memory may be used. LoadError if the controller says that it can never be had."""
+def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[None]:
+    """Inside, `num_bytes` of memory may be used.
+
+    LoadError if the controller says that it can never be had, or once `closing` is set.
+    """
     answer = answer_path(status.directory, int(status.record["pid"]))
     answer.unlink(missing_ok=True)
     status.record["wanted_since_ns"] = monotonic_ns()
     status.record["wanted_bytes"] = num_bytes
     try:
-        verdict = _wait(answer, lambda: controller_runs(status.directory))
+        verdict = _wait(answer, lambda: controller_runs(status.directory), closing)
         if verdict not in (None, GRANTED):
-            raise LoadError(verdict)
+            raise LoadError(verdict, "too large")
         status.record["granted_bytes"] = num_bytes
         status.record["wanted_bytes"] = 0
         yield
@@ -58,7 +62,7 @@ def controller_runs(directory: Path) -> bool:
     return False
 
 
-def _wait(answer: Path, controller_runs: Callable[[], bool]) -> str | None:
+def _wait(answer: Path, controller_runs: Callable[[], bool], closing: Event) -> str | None:
     """The controller's answer; None if there is nobody to give one."""
     ended = monotonic() + PATIENCE_S
     while monotonic() < ended:
@@ -66,6 +70,7 @@ def _wait(answer: Path, controller_runs: Callable[[], bool]) -> str | None:
             return answer.read_text()
         if not controller_runs():
             return None
-        sleep(POLL_S)
+        if closing.wait(POLL_S):
+            raise LoadError("this process is about to end")
     log.warning("the controller has not answered for %.0f s: loading without its leave", PATIENCE_S)
     return None

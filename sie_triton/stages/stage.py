@@ -4,11 +4,12 @@ Every request it takes is counted, limited, and answered once: now, later, or at
 """
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from threading import Lock
-from time import monotonic
+from threading import Event, Lock
+from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
 from sie_triton.errors import LoadError, ModelError, SIEError
@@ -16,7 +17,7 @@ from sie_triton.stages.background import Background
 from sie_triton.stages.limit import too_many
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
-from sie_triton.stages.status import StatusWriter
+from sie_triton.stages.status import LOADING, StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ def internal_error(stage: str, error: Exception) -> ModelError:
 class ColdStage(ABC, Generic[Loaded]):
     """Requests that arrive while cold wait, and are answered together once loading is done.
 
-    A failed load is remembered: for RETRY_LOAD_AFTER_S every request gets its error at once.
+    A failed load is remembered: every request gets its error at once, for RETRY_LOAD_AFTER_S, or as long as
+    this process lives where trying again could not help.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ColdStage(ABC, Generic[Loaded]):
         self._loaded: Loaded | None = None
         self._waiting: list[Request] = []
         self._failure: tuple[LoadError, float] | None = None
+        self.closing = Event()
 
     @abstractmethod
     def load(self) -> Loaded:
@@ -79,6 +82,7 @@ class ColdStage(ABC, Generic[Loaded]):
         self.background.submit(self._load_and_reply())
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        self.status.record["last_used_ns"] = monotonic_ns()
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])
         self.status.add(num_requests=len(accepted), num_open=len(accepted), num_refused=num_refused)
@@ -88,6 +92,7 @@ class ColdStage(ABC, Generic[Loaded]):
         return [*answers, *[too_many(self.limit)] * num_refused]
 
     def close(self) -> None:
+        self.closing.set()
         self.background.close()
         self.open.close()
 
@@ -125,13 +130,21 @@ class ColdStage(ABC, Generic[Loaded]):
         yield
 
     def _load(self) -> Loaded:
+        self.status.record["state"] = LOADING
         try:
-            return self.load()
+            loaded = self.load()
         except Exception as exc:
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
-            self._failure = (error, monotonic() + RETRY_LOAD_AFTER_S)
-            log.error("%s: loading failed: %s", self.name, error)
-            raise error from exc
+            self.status.load_failed(error.reason)
+            if error.is_permanent:
+                self._failure = (error.refusal(f"put it right, then sie-triton load {self.status.model}"), math.inf)
+            else:
+                remedy = f"it is tried again with the first request after {RETRY_LOAD_AFTER_S:g} s"
+                self._failure = (error.refusal(remedy), monotonic() + RETRY_LOAD_AFTER_S)
+            log.error("%s: %s", self.name, self._failure[0])
+            raise self._failure[0] from exc
+        self.status.loaded()
+        return loaded
 
     def _take_waiting(self, loaded: Loaded | None) -> list[Request]:
         with self._lock:

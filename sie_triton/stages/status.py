@@ -8,15 +8,20 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from struct import Struct
 from threading import Lock
 from time import monotonic_ns
 
 import numpy as np
-import numpy.typing as npt
+
+from sie_triton.errors import REASONS
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 3
+VERSION = 4
+
+# What loading spends its time on, fields of the record with `_ns` behind them.
+LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
 
 Record = Mapping[str, int]
 
@@ -30,6 +35,11 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
+        ("load_failure", "<i8"),  # why the last load failed, 1 for the first of REASONS; 0 if it did not
+        ("imports_ns", "<i8"),  # what loading took, by what it was spent on
+        ("predecessor_ns", "<i8"),
+        ("weights_ns", "<i8"),
+        ("calibration_ns", "<i8"),
         ("resident_since_ns", "<i8"),  # monotonic
         ("wanted_bytes", "<i8"),  # waits for the controller to make room for so much (see room.py)
         ("wanted_since_ns", "<i8"),  # monotonic
@@ -48,6 +58,8 @@ RECORD = np.dtype(
         ("max_sub_batch_cost", "<i8"),  # largest executed sub-batch of more than one item
     ]
 )
+FIELDS = RECORD.names or ()
+LAYOUT = Struct(f"<{len(FIELDS)}q")
 
 
 class StatusWriter:
@@ -59,10 +71,12 @@ class StatusWriter:
         self._path = directory / f"{model}-{stage}.{os.getpid()}.status"
         # Tickets go on where those of the processes before this one ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
+        last_used_ns = max((r["last_used_ns"] for r in records_of(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
         self.record["pid"] = os.getpid()
         self.record["generation"] = generation
         self.record["highest_ticket"] = max((r["highest_ticket"] for r in before), default=0)
+        self.record["last_used_ns"] = last_used_ns
         self.record["version"] = VERSION
         self._lock = Lock()
         self._running: list[int] = []
@@ -99,6 +113,21 @@ class StatusWriter:
             self.record["busy_since_ns"] = min(self._running, default=0)
             self.record["last_used_ns"] = now
         return now
+
+    def loaded(self) -> None:
+        self.record["load_failure"] = 0
+        self.record["resident_since_ns"] = self.record["last_used_ns"] = monotonic_ns()
+        self.record["state"] = RESIDENT
+
+    def load_failed(self, reason: str) -> None:
+        """`reason` is one of REASONS."""
+        self.record["load_failure"] = 1 + list(REASONS).index(reason)
+        self.record["state"] = FAILED
+
+    def has_successor(self) -> bool:
+        """True once Triton's traffic goes to another process."""
+        records = records_of(self.directory, self.model, self.stage)
+        return any(r["generation"] > self.record["generation"] and is_alive(r["pid"]) for r in records)
 
     def of_other_models(self) -> list[Record]:
         """What the living inference processes of all other models recorded."""
@@ -146,12 +175,14 @@ def records_of(directory: Path, model: str, stage: str) -> list[Record]:
     return read_records(directory, f"{model}-{stage}")
 
 
-def records_by_model(directory: Path, stage: str) -> dict[str, list[Record]]:
-    """The records of all processes of one stage, by Triton's name of the model."""
-    found: dict[str, list[Record]] = {}
-    for path in sorted(directory.glob(f"*-{stage}.*.status")):
-        with suppress(OSError, ValueError):
-            found.setdefault(path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}"), []).append(_read(path))
+def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
+    """The records of all processes, by stage and Triton's name of the model."""
+    found: dict[str, dict[str, list[Record]]] = {stage: {} for stage in STAGES}
+    for name in sorted(os.listdir(directory)):
+        model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
+        if name.endswith(".status") and stage in found:
+            with suppress(OSError, ValueError):
+                found[stage].setdefault(model, []).append(_read(directory / name))
     return found
 
 
@@ -171,13 +202,14 @@ def parent_of(pid: int) -> int:
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
     return []
 
 
 def _read(path: Path) -> Record:
-    record: npt.NDArray[np.void] = np.fromfile(path, RECORD)
-    if len(record) != 1 or record[0]["version"] != VERSION:
+    data = path.read_bytes()
+    record = dict(zip(FIELDS, LAYOUT.unpack(data), strict=True)) if len(data) == LAYOUT.size else {"version": 0}
+    if record["version"] != VERSION:
         raise ValueError(f"{path}: not a status record of version {VERSION}")
-    return {name: int(record[0][name]) for name in RECORD.names or ()}
+    return record

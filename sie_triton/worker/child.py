@@ -45,9 +45,17 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
+        return "unexpectedly; is memory short?" if self._status is None else _how(self._status)
+
+    @property
+    def was_killed(self) -> bool:
+        """As the system does when memory is short; assumed of a process whose status is not known."""
+        return self._status in (None, -signal.SIGKILL)
+
+    @property
+    def _status(self) -> int | None:
         """Known only of a process of our own."""
-        status = self._process.returncode if self._process is not None else None
-        return "unexpectedly; is memory short?" if status is None else _how(status)
+        return self._process.returncode if self._process is not None else None
 
 
 def _how(status: int) -> str:

@@ -1,9 +1,9 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -66,11 +66,12 @@ def expected_bytes(order: Order) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`sub_batch_tokens` is 0 where it was not calibrated."""
+    """`sub_batch_tokens` is 0 where it was not calibrated; `seconds` by what loading spent them on."""
 
     vocab_size: int
     weights_bytes: int
     sub_batch_tokens: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class WorkerDied(ModelError):
@@ -149,7 +150,8 @@ class Worker:
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
             self._process.wait()
-            raise LoadError(f"the process that loads the weights ended {self._process.how_it_ended}") from exc
+            message = f"the process that loads the weights ended {self._process.how_it_ended}"
+            raise LoadError(message, "out of memory" if self._process.was_killed else "failed") from exc
         if isinstance(answer, SIEError):
             raise answer
         loaded: Loaded = answer

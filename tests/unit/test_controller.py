@@ -1,11 +1,15 @@
 """Whom the controller evicts, what it measures, and what it does on a round, without a Triton."""
 
+import mmap
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +17,11 @@ from hypothesis import strategies as st
 from sie_triton.controller import loop, memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller, lock
-from sie_triton.controller.memory import Memory, private_bytes, sample
+from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.settings import read_settings
 from sie_triton.stages.room import GRANTED, answer_path, controller_runs, room
-from sie_triton.stages.status import RESIDENT, StatusWriter, is_alive, is_stopped
+from sie_triton.stages.status import RECORD, RESIDENT, VERSION, StatusWriter, is_alive, is_stopped
 
 RESIDENTS = st.lists(
     st.builds(
@@ -159,6 +163,23 @@ def test_a_dead_stage_is_healed_and_a_stopped_one_ended(controller, control, chi
     wait_for(lambda: control.swapped == [("a-inference", False)])
 
 
+def test_the_worker_of_a_process_without_traffic_is_ended_early(controller, child):
+    """The old process, which Triton ends later, has done its last request; `child` is its worker."""
+    with subprocess.Popen(["sleep", "60"]) as successor:
+        old = stage(controller, "a", worker_pid=child.pid, num_open=1)
+        record = np.memmap(controller._directory / f"a-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
+        record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
+        for _ in range(3):
+            controller.tick()
+        assert is_alive(child.pid)
+        old.record["num_open"] = 0
+        controller.tick()
+        assert is_alive(child.pid)
+        controller.tick()
+        assert child.wait(5) == -signal.SIGTERM
+        successor.kill()
+
+
 def test_a_model_is_swapped_once_at_a_time(controller, control):
     control.may_end.clear()
     first = controller.evict("a", "asked for")
@@ -172,7 +193,7 @@ def test_a_model_is_swapped_once_at_a_time(controller, control):
 def test_without_a_controller_a_stage_loads_at_once(tmp_path):
     status = StatusWriter(tmp_path, "m", "inference", 0)
     started = time.monotonic()
-    with room(status, 10**15):
+    with room(status, 10**15, threading.Event()):
         assert status.record["granted_bytes"] == 10**15
     assert status.record["granted_bytes"] == 0
     assert time.monotonic() - started < 1
@@ -187,12 +208,54 @@ def test_with_a_controller_it_waits_for_its_answer(tmp_path):
         answering = subprocess.Popen(
             ["sh", "-c", f"sleep 0.3; printf 'weights: never' > {answer_path(tmp_path, os.getpid())}"]
         )
-        with pytest.raises(LoadError, match="weights: never"), room(status, 5):
+        with pytest.raises(LoadError, match="weights: never"), room(status, 5, threading.Event()):
             raise AssertionError
         answering.wait()
     assert not controller_runs(tmp_path)
     assert status.record["wanted_bytes"] == 0
     assert not list(Path(tmp_path).glob("*.room"))
+
+
+def test_a_stage_that_is_about_to_end_waits_no_longer(tmp_path):
+    closing = threading.Event()
+    threading.Timer(0.2, closing.set).start()
+    status = StatusWriter(tmp_path, "m", "inference", 0)
+    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), room(status, 5, closing):
+        raise AssertionError
+
+
+def test_among_models_of_about_one_size_last_use_decides():
+    a, b, c, d = (
+        Resident(name, size, used, 0) for name, size, used in zip("abcd", (95, 100, 99, 30), range(4), strict=True)
+    )
+    assert victims([d, c, b, a], 120, now_ns=9, min_residency_ns=0) == ["a", "b"]
+
+
+def test_shared_memory_of_a_process_that_is_gone_is_found():
+    region = Path(f"/dev/shm/sie_{os.getpid()}_0a_mapped")
+    left = Path(f"/dev/shm/sie_{os.getpid()}_0a_left")
+    anothers = Path(f"/dev/shm/sie_{os.getpid()}_0b_left")
+    for path in (left, anothers):
+        path.touch()
+    region.write_bytes(bytes(4096))
+    clients_own = Path(f"/dev/shm/mine_{os.getpid()}")
+    clients_own.write_bytes(bytes(4096))
+    mapping = (
+        "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); print(1, flush=True); input()"
+    )
+    try:
+        with region.open("r+b") as ours, clients_own.open("r+b") as theirs:  # noqa: SIM117
+            with mmap.mmap(ours.fileno(), 0), mmap.mmap(theirs.fileno(), 0):
+                assert orphaned_regions(os.getpid()) == {region, left}
+                command = [sys.executable, "-c", mapping, str(region)]
+                with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stub:
+                    stub.stdout.readline()
+                    assert orphaned_regions(os.getpid()) == {left}
+                    stub.kill()
+                assert orphaned_regions(os.getpid()) == {region, left}
+    finally:
+        for path in (region, left, anothers, clients_own):
+            path.unlink()
 
 
 def wait_for(condition):

@@ -1,5 +1,6 @@
 """The worker as a real process, and the stage that outlives it."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from sie_triton.server.companion import Companion
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import RESIDENT, StatusWriter, parent_of
+from sie_triton.stages.status import RECORD, RESIDENT, VERSION, StatusWriter, parent_of
 from sie_triton.worker.memory import anonymous_bytes
 from sie_triton.worker.process import Order, Worker, WorkerDied
 from tests.stages import run, tokens
@@ -165,6 +166,23 @@ def test_an_idle_worker_that_dies_is_replaced_unasked(stage):
     wait_for(lambda: stage.status.record["num_replaced"] == 1 and stage.status.record["state"] == RESIDENT)
     (answer,) = run(stage, [tokens([1000])])
     assert answer["dense"].shape == (1, 64)
+
+
+def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage, tmp_path):
+    """What still comes is answered, though the new process may hold the lock already."""
+    with subprocess.Popen(["sleep", "60"]) as successor:
+        record = np.memmap(tmp_path / f"m-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
+        record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
+        before = stage._loaded.pid
+        os.kill(before, signal.SIGTERM)
+        wait_for(lambda: stage._loaded is None)
+        assert stage.status.record["worker_pid"] == 0
+        with (tmp_path / "m.cpu.weights").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (answer,) = run(stage, [tokens([1000])])
+        assert answer["dense"].shape == (1, 64)
+        assert stage.status.record["num_replaced"] == 0
+        successor.kill()
 
 
 def test_what_kills_every_worker_is_answered_with_an_error(tmp_path):

@@ -1,0 +1,207 @@
+"""Eight models share a server with room for about three."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.controller import memory
+from sie_triton.controller.cli import ask
+from sie_triton.errors import ServerError, SIEError
+from sie_triton.render.build import write_repository
+from sie_triton.server.companion import Companion, controller, nursery
+from sie_triton.server.launch import Server
+from sie_triton.settings import Settings
+from sie_triton.worker.nursery import nursery_pid
+from tests.conftest import fresh_settings, tiny_model_file
+from tests.models import save_bert
+
+MODELS = [f"test/model-{i}" for i in range(8)]
+TEXT = texts(1)[0]
+ADMIN_TOKEN = "for-tests"
+ONE_MODEL = 260_000_000  # a worker with the weights, measured
+ROOM_FOR = 3.5
+MIN_RESIDENCY_S = 2.0
+
+LONG = pytest.mark.slow, pytest.mark.timeout(1200)
+
+
+@dataclass
+class Crowd:
+    settings: Settings
+    server: Server
+    companion: Companion
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.settings.grpc_port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.settings.controller_port}"
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        return {model["model"]: model for model in ask(self.settings, "/v1/models")["models"]}
+
+    def state(self, model: str) -> str:
+        return self.models()[model]["state"]
+
+    def act(self, model: str, action: str) -> None:
+        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", post=True)
+
+    def answers(self) -> bool:
+        with suppress(ServerError, JSONDecodeError):
+            return len(self.models()) > 0
+        return False
+
+    def evictions(self) -> list[tuple[float, str, str]]:
+        """(seconds since the epoch, model, reason), as the controller logged them."""
+        log = (self.settings.data_dir / "logs" / "controller.log").read_text()
+        found = re.findall(r"^(\S+ \S+) INFO (\S+)-inference: evict: (.+)$", log, re.MULTILINE)
+        return [(_seconds(when), name.replace("__", "/"), reason) for when, name, reason in found]
+
+
+@contextmanager
+def serving(
+    root: Path, directories: dict[str, Path], dim: int, room_for: float = 0, **given: object
+) -> Iterator[Crowd]:
+    """A server with these models and its controller; memory is limited to so many of them, 0 for no limit."""
+    settings = fresh_settings(root, models_dir=root, admin_token=ADMIN_TOKEN, **given)
+    for model, directory in directories.items():
+        (root / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, directory, dim))
+    write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
+    names = [triton_name(model) for model in directories]
+    with Server(settings, root / "model_repository", names) as server, nursery(settings):
+        server.wait_ready()
+        wait_for(lambda: nursery_pid(settings.status_dir))
+        if room_for:
+            used = memory.sample("cpu", server.pid, nursery_pid(settings.status_dir), 1).used
+            limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
+            settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
+        with controller(settings, server.control_token) as companion:
+            crowd = Crowd(settings, server, companion)
+            wait_for(lambda: crowd.answers() and len(crowd.models()) == len(directories))
+            yield crowd
+
+
+@pytest.fixture(scope="package")
+def wide_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    return save_bert(tmp_path_factory.mktemp("wide"), tokenizer=minilm_directory, architecture="wide")
+
+
+@pytest.fixture(scope="package")
+def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path) -> Iterator[Crowd]:
+    root = tmp_path_factory.mktemp("crowd")
+    directories = dict.fromkeys(MODELS, wide_directory)
+    with serving(root, directories, 1024, ROOM_FOR, min_residency_s=MIN_RESIDENCY_S) as crowd:
+        yield crowd
+
+
+@pytest.fixture(scope="package")
+def vector(crowd: Crowd) -> np.ndarray:
+    """What every model of the crowd answers to TEXT: they have the same weights."""
+    with SIEClient(crowd.grpc) as client:
+        return client.encode(MODELS[0], TEXT)["dense"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Seconds since the epoch."""
+
+    model: str
+    started: float
+    ended: float
+    error: str = ""
+    is_right: bool = True
+
+
+@dataclass
+class Log:
+    """What clients saw."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    def call(self, client: SIEClient, model: str, vector: np.ndarray, timeout: float | None = None) -> None:
+        started, error, right = time.time(), "", True
+        try:
+            right = float(client.encode(model, TEXT, timeout=timeout)["dense"] @ vector) > 0.9999
+        except SIEError as exc:
+            error = f"{type(exc).__name__}: {exc}"
+        self.calls.append(Call(model, started, time.time(), error, right))
+
+    def check(self) -> None:
+        """Every request was answered, and rightly."""
+        assert [call for call in self.calls if call.error or not call.is_right] == []
+        assert self.calls
+
+
+@contextmanager
+def busy(crowd: Crowd, model: str, vector: np.ndarray, clients: int = 4, timeout: float | None = None) -> Iterator[Log]:
+    log, stopped = Log(), threading.Event()
+
+    def run() -> None:
+        with SIEClient(crowd.grpc) as client:
+            while not stopped.is_set():
+                log.call(client, model, vector, timeout)
+
+    with ThreadPoolExecutor(clients) as pool:
+        for _ in range(clients):
+            pool.submit(run)
+        try:
+            yield log
+        finally:
+            stopped.set()
+
+
+@contextmanager
+def watching(look: Callable[[], object], period_s: float = 0.1) -> Iterator[list[tuple[float, Any]]]:
+    """What `look` gave and when, seconds since the epoch."""
+    seen: list[tuple[float, Any]] = []
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.wait(period_s):
+            with suppress(ServerError):
+                seen.append((time.time(), look()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(ServerError):
+            if condition():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def percentiles(seconds: Sequence[float]) -> str:
+    if not len(seconds):
+        return "none"
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
+    return f"p50 {p50:.0f} ms, p99 {p99:.0f} ms of {len(seconds)}"
+
+
+def _seconds(logged: str) -> float:
+    return datetime.strptime(logged, "%Y-%m-%d %H:%M:%S,%f").timestamp()

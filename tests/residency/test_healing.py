@@ -1,0 +1,148 @@
+"""Processes are killed, stopped, and kept busy for ever; the controller too. Everything comes back by itself."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.errors import ModelError, ServerError, SIEError
+from sie_triton.stages.status import is_alive, records_of
+from tests.residency.conftest import LONG, MODELS, TEXT, Crowd, busy, serving, wait_for
+
+FORWARD_TIMEOUT_S = 1.0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
+def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, rounds):
+    model, back = MODELS[1], []
+    with SIEClient(crowd.grpc) as client:
+        client.encode(model, TEXT)
+    with busy(crowd, model, vector) as log:
+        for _ in range(rounds):
+            wait_for(lambda: crowd.state(model) == "resident")
+            worker = crowd.models()[model]["worker_pid"]
+            os.kill(worker, sent)
+            back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
+    print(f"\n{len(log.calls)} requests; back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+    log.check()
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG)])
+def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, monkeypatch, rounds):
+    """Its request gets an error, and so may those computed with it; the others wait for the next worker."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"))
+    model, late, back = "test/poisoned", [], []
+    with serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
+        with SIEClient(crowd.grpc) as client:
+            vector = client.encode(model, TEXT)["dense"]
+            with busy(crowd, model, vector) as log:
+                for _ in range(rounds):
+                    worker = crowd.models()[model]["worker_pid"]
+                    started = time.monotonic()
+                    with pytest.raises(ModelError, match="took longer than 1 s"):
+                        client.encode(model, "hello")
+                    late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
+                    back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
+        started = time.monotonic()
+    print(f"\nerror {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
+    print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+    print(f"SIGTERM took {time.monotonic() - started:.1f} s")
+    assert {call.error.partition(";")[0] for call in log.calls} <= {
+        "",
+        "ModelError: inference took longer than 1 s and was ended",
+    }
+    assert all(call.is_right for call in log.calls)
+    assert sum(bool(call.error) for call in log.calls) <= 8 * rounds
+    assert max(late) < 2
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stage_that_dies_is_healed(crowd, vector, stage, sent):
+    """Triton keeps a request that the stage had deferred for ever: here every one has a timeout."""
+    model, regions = MODELS[2], num_regions(crowd)
+    with SIEClient(crowd.grpc, timeout=20) as client:
+        client.encode(model, TEXT)
+        (record,) = records_of(crowd.settings.status_dir, triton_name(model), stage)
+        with busy(crowd, model, vector, clients=2, timeout=2):
+            os.kill(record["pid"], sent)
+
+            def answers() -> bool:
+                with suppress(SIEError):
+                    return float(client.encode(model, TEXT, timeout=2)["dense"] @ vector) > 0.9999
+                return False
+
+            print(f"\nback after {seconds_until(answers):.1f} s")
+    assert not is_alive(record["pid"])
+    wait_for(lambda: num_regions(crowd) <= regions, 20)
+
+
+def test_without_its_controller_traffic_goes_on_and_another_one_is_started(crowd, vector):
+    before = crowd.companion.pid
+    with busy(crowd, MODELS[3], vector, clients=2) as log:
+        wait_for(lambda: len(log.calls) > 2)
+        os.kill(before, signal.SIGKILL)
+        with SIEClient(crowd.grpc) as client:
+            assert float(client.encode(MODELS[4], TEXT)["dense"] @ vector) > 0.9999
+        wait_for(lambda: crowd.companion.pid != before)
+        wait_for(crowd.answers)
+        crowd.act(MODELS[3], "evict")
+    log.check()
+    assert set(crowd.models()) == set(MODELS)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=LONG)])
+@pytest.mark.parametrize("action", ["load", "evict"])
+def test_a_controller_killed_in_the_middle_of_it_loses_nothing(crowd, vector, action, rounds):
+    model, other = MODELS[5], MODELS[0]
+    for _ in range(rounds):
+        wait_for(crowd.answers)
+        with busy(crowd, other, vector, clients=2) as log, SIEClient(crowd.grpc) as client:
+            client.encode(model, TEXT)
+            if action == "load":
+                crowd.act(model, "evict")
+                wait_for(lambda: crowd.state(model) == "cold")
+            acting = threading.Thread(target=suppressing(lambda: crowd.act(model, action)))
+            acting.start()
+            time.sleep(0.3)
+            before = crowd.companion.pid
+            os.kill(before, signal.SIGKILL)
+            acting.join()
+            wait_for(lambda before=before: crowd.companion.pid != before and crowd.answers())
+            wait_for(lambda: crowd.state(model) in ("cold", "resident"))
+            wait_for(lambda: crowd.models()[model]["num_draining"] == 0)
+            log.call(client, model, vector)
+            wait_for(lambda: crowd.state(model) == "resident")
+        log.check()
+
+
+def is_back(crowd: Crowd, model: str, worker: int) -> bool:
+    now = crowd.models()[model]
+    return now["state"] == "resident" and now["worker_pid"] not in (worker, None)
+
+
+def seconds_until(condition) -> float:
+    started = time.monotonic()
+    wait_for(condition)
+    return time.monotonic() - started
+
+
+def num_regions(crowd: Crowd) -> int:
+    """Shared memory of the Python backend."""
+    return len(list(Path("/dev/shm").glob(f"{crowd.server.shm_prefix}*")))
+
+
+def suppressing(act):
+    def run() -> None:
+        with suppress(ServerError, OSError):
+            act()
+
+    return run

@@ -1,0 +1,157 @@
+"""Models come and go under traffic, and no client notices."""
+
+import time
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.controller.cli import ask
+from sie_triton.stages.status import RESIDENT, is_alive, records_of
+from tests.residency.conftest import (
+    LONG,
+    MIN_RESIDENCY_S,
+    MODELS,
+    ONE_MODEL,
+    TEXT,
+    Crowd,
+    Log,
+    busy,
+    percentiles,
+    wait_for,
+    watching,
+)
+
+PER_SECOND = 3
+EXPONENT = 1.5
+
+# The controller looks every 0.2 s and this test every 0.1 s: uses nearer than this came at the same time.
+TIE_S = 0.5
+
+
+@pytest.mark.parametrize("seconds", [40, pytest.param(600, marks=LONG)])
+def test_models_come_and_go_and_no_request_fails(crowd, vector, seconds):
+    usual = zipf(crowd, vector, seconds / 4, MODELS[:2])
+    num_before = len(crowd.evictions())
+    psutil.cpu_percent()
+    with watching(lambda: ask(crowd.settings, "/v1/models")) as seen:
+        log = zipf(crowd, vector, seconds, MODELS)
+    cpu = psutil.cpu_percent()
+    evictions = crowd.evictions()[num_before:]
+    used = [answer["memory"]["used_bytes"] for _, answer in seen]
+    residents = [sum(model["state"] == "resident" for model in answer["models"]) for _, answer in seen]
+    limit = crowd.settings.memory_limit_bytes
+    warm, beside = resident_calls(log, seen)
+    alone = [call.ended - call.started for call in usual.calls[PER_SECOND * 3 :]]
+    print(f"\n{len(log.calls)} requests, {len(evictions)} evictions, most in memory {max(residents)}, {cpu:.0f} % CPU")
+    print(f"all: {percentiles([call.ended - call.started for call in log.calls])}")
+    print(
+        f"to models in memory, while none loads: {percentiles([*alone, *warm])}; while one loads: {percentiles(beside)}"
+    )
+    print(f"memory {max(used) >> 20} MiB at most, limit {limit >> 20}, median {int(np.median(used)) >> 20}")
+    log.check()
+    assert max(used) <= limit + ONE_MODEL
+    assert 2 <= max(residents) <= 4
+    assert evictions
+    for when, model, reason in evictions:
+        assert reason in ("room for another", "pressure")
+        check_order(when, model, log, seen)
+
+
+def zipf(crowd: Crowd, vector: np.ndarray, seconds: float, models: list[str]) -> Log:
+    """Open loop: the three models that find room get four in five of the requests."""
+    log, random = Log(), np.random.default_rng(7)
+    weights = 1 / np.arange(1, len(models) + 1) ** EXPONENT
+    with SIEClient(crowd.grpc) as client, ThreadPoolExecutor(64) as pool:
+        started = time.monotonic()
+        for i in range(int(seconds * PER_SECOND)):
+            time.sleep(max(0.0, started + i / PER_SECOND - time.monotonic()))
+            pool.submit(log.call, client, str(random.choice(models, p=weights / weights.sum())), vector)
+    return log
+
+
+def check_order(when: float, victim: str, log: Log, seen: list) -> None:
+    """By the request log: of those that could go, `victim` is in the half that was used longest ago."""
+    states = [state for at, state in seen if at <= when and MIN_RESIDENCY_S < when - at < MIN_RESIDENCY_S + 1]
+    before = [state for at, state in seen if at <= when][-1:]
+    if not states or not before:
+        return  # of before this test looked
+    candidates = set.intersection(
+        *({model["model"] for model in state["models"] if model["state"] == "resident"} for state in states + before)
+    )
+    used = {model: last_use(model, when, log) for model in candidates | {victim}}
+    idle = sorted(at for model, at in used.items() if at < when)
+    half = idle[: (len(idle) + 1) // 2]
+    assert used[victim] <= max(half, default=when) + TIE_S, (victim, used)
+
+
+def last_use(model: str, when: float, log: Log) -> float:
+    """`when` itself if a request is in progress."""
+    uses = [call for call in log.calls if call.model == model and call.started <= when]
+    return max((min(call.ended, when) for call in uses), default=0.0)
+
+
+def resident_calls(log: Log, seen: list) -> tuple[list[float], list[float]]:
+    """Seconds of requests to models that were in memory: with nothing loading, and beside a load."""
+    times = [at for at, _ in seen]
+    warm: list[float] = []
+    beside: list[float] = []
+    for call in log.calls:
+        during = seen[max(0, bisect_right(times, call.started) - 1) : bisect_right(times, call.ended) + 1]
+        states = [{model["model"]: model["state"] for model in answer["models"]} for _, answer in during]
+        if states and all(state[call.model] == "resident" for state in states):
+            loading = any("loading" in state.values() for state in states)
+            (beside if loading else warm).append(call.ended - call.started)
+    return warm, beside
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=LONG)])
+def test_the_busiest_model_is_evicted_and_nobody_notices(crowd, vector, rounds):
+    model = MODELS[0]
+    with SIEClient(crowd.grpc) as client:
+        client.encode(model, TEXT)
+    gone = []
+    with busy(crowd, model, vector) as log, watching(lambda: copies(crowd, model), 0.01) as seen:
+        for _ in range(rounds):
+            wait_for(lambda: crowd.state(model) == "resident")
+            worker = crowd.models()[model]["worker_pid"]
+            crowd.act(model, "evict")
+            wait_for(lambda worker=worker: not is_alive(worker))
+            last = max(call.ended for call in log.calls if call.ended <= time.time())
+            gone.append(time.time() - last)
+    print(f"\n{percentiles([call.ended - call.started for call in log.calls])}")
+    print(f"old process gone {np.median(gone):.1f} s after its last answer, {max(gone):.1f} s at most")
+    log.check()
+    assert max(number for _, number in seen) == 1
+
+
+def copies(crowd: Crowd, model: str) -> int:
+    """Living processes that say they hold the weights of `model`."""
+    records = records_of(crowd.settings.status_dir, triton_name(model), "inference")
+    return sum(r["state"] == RESIDENT and bool(r["worker_pid"]) and is_alive(r["worker_pid"]) for r in records)
+
+
+def test_concurrent_first_requests_load_once(crowd, vector):
+    model = MODELS[6]
+    with SIEClient(crowd.grpc) as client:
+        client.encode(model, TEXT)
+    crowd.act(model, "evict")
+    wait_for(lambda: crowd.state(model) == "cold" and not crowd.models()[model]["num_draining"])
+    log = Log()
+    with (
+        SIEClient(crowd.grpc) as client,
+        ThreadPoolExecutor(16) as pool,
+        watching(lambda: worker(crowd, model), 0.01) as seen,
+    ):
+        for _ in range(16):
+            pool.submit(log.call, client, model, vector)
+    log.check()
+    assert {pid for _, pid in seen if pid} <= {worker(crowd, model)}
+
+
+def worker(crowd: Crowd, model: str) -> int:
+    return max(r["worker_pid"] for r in records_of(crowd.settings.status_dir, triton_name(model), "inference"))
