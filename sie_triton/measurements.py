@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,9 @@ def _hardware() -> list[str]:
 
 
 def _versions() -> list[str]:
+    # 3 MB, and not needed by a process that never loads anything.
+    from importlib.metadata import PackageNotFoundError, version
+
     found = []
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

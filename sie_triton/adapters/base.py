@@ -15,6 +15,14 @@ PACKED, PADDED = "packed", "padded"
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """input_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
+
+    input_ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """One sub-batch without padding.
 

@@ -1,23 +1,14 @@
 """Texts → packed token ids, as sentence-transformers would tokenize them. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 
+from sie_triton.adapters.base import Tokens
 from sie_triton.errors import LoadError
 from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """input_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
-
-    input_ids: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int32]
 
 
 class TextTokenizer:

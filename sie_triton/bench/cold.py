@@ -6,6 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import yaml
 from rich.console import Console
 from rich.progress import Progress
@@ -15,12 +16,16 @@ from sie_triton.bench.compare import MODEL, free_ports
 from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
+from sie_triton.controller.triton import ModelControl
 from sie_triton.render.build import write_repository
 from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server
-from sie_triton.settings import read_settings
+from sie_triton.settings import Settings, read_settings
 
 NUM_FIRST_ANSWERS = 5
+
+# Triton ends an evicted process within this.
+SETTLE_S = 3.0
 
 
 def run(num_models: int, output: Path | None) -> None:
@@ -60,7 +65,7 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
     with (
         Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
         nursery(settings),
-        controller(settings, server.control_token),
+        controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,
     ):
         task = progress.add_task("starting", total=num_models)
@@ -75,13 +80,36 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
                 asked = time.monotonic()
                 client.encode(name, "Hello, world")
                 first.append(time.monotonic() - asked)
+            again = [cold_answer(settings, server.control_token, client, name) for name in names[:NUM_FIRST_ANSWERS]]
+        controller_share = cpu_share(beside.pid)
     return [
         ("start-up until all are ready", f"{ready_s:.1f} s"),
         ("memory that a model's three processes share with nobody", f"{unique / num_models / 1e6:.0f} MB"),
         ("shared memory a model", f"{shm / num_models / 1e6:.1f} MB"),
         ("first answer of the first model, which is also calibrated", f"{first[0]:.1f} s"),
-        (f"first answer of the next {len(first) - 1}, median", f"{statistics.median(first[1:]):.1f} s"),
+        (f"first answer of the next {len(first) - 1}, calibrated too, median", f"{statistics.median(first[1:]):.1f} s"),
+        ("first answer after an eviction, median", f"{statistics.median(again):.1f} s"),
+        ("one core's share that the controller takes", f"{controller_share:.0%}"),
     ]
+
+
+def cold_answer(settings: Settings, control_token: str, client: SIEClient, name: str) -> float:
+    """Seconds that the first answer takes of a model that has just been evicted."""
+    control = ModelControl(f"{settings.host}:{settings.grpc_port}", control_token)
+    control.swap(f"{triton_name(name)}-inference")
+    control.close()
+    time.sleep(SETTLE_S)
+    asked = time.monotonic()
+    client.encode(name, "Hello, world")
+    return time.monotonic() - asked
+
+
+def cpu_share(pid: int) -> float:
+    """Of one core, that the process takes."""
+    process = psutil.Process(pid)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(SETTLE_S)
+    return (sum(process.cpu_times()[:2]) - before) / SETTLE_S
 
 
 def unique_bytes(pid: int) -> int:

@@ -16,12 +16,13 @@ from sie_triton.errors import ServerError
 from sie_triton.settings import Settings
 
 REFRESH_S = 0.5
+PICTURE_COLUMNS = 100
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "cold": "dim"}
 
 
 def show(settings: Settings, *, watch: bool, picture: Path | None = None) -> None:
     """Print the table once, or keep it up to date; `picture` is an SVG file to write it to."""
-    console = Console(record=picture is not None)
+    console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
         console.print(table(ask(settings, "/v1/models")))
         if picture is not None:

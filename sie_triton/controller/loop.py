@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +16,12 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.choice import victims
 from sie_triton.controller.memory import Memory, orphaned_regions, sample
-from sie_triton.controller.models import Model, living, models_of
+from sie_triton.controller.models import Living, Model, models_of, read_living
 from sie_triton.controller.triton import ModelControl
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.settings import Settings
 from sie_triton.stages.room import CONTROLLER_LOCK, GRANTED, answer_path
-from sie_triton.stages.status import RESIDENT, Record, all_records, is_alive, is_stopped, parent_of
+from sie_triton.stages.status import RESIDENT, is_alive, is_stopped, parent_of
 from sie_triton.worker.nursery import nursery_pid
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,10 @@ class Controller:
         self._orphans_sought = monotonic()
 
     def tick(self) -> None:
-        all_of = all_records(self._directory)
-        self.models = models_of(all_of)
+        living = read_living(self._directory)
+        self.models = models_of(living)
         self._swaps = {which: swap for which, swap in self._swaps.items() if not swap.done()}
-        self._heal(all_of)
+        self._heal(living)
         pids = [model.record["pid"] for model in self.models.values()]
         triton = next((pid for pid in map(parent_of, pids) if pid), 0)
         records = [record for model in self.models.values() for record in (model.record, *model.draining)]
@@ -117,7 +117,7 @@ class Controller:
             self.swap(model, "preprocess", "load").result()
         self.swap(model, "inference", "load", resident=True).result()
         generation = 0
-        while latest := models_of(all_records(self._directory)).get(model):
+        while latest := models_of(read_living(self._directory)).get(model):
             generation = generation or latest.record["generation"]
             if latest.state == "resident" or latest.record["generation"] != generation:
                 return
@@ -132,14 +132,13 @@ class Controller:
             log.error("%s: Triton refused to load it: %s", name, exc.message())
             raise
 
-    def _heal(self, all_of: Mapping[str, Mapping[str, Sequence[Record]]]) -> None:
+    def _heal(self, living: Living) -> None:
         """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it."""
-        for stage, by_model in all_of.items():
+        for stage, by_model in living.items():
             for model, records in by_model.items():
-                alive = living(records)
-                for record in alive:
+                for record in records:
                     self._end_if_stopped(record["pid"])
-                if not alive:
+                if not records:
                     self.swap(model, stage, "heal").add_done_callback(self._forget(model, stage))
 
     def _end_if_stopped(self, pid: int) -> None:

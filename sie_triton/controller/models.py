@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
-from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, is_alive
+from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, all_records, is_alive
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -59,19 +60,28 @@ class Model:
         return Resident(self.name, _worker_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
 
 
-def models_of(records: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Model]:
+# Stage → Triton's name of the model → the records of its living processes, newest last; none where all have died.
+Living = Mapping[str, Mapping[str, Sequence[Record]]]
+
+
+def read_living(directory: Path) -> Living:
+    return {
+        stage: {model: _living(records) for model, records in by_model.items()}
+        for stage, by_model in all_records(directory).items()
+    }
+
+
+def models_of(living: Living) -> dict[str, Model]:
     """Every model with a living inference process, by Triton's name of it."""
-    preprocess = {name: living(of_model) for name, of_model in records["preprocess"].items()}
     found = {}
-    for name, of_model in records["inference"].items():
-        alive = living(of_model)
-        if alive:
-            found[name] = Model(name, alive[-1], alive[:-1], next(iter(preprocess.get(name, [])[-1:]), None))
+    for name, records in living["inference"].items():
+        if records:
+            preprocess = living["preprocess"].get(name, [])
+            found[name] = Model(name, records[-1], records[:-1], preprocess[-1] if preprocess else None)
     return found
 
 
-def living(records: Sequence[Record]) -> list[Record]:
-    """Those of living processes, newest last."""
+def _living(records: Sequence[Record]) -> list[Record]:
     return sorted((r for r in records if is_alive(r["pid"])), key=lambda r: r["generation"])
 
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.adapters.tokenizer import TextTokenizer, Tokens
+from sie_triton.adapters.base import Tokens
 from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.contract import COST, INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS, TEXT, check_parameters
 from sie_triton.errors import InputError, SIEError
@@ -25,6 +25,9 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusReader, StatusWriter
 from sie_triton.weights import locate
 from sie_triton.weights.locate import TOKENIZER_FILES
+
+if TYPE_CHECKING:
+    from sie_triton.adapters.tokenizer import TextTokenizer
 
 # A request past either limit is tokenized beside the others, a chunk at a time.
 BULK_TEXTS = 128
@@ -46,7 +49,7 @@ class Texts:
         return len(self.texts) > BULK_TEXTS or self.num_bytes > BULK_BYTES
 
 
-class Preprocess(ColdStage[TextTokenizer]):
+class Preprocess(ColdStage["TextTokenizer"]):
     name = "preprocess"
 
     def __init__(self, spec: ModelSpec, status: StatusWriter) -> None:
@@ -66,12 +69,15 @@ class Preprocess(ColdStage[TextTokenizer]):
     def deadline_ns(self, request: Request) -> int:
         return deadline_ns(monotonic_ns(), request.timeout_us)
 
-    def load(self) -> TextTokenizer:
+    def load(self) -> "TextTokenizer":
+        # Not before: a cold process stays small.
+        from sie_triton.adapters.tokenizer import TextTokenizer
+
         spec = self._spec
         directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=TOKENIZER_FILES)
         return TextTokenizer.load(directory, spec.max_sequence_length)
 
-    def answer(self, loaded: TextTokenizer, requests: Sequence[Request]) -> list[Answer]:
+    def answer(self, loaded: "TextTokenizer", requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
         small = [texts for texts in read if isinstance(texts, Texts) and not texts.is_bulk]
@@ -88,7 +94,7 @@ class Preprocess(ColdStage[TextTokenizer]):
                 answers.append(next(tokenized))
         return answers
 
-    def _read(self, tokenizer: TextTokenizer, request: Request, arrived_ns: int) -> Texts | SIEError:
+    def _read(self, tokenizer: "TextTokenizer", request: Request, arrived_ns: int) -> Texts | SIEError:
         try:
             options = check_parameters(request.parameters, self._parameters)
             prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, options)
@@ -98,7 +104,7 @@ class Preprocess(ColdStage[TextTokenizer]):
         prompt_tokens = tokenizer.prompt_tokens(prompt)
         return Texts([prompt + text for text in texts], prompt_tokens, num_bytes, arrived_ns)
 
-    def _tokenize(self, tokenizer: TextTokenizer, requests: list[Texts]) -> Iterator[Answer]:
+    def _tokenize(self, tokenizer: "TextTokenizer", requests: list[Texts]) -> Iterator[Answer]:
         """One tokenizer call for all requests, cut again into one answer each."""
         if not requests:
             return
@@ -115,7 +121,7 @@ class Preprocess(ColdStage[TextTokenizer]):
             token += len(ids)
             yield self._outputs(request, Tokens(ids, lengths))
 
-    def _tokenize_bulk(self, tokenizer: TextTokenizer, request: Request, texts: Texts) -> Iterator[None]:
+    def _tokenize_bulk(self, tokenizer: "TextTokenizer", request: Request, texts: Texts) -> Iterator[None]:
         parts: list[Tokens] = []
         try:
             for chunk in chunks(texts.texts):
