@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Models of about the same size differ by chance: last use decides between them.
-ABOUT_AS_LARGE = 0.8
+# Among models that are at least this part of the largest, last use decides: sizes of equal models differ by chance.
+ABOUT_AS_LARGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
