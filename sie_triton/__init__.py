@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, SIEClient, Timing
+    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, SIEClient, Timing, maxsim
     from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "SIEClient",
     "SIEError",
     "Timing",
+    "maxsim",
 ]
 
 

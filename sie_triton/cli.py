@@ -171,17 +171,18 @@ def models(**flags: Any) -> None:
     settings = read_settings(**flags)
     own = select([], settings.models_dir, allow_hub=False) if settings.models_dir else []
     for model in {m.sie_id: m for m in [*starter_set(), *own]}.values():
-        dense = model.tasks.encode.dense if model.tasks.encode else None
-        click.echo(f"{model.sie_id:50} dense {dense.dim if dense else '-':>5}   {model.weights}")
+        dims = ", ".join(f"{name} {dim}" for name, dim in model.dims.items())
+        click.echo(f"{model.sie_id:50} {dims:30} {model.weights}")
 
 
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures", "cold"]),
+    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "cold"]),
     default="server",
     show_default=True,
-    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture; "
+    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
+    "sparse and late-interaction models; "
     "cold: a server with many models that nobody has asked yet",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sie_triton.errors import InputError
 
 ParameterValue = bool | int | float | str
@@ -23,6 +26,12 @@ class Tensor:
     dims: tuple[int, ...]
     doc: str = field(default="", compare=False)
 
+    def empty(self) -> npt.NDArray[Any]:
+        """What stands for an output that was not asked for."""
+        return np.zeros([0] * len(self.dims), NUMPY_DTYPES[self.dtype])
+
+
+NUMPY_DTYPES = {"FP32": np.float32, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8}
 
 TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 text; an empty element is an empty text")
 IMAGE = Tensor("image", "BYTES", (-1,), "[n] encoded image file; empty: no image in this item")
@@ -68,6 +77,13 @@ QUANTIZED: Mapping[str, Tensor] = {
     "dense": DENSE_QUANTIZED,
     "multivector": MULTIVECTOR_QUANTIZED,
     "muvera": MUVERA_QUANTIZED,
+}
+
+# Tensors that hold the rows of all items one after another → the tensor that says how many each item has.
+RAGGED: Mapping[str, str] = {
+    SPARSE_INDICES.name: SPARSE_LENGTHS.name,
+    SPARSE_VALUES.name: SPARSE_LENGTHS.name,
+    MULTIVECTOR.name: MULTIVECTOR_LENGTHS.name,
 }
 
 # Between the steps of an ensemble. Nothing is padded: a feature is one flat array, and

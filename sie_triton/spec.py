@@ -9,6 +9,9 @@ from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
 
+# Made from another output type after the forward pass.
+FORWARD_TYPE = {"muvera": "multivector"}
+
 # More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
 CPU_ADMISSION_COST = 2048
 
@@ -38,11 +41,37 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
+class MuveraConfig:
+    """`num_simhash_projections` k gives 2^k partitions; `projection_dim` and `final_projection_dim` None: none."""
+
+    num_repetitions: int = 40
+    num_simhash_projections: int = 6
+    projection_dim: int | None = None
+    final_projection_dim: int | None = 10240
+    seed: int = 42
+    normalize: bool = False
+
+    @property
+    def num_partitions(self) -> int:
+        return 1 << self.num_simhash_projections
+
+    def dim(self, token_dim: int) -> int:
+        """Entries of an encoding of vectors of `token_dim`.
+
+        >>> MuveraConfig(num_repetitions=2, num_simhash_projections=3, final_projection_dim=None).dim(16)
+        256
+        """
+        blocks = self.num_repetitions * self.num_partitions * (self.projection_dim or token_dim)
+        return self.final_projection_dim or blocks
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One profile of one model, resolved.
 
-    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `pooling`
-    is None where the model's own files decide. Lengths are in tokens.
+    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `output_types` are
+    those of encode, all of which a request gets that asks for none; a dim is 0 where the model has no such
+    output. `pooling` is None where the model's own files decide. Lengths are in tokens.
     """
 
     model: str
@@ -55,8 +84,16 @@ class ModelSpec:
     batch_cost: str = "tokens"
     pooling: str | None = None
     normalize: bool = True
+    sparse_dim: int = 0
+    multivector_dim: int = 0
+    muvera: MuveraConfig | None = None
     profiles: tuple[str, ...] = ("default",)
     runtime: Runtime = Runtime()
+
+    @property
+    def forward_types(self) -> tuple[str, ...]:
+        """The output types that a forward pass gives; the others are made of them."""
+        return tuple(dict.fromkeys(FORWARD_TYPE.get(each, each) for each in self.output_types))
 
     @property
     def admission_cost(self) -> int:
@@ -73,4 +110,6 @@ class ModelSpec:
         for f in fields(cls):
             if isinstance(raw.get(f.name), list):
                 raw[f.name] = tuple(raw[f.name])
-        return cls(**{**raw, "runtime": Runtime(**raw["runtime"])})
+        raw["runtime"] = Runtime(**raw["runtime"])
+        raw["muvera"] = MuveraConfig(**raw["muvera"]) if raw["muvera"] else None
+        return cls(**raw)

@@ -4,9 +4,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from sie_triton import SIEClient
 from sie_triton.bench.compare import free_ports
@@ -16,13 +18,16 @@ from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.stages.status import records_of
 from sie_triton.weights import locate
-from tests.models import save_bert
+from tests.models import save_bert, save_pylate, save_splade
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
 TINY_NO_HOOK = "test/tiny-no-hook"
 MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
 BUDGET = 512
+SPLADE = "test/splade"
+COLBERT = "test/colbert"  # with MUVERA
+MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
 
 @dataclass(frozen=True)
@@ -57,19 +62,29 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[Running]:
-    """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook."""
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minilm_directory: Path) -> Iterator[Running]:
+    """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
+    a sparse one and a late-interaction one."""
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
     models_dir.mkdir()
     for model in (TINY, TINY_NO_HOOK):
         (models_dir / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
+    splade = save_splade(root / "splade", minilm_directory, idf=True)
+    colbert = save_pylate(root / "colbert", minilm_directory)
+    (models_dir / "splade.yaml").write_text(model_file(SPLADE, splade, "splade", {"sparse": {"dim": 30522}}))
+    (models_dir / "colbert.yaml").write_text(
+        model_file(COLBERT, colbert, "multivector", {"multivector": {"dim": 32}}, {"muvera": MUVERA})
+    )
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    assert write_repository(repository, settings, [MINILM, MINILM_512, TINY], runtime=settings.runtime) == []
+    assert (
+        write_repository(repository, settings, [MINILM, MINILM_512, TINY, SPLADE, COLBERT], runtime=settings.runtime)
+        == []
+    )
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
-    names = [triton_name(model) for model in (MINILM, MINILM_512, TINY, TINY_NO_HOOK)]
+    names = [triton_name(model) for model in (MINILM, MINILM_512, TINY, TINY_NO_HOOK, SPLADE, COLBERT)]
     with Server(settings, repository, names) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
@@ -110,6 +125,21 @@ def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:
             max_batch_tokens: {BUDGET}
             adapter_path: sentence_transformer
     """)
+
+
+def model_file(
+    model: str, directory: Path, family: str, encode: dict[str, Any], runtime: dict[str, Any] | None = None
+) -> str:
+    profile = {"max_batch_tokens": BUDGET, "adapter_path": family, "adapter_options": {"runtime": runtime or {}}}
+    return yaml.safe_dump(
+        {
+            "sie_id": model,
+            "weights_path": str(directory),
+            "tasks": {"encode": encode},
+            "max_sequence_length": 256,
+            "profiles": {"default": profile},
+        }
+    )
 
 
 def minilm_file(model: str, max_sequence_length: int, max_batch_tokens: int) -> str:

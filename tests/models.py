@@ -1,18 +1,29 @@
 """Small models with fixed-seed weights, saved as their users would save them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 CONFIGS: dict[str, Any] = {
     "bert": transformers.BertConfig(**SIZES, intermediate_size=128, max_position_embeddings=512),
+    "modernbert": transformers.ModernBertConfig(
+        **SIZES,
+        intermediate_size=128,
+        max_position_embeddings=512,
+        local_attention=64,
+        global_attn_every_n_layers=2,
+        pad_token_id=0,
+    ),
     # Little to compute and much to load.
     "wide": transformers.BertConfig(
         vocab_size=30522, hidden_size=1024, num_hidden_layers=1, num_attention_heads=16, intermediate_size=1024
@@ -44,22 +55,8 @@ def build(
     normalize: bool = True,
     prompts: dict[str, str] | None = None,
 ) -> SentenceTransformer:
-    """Weights are scaled up so that attention is far from uniform and position matters."""
-    torch.manual_seed(7)
-    encoder = transformers.AutoModel.from_config(CONFIGS[architecture])
-    with torch.no_grad():
-        for name, weight in encoder.named_parameters():
-            if weight.ndim == 2:
-                weight.mul_(8 if any(part in name for part in ("query", "key", "q_lin", "k_lin")) else 3)
-    encoder.save_pretrained(scratch)
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer / "tokenizer.json"),
-        model_max_length=512,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        unk_token="[UNK]",
-    ).save_pretrained(scratch)
+    """A sentence-transformers model over `save_encoder`."""
+    encoder = save_encoder(scratch, tokenizer, architecture)
     modules: list[Any] = [
         Transformer(str(scratch)),
         Pooling(encoder.config.hidden_size, pooling, include_prompt=include_prompt),
@@ -69,3 +66,94 @@ def build(
     if normalize:
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, prompts=prompts, device="cpu")
+
+
+def save_tokenizer(directory: Path, tokenizer: Path) -> transformers.PreTrainedTokenizerFast:
+    """MiniLM's tokenizer, beside a model of any architecture."""
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer / "tokenizer.json"),
+        model_max_length=512,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+    )
+    fast.save_pretrained(directory)
+    return fast
+
+
+def save_splade(
+    root: Path,
+    tokenizer: Path,
+    architecture: str = "bert",
+    pooling: str = "max",
+    activation: str = "relu",
+    *,
+    idf: bool = False,
+) -> Path:
+    """A SparseEncoder directory; with `idf` its queries need no forward pass."""
+    torch.manual_seed(7)
+    model = transformers.AutoModelForMaskedLM.from_config(CONFIGS[architecture])
+    sharpen(model.base_model)
+    model.save_pretrained(root / "encoder")
+    fast = save_tokenizer(root / "encoder", tokenizer)
+    modules: list[Any] = [Transformer(str(root / "encoder"), transformer_task="fill-mask")]
+    modules.append(SpladePooling(pooling, activation))
+    if idf:
+        static = SparseStaticEmbedding(fast, weight=torch.rand(30522))
+        modules = [Router.for_query_document(query_modules=[static], document_modules=modules)]
+    SparseEncoder(modules=modules, device="cpu").save(str(root / "model"))
+    return root / "model"
+
+
+def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
+    """As PyLate saves it: settings at the top, a Dense module of its own, masks and norms understood; 32 entries."""
+    root = root / "model"
+    save_encoder(root, tokenizer, "bert")
+    (root / "1_Dense").mkdir()
+    torch.manual_seed(3)
+    save_file({"linear.weight": torch.randn(32, 64)}, root / "1_Dense" / "model.safetensors")
+    identity = "torch.nn.modules.linear.Identity"
+    dense = {"in_features": 64, "out_features": 32, "bias": False, "activation_function": identity}
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Dense", "type": "pylate.models.Dense.Dense"},
+    ]
+    settings = {
+        "model_type": "ColBERT",
+        "prompts": {},
+        "query_prefix": "[unused0]",
+        "document_prefix": "[unused1]",
+        "query_length": 32,
+        "document_length": 180,
+        "attend_to_expansion_tokens": False,
+        **config,
+    }
+    files = {
+        "1_Dense/config.json": dense,
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": 180, "do_lower_case": False},
+        "config_sentence_transformers.json": settings,
+    }
+    for name, content in files.items():
+        (root / name).write_text(json.dumps(content))
+    return root
+
+
+def save_encoder(directory: Path, tokenizer: Path, architecture: str) -> transformers.PreTrainedModel:
+    """A transformers directory, with a tokenizer."""
+    torch.manual_seed(7)
+    encoder = transformers.AutoModel.from_config(CONFIGS[architecture])
+    sharpen(encoder)
+    encoder.save_pretrained(directory)
+    save_tokenizer(directory, tokenizer)
+    return encoder
+
+
+def sharpen(encoder: transformers.PreTrainedModel) -> None:
+    """Scale the weights up so that attention is far from uniform and position matters."""
+    with torch.no_grad():
+        for name, weight in encoder.named_parameters():
+            if weight.ndim == 2:
+                weight.mul_(8 if any(part in name for part in ("query", "key", "q_lin", "k_lin")) else 3)

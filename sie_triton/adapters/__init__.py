@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sie_triton.adapters.base import Adapter
 from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, Tensor
@@ -15,24 +15,41 @@ from sie_triton.errors import CatalogError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
-__all__ = ["FAMILIES", "Adapter", "Family", "family_of", "load_adapter"]
+if TYPE_CHECKING:
+    from sie_triton.adapters.tokenizer import TextTokenizer
+
+__all__ = ["FAMILIES", "Adapter", "Family", "family_of", "load_adapter", "load_tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`features` is what preprocess sends to inference for this family."""
+    """`outputs` are the output types of encode it has; `features` is what preprocess sends to inference."""
 
     module: str
+    outputs: tuple[str, ...]
+    tokenizer: str = "sie_triton.adapters.tokenizer:TextTokenizer"
     features: tuple[Tensor, ...] = (INPUT_IDS, LENGTHS, PROMPT_TOKENS)
 
 
-FAMILIES = {"sentence_transformer": Family("sie_triton.adapters.sentence_transformer")}
+FAMILIES = {
+    "sentence_transformer": Family("sie_triton.adapters.sentence_transformer", ("dense",)),
+    "splade": Family("sie_triton.adapters.splade", ("sparse",)),
+    "multivector": Family(
+        "sie_triton.adapters.multivector",
+        ("multivector",),
+        "sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
+    ),
+}
 
 # `adapter_path` of SIE's own model files, which its users bring, to our families.
 REFERENCE_ADAPTERS = {
     "sentence_transformer:SentenceTransformerDenseAdapter": "sentence_transformer",
     "bert_flash:BertFlashAdapter": "sentence_transformer",
     "xlm_roberta_flash:XLMRobertaFlashAdapter": "sentence_transformer",
+    "splade_flash:SPLADEFlashAdapter": "splade",
+    "colbert:ColBERTAdapter": "multivector",
+    "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter": "multivector",
+    "colbert_rotary_flash:ColBERTRotaryFlashAdapter": "multivector",
 }
 
 
@@ -46,6 +63,13 @@ def family_of(adapter_path: str | None, model: str) -> str:
             f"families are {', '.join(FAMILIES)}"
         )
     return family
+
+
+def load_tokenizer(spec: ModelSpec, directory: Path) -> "TextTokenizer":
+    """The tokenizer of the family; LoadError says what is wrong with its files."""
+    module, _, name = FAMILIES[spec.family].tokenizer.partition(":")
+    kind = cast(type["TextTokenizer"], getattr(import_module(module), name))
+    return kind.load(directory, spec.max_sequence_length)
 
 
 def load_adapter(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> Adapter:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from sie_triton.adapters.allocator import keep_freed_pages
 from sie_triton.adapters.base import PACKED
@@ -63,10 +64,13 @@ class Encoder:
         self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
 
     @torch.inference_mode()
-    def hidden_states(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
-        """input_ids int32 [tokens], lengths int32 [items] → [tokens, d]."""
+    def hidden_states(self, input_ids: Ints, lengths: Ints, keys: Ints | None = None) -> torch.Tensor:
+        """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
+
+        No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
+        """
         run = self._run_packed if self.path == PACKED else self._run_padded
-        return run(input_ids, lengths)
+        return run(input_ids, lengths, lengths if keys is None else keys)
 
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
@@ -77,18 +81,18 @@ class Encoder:
         finally:
             self.use(self.path)
 
-    def _run_packed(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
+    def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints) -> torch.Tensor:
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
         if spare:
-            input_ids, lengths = np.pad(input_ids, (0, spare)), np.append(lengths, spare)
+            input_ids, lengths, keys = np.pad(input_ids, (0, spare)), np.append(lengths, spare), np.append(keys, spare)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
         positions = np.arange(len(input_ids)) - starts + self._first_position
-        with attending(Segments.of(lengths.tolist()), self.kernel):
+        with attending(Segments.of(lengths.tolist(), keys.tolist()), self.kernel):
             hidden = self._forward(input_ids=self._tensor(input_ids[None]), position_ids=self._tensor(positions[None]))
         return hidden[0, :num_tokens]
 
-    def _run_padded(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
+    def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints) -> torch.Tensor:
         hidden: torch.Tensor | None = None
         ends = np.cumsum(lengths)
         for items in similar(lengths.tolist()):
@@ -98,7 +102,8 @@ class Encoder:
             places = ((ends - lengths)[items][:, None] + columns)[real]
             rows = np.full(real.shape, self._pad_id)
             rows[real] = input_ids[places]
-            padded = self._forward(input_ids=self._tensor(rows), attention_mask=self._tensor(real))
+            seen = columns < keys[items][:, None]
+            padded = self._forward(input_ids=self._tensor(rows), attention_mask=self._tensor(seen))
             if hidden is None:
                 hidden = padded.new_empty(len(input_ids), padded.shape[-1])
             hidden[self._tensor(places)] = padded[torch.from_numpy(real).to(self.device)]
@@ -117,14 +122,55 @@ class Encoder:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)
 
 
+class TokenHead:
+    """What a model does with each token's state: [tokens, d] → [tokens, k].
+
+    The model's own forward, with its encoder replaced by one that hands on what it is given, so that every
+    architecture's head is the library's.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
+        setattr(model, model.base_model_prefix, _Given())
+
+    def prepare(self) -> None:
+        """As Encoder.prepare."""
+        if can_prepack(next(self._model.parameters())):
+            prepack(self._model)
+
+    @torch.inference_mode()
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model(inputs_embeds=hidden[None]).logits
+        return logits[0]
+
+
+class _Given(torch.nn.Module):
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
 def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
     """Load config.json and the safetensors in `directory`; LoadError says what is wrong with them."""
+    return Encoder(_load(directory, dtype, device), attention_backend)
+
+
+def load_with_head(
+    directory: Path, dtype: torch.dtype, device: str, attention_backend: str, auto: Any
+) -> tuple[Encoder, TokenHead]:
+    """The same for a model of transformers' class `auto`, whose head works on each token."""
+    head = TokenHead(_load(directory, dtype, device, auto))
+    return Encoder(head.encoder, attention_backend), head
+
+
+def _load(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
     try:
         config = AutoConfig.from_pretrained(directory)
-        # T5 and its kin have their encoder alone as a class of its own.
-        auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
+        if auto is None:
+            # T5 and its kin have their encoder alone as a class of its own.
+            auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
         options = {"add_pooling_layer": False} if "add_pooling_layer" in _constructor(auto, config) else {}
         model, report = auto.from_pretrained(
             directory,
@@ -143,7 +189,8 @@ def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_bac
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise LoadError(f"weights in {directory} lack {missing} …", "corrupt")
-    return Encoder(model.eval().to(device), attention_backend)
+    loaded: PreTrainedModel = model.eval().to(device)
+    return loaded
 
 
 def own_pages(model: torch.nn.Module) -> None:

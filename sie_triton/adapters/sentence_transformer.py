@@ -1,23 +1,21 @@
 """The dense family: Transformer → Pooling → Dense layers; Normalize is left to postprocess."""
 
 import logging
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
 
-from sie_triton.adapters.base import PackedBatch
+from sie_triton.adapters.base import PackedBatch, Rows
+from sie_triton.adapters.dense import dense_layers
 from sie_triton.adapters.encoder import Encoder, load_encoder
 from sie_triton.adapters.pooling import pool
 from sie_triton.adapters.precision import choose_dtype
 from sie_triton.adapters.probe import choose_path
-from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.sentence_transformers import DenseLayer, SentenceTransformerFiles
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class SentenceTransformerAdapter:
         self._pooling = pooling
 
     @torch.inference_mode()
-    def forward(self, batch: PackedBatch) -> dict[str, npt.NDArray[np.float32]]:
+    def forward(self, batch: PackedBatch) -> Rows:
         hidden = self.encoder.hidden_states(batch.input_ids, batch.lengths)
         lengths, prompt_tokens = (self._tensor(array) for array in (batch.lengths, batch.prompt_tokens))
         pooled = pool(hidden, lengths, prompt_tokens, self._pooling)
@@ -47,23 +45,9 @@ def load(spec: ModelSpec, directory: Path, device: str, measurements: Measuremen
     """Load a sentence-transformers directory; LoadError says what in it cannot be used."""
     files = SentenceTransformerFiles.read(directory)
     dtype = choose_dtype(spec.runtime.precision, device)
-    encoder = load_encoder(files.transformer, dtype, device, spec.runtime.attention)
-    try:
-        head = torch.nn.Sequential(*(m for layer in files.dense for m in _dense_modules(layer)))
-    except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        raise LoadError(f"weights in {directory} cannot be loaded: {exc}") from exc
+    encoder = load_encoder(files.text.transformer, dtype, device, spec.runtime.attention)
+    head = dense_layers(files.dense)
     verdict = choose_path(encoder, spec.max_sequence_length, measurements)
     _log.info("%s runs %s (%s), attention kernel %s", spec.model, verdict.path, verdict.reason, encoder.kernel)
     pooling = (spec.pooling,) if spec.pooling else files.pooling
     return SentenceTransformerAdapter(encoder, head.eval().to(device), pooling)
-
-
-def _dense_modules(layer: DenseLayer) -> list[torch.nn.Module]:
-    linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
-    weights = load_file(layer.directory / "model.safetensors")
-    linear.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
-    module, _, name = layer.activation.rpartition(".")
-    if not module.startswith("torch.nn."):
-        raise LoadError(f"Dense activation {layer.activation} is refused; only classes of torch.nn are allowed")
-    activation: torch.nn.Module = getattr(import_module(module), name)()
-    return [linear, activation]

@@ -8,13 +8,16 @@ import tokenizers
 
 from sie_triton.adapters.base import Tokens
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
+from sie_triton.weights.sentence_transformers import TextFiles
 
 
 class TextTokenizer:
     """A tokenizer with its model's prompts; safe to call from several threads."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, files: SentenceTransformerFiles) -> None:
+    # True where queries become other tokens than documents of the same text.
+    has_roles = False
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
         self._tokenizer = tokenizer
         self._special_ids = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         self.prompts = files.prompts
@@ -24,29 +27,12 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path, max_length: int) -> "TextTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
-        files = SentenceTransformerFiles.read(directory)
-        path = files.transformer / "tokenizer.json"
-        if not path.is_file():
-            message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
-            raise LoadError(message, "not found")
-        try:
-            tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as exc:  # the library raises nothing narrower
-            raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(min(max_length, files.max_sequence_length))
-        if files.do_lower_case:
-            normalizers = [tokenizers.normalizers.Lowercase()]
-            if tokenizer.normalizer is not None:
-                normalizers.append(tokenizer.normalizer)
-            tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
-        return cls(tokenizer, files)
+        files = TextFiles.read(directory)
+        return cls(read_tokenizer(files, min(max_length, files.max_sequence_length)), files)
 
-    def encode(self, texts: Sequence[str]) -> Tokens:
-        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
-        lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-        flat = (token for item in ids for token in item)
-        return Tokens(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
+    def encode(self, texts: Sequence[str], *, is_query: bool = False) -> Tokens:
+        """`is_query` matters where `has_roles`."""
+        return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))])
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens pooling must leave out (0 when the prompt is pooled too).
@@ -57,3 +43,30 @@ class TextTokenizer:
             return 0
         ids = self._tokenizer.encode(prompt).ids
         return len(ids) - (bool(ids) and ids[-1] in self._special_ids)
+
+
+def read_tokenizer(files: TextFiles, max_length: int) -> tokenizers.Tokenizer:
+    """tokenizer.json, truncating to `max_length` tokens; LoadError if it cannot be read."""
+    path = files.transformer / "tokenizer.json"
+    if not path.is_file():
+        message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
+        raise LoadError(message, "not found")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as exc:  # the library raises nothing narrower
+        raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    if files.do_lower_case:
+        normalizers = [tokenizers.normalizers.Lowercase()]
+        if tokenizer.normalizer is not None:
+            normalizers.append(tokenizer.normalizer)
+        tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+    return tokenizer
+
+
+def packed_ids(ids: Sequence[Sequence[int]]) -> Tokens:
+    """One text after another."""
+    lengths = np.fromiter(map(len, ids), np.int32, len(ids))
+    flat = (token for item in ids for token in item)
+    return Tokens(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)

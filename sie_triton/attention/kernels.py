@@ -26,6 +26,8 @@ def flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
     """The flash-attn package's kernel for items of varying length."""
+    if not segments.all_are_keys:
+        return sdpa_attention(query, key, value, segments, scaling, window)
     from flash_attn import flash_attn_varlen_func
 
     offsets, longest = segments.offsets(query.device), segments.longest
@@ -40,6 +42,8 @@ def varlen_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
     """PyTorch's own kernel for items of varying length."""
+    if not segments.all_are_keys:
+        return sdpa_attention(query, key, value, segments, scaling, window)
     from torch.nn.attention.varlen import varlen_attn
 
     offsets, longest = segments.offsets(query.device), segments.longest
@@ -58,7 +62,7 @@ def sdpa_attention(
     grouped = query.shape[1] != key.shape[1]
 
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        mask = None if window == EVERYTHING else visible(query.shape[2], window, query.device)
+        mask = None if window == EVERYTHING else visible(query.shape[2], window, query.device)[:, : key.shape[2]]
         return sdpa(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
 
     return _by_run(attend, query, key, value, segments)
@@ -74,7 +78,8 @@ def eager_attention(
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
         scores = torch.matmul(query, key.transpose(2, 3)) * scaling
         if window != EVERYTHING:
-            scores = scores.masked_fill(~visible(query.shape[2], window, query.device), float("-inf"))
+            seen = visible(query.shape[2], window, query.device)[:, : key.shape[2]]
+            scores = scores.masked_fill(~seen, float("-inf"))
         return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(value.dtype), value)
 
     return _by_run(attend, query, key, value, segments)
@@ -86,7 +91,7 @@ def native_attention(
     """Our CPU kernel; PyTorch's for heads it does not take."""
     if not native.takes(query):
         return sdpa_attention(query, key, value, segments, scaling, window)
-    return native.attention(query, key, value, segments.lengths, scaling, window)
+    return native.attention(query, key, value, segments.lengths, segments.keys, scaling, window)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -152,15 +157,19 @@ def _by_run(
     value: torch.Tensor,
     segments: Segments,
 ) -> torch.Tensor:
-    tokens = [count * length for count, length in segments.runs]
+    tokens = [count * length for count, length, _ in segments.runs]
     pieces = zip(*(torch.split(x, tokens, dim=2) for x in (query, key, value)), segments.runs, strict=True)
-    attended = [_unstack(attend(*(_stack(x, run) for x in (q, k, v)))) for q, k, v, run in pieces]
+    attended = []
+    for q, k, v, (count, length, keys) in pieces:
+        stacked = (_stack(x, count, length) for x in (q, k, v))
+        queries, *others = stacked
+        key_run, value_run = (x[:, :, :keys] for x in others)
+        attended.append(_unstack(attend(queries, key_run, value_run)))
     return torch.cat(attended, dim=1) if len(attended) > 1 else attended[0]
 
 
-def _stack(x: torch.Tensor, run: tuple[int, int]) -> torch.Tensor:
+def _stack(x: torch.Tensor, count: int, length: int) -> torch.Tensor:
     """[1, heads, count · length, d] → [count, heads, length, d], without a copy."""
-    count, length = run
     return x if count == 1 else x[0].view(x.shape[1], count, length, x.shape[3]).transpose(0, 1)
 
 

@@ -15,22 +15,29 @@ EVERYTHING: Window = (-1, -1)
 
 @dataclass(frozen=True)
 class Segments:
-    """Items laid end to end; `lengths` in tokens."""
+    """Items laid end to end; `lengths` in tokens, of which the first `keys` of an item are looked at by all of it."""
 
     lengths: tuple[int, ...]
+    keys: tuple[int, ...]
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> "Segments":
-        return cls(tuple(lengths))
+    def of(cls, lengths: Sequence[int], keys: Sequence[int] | None = None) -> "Segments":
+        """`keys` None: every token is looked at."""
+        return cls(tuple(lengths), tuple(lengths if keys is None else keys))
 
     @cached_property
-    def runs(self) -> tuple[tuple[int, int], ...]:
-        """(number of items, tokens per item) of neighbours of equal length, for one kernel call each.
+    def runs(self) -> tuple[tuple[int, int, int], ...]:
+        """(number of items, tokens, keys per item) of neighbours that are alike, for one kernel call each.
 
         >>> Segments.of([3, 3, 5]).runs
-        ((2, 3), (1, 5))
+        ((2, 3, 3), (1, 5, 5))
         """
-        return tuple((sum(1 for _ in group), length) for length, group in groupby(self.lengths))
+        alike = groupby(zip(self.lengths, self.keys, strict=True))
+        return tuple((sum(1 for _ in group), length, keys) for (length, keys), group in alike)
+
+    @property
+    def all_are_keys(self) -> bool:
+        return self.keys == self.lengths
 
     @cached_property
     def longest(self) -> int:

@@ -6,8 +6,6 @@ rounds, and a ratio is the median of the rounds' ratios.
 
 import statistics
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,72 +17,24 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sie_triton.adapters import load_adapter
-from sie_triton.adapters.base import Adapter, PackedBatch
+from sie_triton.adapters.base import PackedBatch
 from sie_triton.adapters.encoder import load_encoder
 from sie_triton.adapters.precision import computes_bfloat16
 from sie_triton.adapters.probe import probe, relative_error
-from sie_triton.adapters.tokenizer import TextTokenizer
-from sie_triton.batching import plan
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
+from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, packed, timed
+from sie_triton.bench.outputs import outputs
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.catalog import recognise, select
-from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.stages.scheduler import Scheduler
 from sie_triton.weights import locate
-from sie_triton.worker.threads import use_threads
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"
-LANE_TOKENS = 1024
-
 # hidden, layers, heads of BERT's published sizes
 SIZES: Mapping[str, dict[str, int]] = {
     "BERT-base": {"hidden": 768, "layers": 12, "heads": 12},
     "BERT-large": {"hidden": 1024, "layers": 24, "heads": 16},
 }
-
-
-class Lanes:
-    """An adapter on the scheduler's lanes: `run(texts)` returns their vectors, float32 [texts, dim]."""
-
-    def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
-        self.adapter: Adapter = load_adapter(spec, directory, "cpu", Measurements())
-        self._tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
-        self._lane_tokens = lane_tokens
-        self._work: Callable[[Any], None] = lambda _: None
-        self._left = threading.Semaphore(0)
-        self._scheduler = Scheduler("cpu", self._run, lane_tokens)
-
-    def encode(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        tokens = self._tokenizer.encode(texts)
-        items = np.split(tokens.input_ids, np.cumsum(tokens.lengths)[:-1])
-        rows: dict[int, Any] = {}
-
-        def work(batch: list[int]) -> None:
-            rows.update(zip(batch, self.adapter.forward(packed([items[i] for i in batch]))["dense"], strict=True))
-
-        self._each(plan(tokens.lengths.tolist(), self._lane_tokens), work)
-        return np.stack([rows[i] for i in range(len(texts))])
-
-    def forward(self, batches: list[PackedBatch]) -> None:
-        self._each(batches, self.adapter.forward)
-
-    def close(self) -> None:
-        self._scheduler.close()
-
-    def _each(self, batches: list[Any], work: Callable[[Any], Any]) -> None:
-        self._work = work
-        self._scheduler.submit_bulk(batches)
-        for _ in batches:
-            self._left.acquire()
-
-    def _run(self, batch: Any, threads: int) -> None:
-        use_threads("cpu", threads)
-        try:
-            self._work(batch)
-        finally:
-            self._left.release()
 
 
 def run(what: str, *, rounds: int, output: Path | None) -> None:
@@ -142,7 +92,7 @@ def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
         for precision in precisions
     }
     subjects: dict[str, Callable[[], Any]] = {"sentence-transformers, float32": partial(library.encode, texts)}
-    subjects |= {f"ours, {precision}": partial(lanes.encode, texts) for precision, lanes in ours.items()}
+    subjects |= {f"ours, {precision}": partial(lanes.dense, texts) for precision, lanes in ours.items()}
     rates = interleaved(subjects, len(texts), rounds)
     for lanes in ours.values():
         lanes.close()
@@ -170,7 +120,7 @@ def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
         with saved(name, "float32", hidden=384, layers=3, heads=6) as (spec, directory):
             lanes, library = Lanes(spec, directory), SentenceTransformer(str(directory), device="cpu")
             theirs, mine = "sentence-transformers", "ours"
-            subjects = {theirs: partial(library.encode, texts), mine: partial(lanes.encode, texts)}
+            subjects = {theirs: partial(library.encode, texts), mine: partial(lanes.dense, texts)}
             rates = interleaved(subjects, len(texts), rounds)
             lanes.close()
         ratio = median_ratio(rates[mine], rates[theirs])
@@ -185,7 +135,7 @@ def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     )
 
 
-MEASUREMENTS = {"sizes": sizes, "lengths": lengths, "architectures": architectures}
+MEASUREMENTS = {"sizes": sizes, "lengths": lengths, "architectures": architectures, "outputs": outputs}
 
 
 def fidelity(architecture: str) -> tuple[Any, float, float]:
@@ -227,11 +177,6 @@ class saved:  # noqa: N801
         self._scratch.cleanup()
 
 
-def packed(items: list[Any]) -> PackedBatch:
-    counts = np.array([len(item) for item in items], np.int32)
-    return PackedBatch(np.concatenate(items), counts, np.zeros(len(items), np.int32))
-
-
 def uniform_batches(count: int, tokens: int, length: int) -> Iterator[PackedBatch]:
     rng = np.random.default_rng(0)
     for _ in range(count):
@@ -248,22 +193,3 @@ def peak(precision: str, size: int = 1536) -> float:
     """GFLOP/s of a large matrix product on all cores, now: the median of several."""
     left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
     return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))
-
-
-def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:
-    """Items per second of each subject, by round; a first round warms up and is dropped."""
-    rates: dict[str, list[float]] = {name: [] for name in subjects}
-    for _ in range(rounds + 1):
-        for name, work in subjects.items():
-            rates[name].append(count / timed(work))
-    return {name: measured[1:] for name, measured in rates.items()}
-
-
-def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-
-
-def timed(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

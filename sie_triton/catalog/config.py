@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
-from sie_triton.adapters import family_of
+from sie_triton.adapters import FAMILIES, family_of
 from sie_triton.errors import CatalogError
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
 
 DEFAULT_BATCH_COST = 16384
 
@@ -63,9 +63,21 @@ class LoadtimeOptions(Frozen):
     trust_remote_code: bool = False
 
 
+class MuveraOptions(Frozen):
+    """Of SIE's model files; see sie_triton.spec.MuveraConfig."""
+
+    num_repetitions: PositiveInt = 40
+    num_simhash_projections: Annotated[int, Field(ge=1, le=12)] = 6
+    projection_dim: PositiveInt | None = None
+    final_projection_dim: PositiveInt | None = 10240
+    seed: int = 42
+    normalize: bool = False
+
+
 class RuntimeOptions(Frozen):
     pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"] | None = None
     normalize: bool | None = None
+    muvera: MuveraOptions | None = None
 
 
 class AdapterOptions(Frozen):
@@ -144,31 +156,43 @@ class ModelConfig(Frozen):
             resolved = self.profiles[child].over(resolved)
         return resolved
 
+    @property
+    def dims(self) -> dict[str, int]:
+        """The output types of encode, and the size of each."""
+        return {name: output["dim"] for name, output in (self.tasks.encode or Encode()).model_dump().items() if output}
+
+    def _other_tasks(self) -> list[str]:
+        return [task for task in ("score", "extract") if getattr(self.tasks, task) is not None]
+
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """What the stages of this model need; CatalogError if this server cannot run it."""
         profile = self.profile("default")
         family = family_of(profile.adapter_path, self.sie_id)
-        encode = self.tasks.encode
-        wanted = {"score": self.tasks.score, "extract": self.tasks.extract}
-        unsupported = [task for task, value in wanted.items() if value is not None]
-        if encode is not None:
-            unsupported += [name for name in ("sparse", "multivector") if getattr(encode, name) is not None]
-        if unsupported or encode is None or encode.dense is None:
+        dims = self.dims
+        wanted = [*(f"encode.{name}" for name in dims), *self._other_tasks()]
+        served = [f"encode.{name}" for name in FAMILIES[family].outputs]
+        if not wanted or set(wanted) - set(served):
             raise CatalogError(
-                f"{self.sie_id}: tasks {', '.join(unsupported) or 'none'} cannot be served; "
-                "this version serves encode.dense"
+                f"{self.sie_id}: tasks: {', '.join(sorted(set(wanted) - set(served))) or 'none'} cannot be served; "
+                f"the family {family} has {', '.join(served)}"
             )
+        options = profile.adapter_options.runtime
+        if options.muvera is not None and "multivector" not in dims:
+            raise CatalogError(f"{self.sie_id}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
         return ModelSpec(
             model=self.sie_id,
             weights=self.weights,
             family=family,
-            output_types=("dense",),
-            dense_dim=encode.dense.dim,
+            output_types=(*dims, *(["muvera"] if options.muvera is not None else [])),
+            dense_dim=dims.get("dense", 0),
             max_sequence_length=self.max_sequence_length,
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
-            pooling=profile.adapter_options.runtime.pooling,
-            normalize=profile.adapter_options.runtime.normalize is not False,
+            pooling=options.pooling,
+            normalize=options.normalize is not False,
+            sparse_dim=dims.get("sparse", 0),
+            multivector_dim=dims.get("multivector", 0),
+            muvera=MuveraConfig(**options.muvera.model_dump()) if options.muvera is not None else None,
             profiles=("default",),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )

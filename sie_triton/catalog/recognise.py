@@ -31,7 +31,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
         **source,
         inputs=Inputs(text=True),
         tasks=Tasks(encode=Encode(dense=Output(dim=files.dim))),
-        max_sequence_length=files.max_sequence_length,
+        max_sequence_length=files.text.max_sequence_length,
         profiles={
             "default": Profile(
                 adapter_path="sentence_transformer",

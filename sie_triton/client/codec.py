@@ -9,17 +9,28 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, Timing
-from sie_triton.contract import DENSE, TEXT, TIMING_FIELDS, TIMING_MS, TOKEN_COUNT
+from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, SparseVector, Timing
+from sie_triton.contract import (
+    ENCODE_OUTPUTS,
+    QUANTIZED,
+    RAGGED,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
+    TEXT,
+    TIMING_FIELDS,
+    TIMING_MS,
+    TOKEN_COUNT,
+)
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
-
-ENCODE_OUTPUTS = (DENSE.name, TOKEN_COUNT.name, TIMING_MS.name)
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
 
 # About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
 PIECE_BYTES = 64 * 1024
 PIECE_ITEMS = 512
+
+# Rows of raw bytes → what they hold.
+VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
 
 # Status names of gRPC and HTTP → our errors.
 ERRORS: Mapping[str, type[SIEError]] = {
@@ -94,14 +105,19 @@ class EncodeCall:
         return {
             "model_name": self._model,
             "inputs": [text],
-            "outputs": [self._tritonclient.InferRequestedOutput(name) for name in ENCODE_OUTPUTS],
             "parameters": self._parameters,
         }
 
     def results(self, responses: Iterable[Any]) -> Any:
         """The caller's results, from one response per piece: one for a single item, a list for a list."""
         both = zip(responses, self.pieces, strict=True)
-        results = [result for response, piece in both for result in encode_results(response, self._items[piece])]
+        dtype = self._parameters.get("output_dtype", "float32")
+        types = self._parameters.get("output_types", "")
+        results = [
+            result
+            for response, piece in both
+            for result in encode_results(response, self._items[piece], types.split(",") if types else None, dtype)
+        ]
         return results[0] if self._is_single else results
 
 
@@ -118,18 +134,44 @@ def request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def encode_results(response: Any, items: Sequence[ItemLike]) -> list[EncodeResult]:
-    """Cut a response's tensors into one result per item."""
-    dense, token_count = response.as_numpy(DENSE.name), response.as_numpy(TOKEN_COUNT.name)
+def encode_results(
+    response: Any, items: Sequence[ItemLike], types: Iterable[str] | None, dtype: str
+) -> list[EncodeResult]:
+    """Cut a response's tensors into one result per item; `types` None: all that the model has."""
     milliseconds = response.as_numpy(TIMING_MS.name).tolist()
     results: list[EncodeResult] = []
-    for i, item in enumerate(items):
+    for item, token_count in zip(items, response.as_numpy(TOKEN_COUNT.name).tolist(), strict=True):
         timing = Timing(**{f"{name}_ms": ms for name, ms in zip(TIMING_FIELDS, milliseconds, strict=True)})  # type: ignore[typeddict-item]
-        result = EncodeResult(dense=dense[i], token_count=int(token_count[i]), timing=timing)
+        result = EncodeResult(token_count=token_count, timing=timing)
         if not isinstance(item, str) and "id" in item:
             result["id"] = item["id"]
         results.append(result)
+    for each in types or ENCODE_OUTPUTS:
+        values = output_values(response, each, dtype)
+        for result, value in zip(results, values or [], strict=values is not None):
+            result[each] = value  # type: ignore[literal-required]
     return results
+
+
+def output_values(response: Any, output_type: str, dtype: str) -> list[Any] | None:
+    """One output type, item by item; None where the model has no such output."""
+    names = [tensor.name for tensor in ENCODE_OUTPUTS[output_type]]
+    tensors = {name: response.as_numpy(name) for name in names}
+    if any(tensor is None for tensor in tensors.values()):
+        return None
+    if output_type in QUANTIZED and dtype != "float32":
+        tensors[output_type] = response.as_numpy(QUANTIZED[output_type].name).view(VIEWS[dtype])
+    if output_type == "sparse":
+        indices, values = (split(tensors, tensor.name) for tensor in (SPARSE_INDICES, SPARSE_VALUES))
+        return [SparseVector(indices=i, values=v) for i, v in zip(indices, values, strict=True)]
+    return split(tensors, output_type)
+
+
+def split(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> list[npt.NDArray[Any]]:
+    """Tensor `name`, item by item."""
+    if name not in RAGGED:
+        return list(tensors[name])
+    return np.split(tensors[name], np.cumsum(tensors[RAGGED[name]])[:-1])
 
 
 def model_names(statistics: Any) -> list[str]:

@@ -31,11 +31,25 @@ class Timing(TypedDict):
     total_ms: float
 
 
+class SparseVector(TypedDict):
+    """`indices` int32 [entries], ascending; `values` float32 [entries]."""
+
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
+
 class EncodeResult(TypedDict, total=False):
-    """One item's outputs; only those asked for are there. `dense` is float32 [dim]."""
+    """One item's outputs; only those asked for are there.
+
+    `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the `output_dtype` asked for;
+    `binary` and `ubinary` hold eight entries in a byte.
+    """
 
     id: str
-    dense: npt.NDArray[np.float32]
+    dense: npt.NDArray[Any]
+    sparse: SparseVector
+    multivector: npt.NDArray[Any]
+    muvera: npt.NDArray[Any]
     token_count: int
     timing: Timing
 

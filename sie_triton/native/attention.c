@@ -8,6 +8,7 @@
 
 #include <float.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ROWS 6 /* ROWS x TILE accumulators, TILE operands and a broadcast fill AVX-512's 32 registers */
 #define TILE 4
@@ -104,8 +105,8 @@ static size_t scratch_size(int width) {
     return (size_t)width * BLOCK + BLOCK + LANES + MAX(width, BLOCK);
 }
 
-/* One head of one item: a block of queries at a time against all keys it sees. */
-static void attend(const Layer *l, long item, int length, int head, float *scratch) {
+/* One head of one item: a block of queries at a time against all keys it sees, which are among the first `keys`. */
+static void attend(const Layer *l, long item, int length, int keys, int head, float *scratch) {
     const int kv_head = head / (l->heads / l->kv_heads);
     const float *query = l->query + item * l->query_token + head * l->query_head;
     const float *key = l->key + item * l->key_token + kv_head * l->key_head;
@@ -115,7 +116,12 @@ static void attend(const Layer *l, long item, int length, int head, float *scrat
     float *scores = scratch + scratch_size(l->width);
     for (int start = 0; start < length; start += BLOCK) {
         const int count = MIN(BLOCK, length - start), columns = (count + LANES - 1) / LANES * LANES;
-        const int first = (int)MAX(0, start - l->left), last = (int)MIN(length, start + count + l->right);
+        const int first = (int)MAX(0, start - l->left), last = (int)MIN(keys, start + count + l->right);
+        if (first >= last) { /* nothing to see */
+            for (int i = 0; i < count; i++)
+                memset(out + (start + i) * (long)l->heads * l->width, 0, l->width * sizeof(float));
+            continue;
+        }
         for (int c = 0; c < l->width; c++) {
             float *row = queries + c * BLOCK;
             for (int i = 0; i < count; i++) row[i] = query[(start + i) * l->query_token + c] * l->scale;
@@ -151,8 +157,8 @@ static void attend(const Layer *l, long item, int length, int head, float *scrat
 /* out [tokens, heads, width] of query, key and value [tokens, heads or kv_heads, width], whose elements of one head are
  * contiguous; `strides` are those of a token and of a head, for each of the three. -1 where memory is short. */
 int sie_packed_attention(const float *query, const float *key, const float *value, float *out, const long strides[6],
-                         const int32_t *lengths, int items, int heads, int kv_heads, int width, float scale, long left,
-                         long right, int threads) {
+                         const int32_t *lengths, const int32_t *keys, int items, int heads, int kv_heads, int width,
+                         float scale, long left, long right, int threads) {
     const Layer layer = {query,      key,   value,    out,   strides[0], strides[1], strides[2], strides[3], strides[4],
                          strides[5], heads, kv_heads, width, scale,      left,       right};
     int longest = 0, failed = 0;
@@ -166,7 +172,7 @@ int sie_packed_attention(const float *query, const float *key, const float *valu
         for (int item = 0; item < items; start += lengths[item++])
 #pragma omp for schedule(dynamic) nowait
             for (int head = 0; head < heads; head++)
-                if (scratch) attend(&layer, start, lengths[item], head, scratch);
+                if (scratch) attend(&layer, start, lengths[item], keys[item], head, scratch);
         free(scratch);
     }
     return failed ? -1 : 0;

@@ -7,7 +7,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from sie_triton.adapters import FAMILIES
-from sie_triton.contract import COST, DENSE, ENCODE_OUTPUTS, LENGTHS, STAMPS, TEXT, TIMING_MS, TOKEN_COUNT, Tensor
+from sie_triton.contract import COST, ENCODE_OUTPUTS, LENGTHS, QUANTIZED, STAMPS, TEXT, TIMING_MS, TOKEN_COUNT, Tensor
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
 STAGES = ("preprocess", "inference", "postprocess")
@@ -17,8 +17,9 @@ MAX_QUEUE_DELAY_US = 0
 
 def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
     """The model clients call. It has no batch dimension: `reshape` adds it for the steps."""
-    outputs = [*ENCODE_OUTPUTS["dense"], TOKEN_COUNT, TIMING_MS]
     features = FAMILIES[spec.family].features
+    raw = {t.name: f"{t.name}_raw" for t in forward_outputs(spec)}
+    outputs = encode_outputs(spec)
     between = {f.name: f.name for f in features if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
     steps = [
         _step(
@@ -28,13 +29,13 @@ def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
             name,
             "inference",
             between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"},
-            {DENSE.name: "dense_raw", STAMPS.name: "inference_stamps"},
+            raw | {STAMPS.name: "inference_stamps"},
         ),
         _step(
             name,
             "postprocess",
-            {DENSE.name: "dense_raw", STAMPS.name: "inference_stamps"},
-            {DENSE.name: DENSE.name, TIMING_MS.name: TIMING_MS.name},
+            raw | {STAMPS.name: "inference_stamps"},
+            {t.name: t.name for t in [*outputs, TIMING_MS]},
         ),
     ]
     return _model_config(
@@ -43,9 +44,9 @@ def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
             "platform": "ensemble",
             "maxBatchSize": 0,
             "input": [_tensor(TEXT) | _reshape(TEXT)],
-            "output": [_tensor(t) | _reshape(t) for t in outputs],
+            "output": [_tensor(t) | _reshape(t) for t in [*outputs, TOKEN_COUNT, TIMING_MS]],
             "ensembleScheduling": {"step": steps},
-            "parameters": _parameters({"model": spec.model, "dense_dim": spec.dense_dim}),
+            "parameters": _parameters({"model": spec.model, **dims(spec)}),
         }
     )
 
@@ -57,8 +58,8 @@ def composing_models(
     features = FAMILIES[spec.family].features
     tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
         "preprocess": ([TEXT], [*features, COST, STAMPS]),
-        "inference": ([*features, COST, STAMPS], [DENSE, STAMPS]),
-        "postprocess": ([DENSE, STAMPS], [DENSE, TIMING_MS]),
+        "inference": ([*features, COST, STAMPS], [*forward_outputs(spec), STAMPS]),
+        "postprocess": ([*forward_outputs(spec), STAMPS], [*encode_outputs(spec), TIMING_MS]),
     }
     for stage in STAGES:
         inputs, outputs = tensors[stage]
@@ -81,6 +82,25 @@ def composing_models(
                 ),
             }
         )
+
+
+def forward_outputs(spec: ModelSpec) -> list[Tensor]:
+    """What inference hands to postprocess."""
+    return [tensor for each in spec.forward_types for tensor in ENCODE_OUTPUTS[each]]
+
+
+def encode_outputs(spec: ModelSpec) -> list[Tensor]:
+    """What the client gets: each output type, then the quantised forms."""
+    plain = [tensor for each in spec.output_types for tensor in ENCODE_OUTPUTS[each]]
+    return plain + [QUANTIZED[each] for each in spec.output_types if each in QUANTIZED]
+
+
+def dims(spec: ModelSpec) -> dict[str, int]:
+    """The size of each output, which Triton's own dims leave open."""
+    sizes = {"dense": spec.dense_dim, "sparse": spec.sparse_dim, "multivector": spec.multivector_dim}
+    if spec.muvera is not None:
+        sizes["muvera"] = spec.muvera.dim(spec.multivector_dim)
+    return {f"{name}_dim": size for name, size in sizes.items() if size}
 
 
 def to_text(config: ModelConfig) -> str:

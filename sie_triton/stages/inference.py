@@ -17,12 +17,14 @@ from time import monotonic_ns
 import numpy as np
 from platformdirs import user_cache_path
 
+from sie_triton.adapters.base import Rows
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
 from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
+from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
-from sie_triton.stages.job import Job, SubBatch, pack
+from sie_triton.stages.job import Job, SubBatch, pack, rows_of
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
@@ -31,7 +33,7 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
-from sie_triton.worker.process import Order, Rows, Worker, WorkerDied, expected_bytes
+from sie_triton.worker.process import Order, Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Inference(ColdStage[Worker]):
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
         self._device_name = device
+        self._parameters = model_parameters(spec)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.of_other_models))
         self._set_budget(spec.admission_cost)
@@ -164,7 +167,7 @@ class Inference(ColdStage[Worker]):
 
     def _read(self, worker: Worker, request: Request) -> Job | SIEError:
         try:
-            job = Job.read(request, self._spec.max_sequence_length, worker.loaded.vocab_size)
+            job = Job.read(request, self._spec, self._parameters, worker.loaded.vocab_size)
         except SIEError as exc:
             return exc
         self.status.raise_to(highest_ticket=job.ticket)
@@ -265,7 +268,7 @@ class Inference(ColdStage[Worker]):
         with self._books:
             batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
         stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
-        return {**job.outputs, STAMPS.name: np.array(stamps, np.int64)}
+        return {**job.outputs(self._spec.forward_types), STAMPS.name: np.array(stamps, np.int64)}
 
 
 def _tokens(slots: SubBatch) -> list[int]:
@@ -275,11 +278,12 @@ def _tokens(slots: SubBatch) -> list[int]:
 def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> list[Job]:
     """Hand each row back to its job, or the error to all of them; the jobs that are done by this."""
     jobs = {id(job): job for job, _ in slots if not job.is_done}
-    for row, (job, item) in enumerate(slots):
-        if isinstance(result, SIEError):
+    if isinstance(result, SIEError):
+        for job, _ in slots:
             job.error = job.error or result
-        else:
-            job.put(item, {name: values[row] for name, values in result.items()})
+    else:
+        for (job, item), row in zip(slots, rows_of(result, len(slots)), strict=True):
+            job.put(item, row)
     for job in jobs.values():
         job.ran.append(ran)
     return [job for job in jobs.values() if job.is_done]

@@ -1,18 +1,47 @@
 """inference → postprocess → client: transforms the request asked for, and the timing."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from sie_triton.contract import DENSE, STAMPS, TIMING_MS, check_parameters
+from sie_triton.contract import (
+    DENSE,
+    ENCODE_OUTPUTS,
+    MULTIVECTOR,
+    MULTIVECTOR_LENGTHS,
+    MUVERA,
+    QUANTIZED,
+    RAGGED,
+    STAMPS,
+    TIMING_MS,
+    Tensor,
+    check_parameters,
+)
 from sie_triton.errors import InputError, SIEError
-from sie_triton.parameters import model_parameters
+from sie_triton.parameters import forward_types, model_parameters, wanted_types
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.request import Answer, Outputs, Request, vector
 from sie_triton.stages.stage import internal_error
-from sie_triton.stages.timing import INFERENCE_STAMPS, timing_ms
-from sie_triton.transforms import normalize, truncate
+from sie_triton.stages.timing import INFERENCE_STAMPS, Stamps, timing_ms
+from sie_triton.transforms import Muvera, normalize, quantize, truncate
+
+
+@dataclass(slots=True)
+class Vectors:
+    """One request: what it asks for, and its tensors so far, by name."""
+
+    wanted: frozenset[str]
+    options: dict[str, Any]
+    stamps: Stamps
+    tensors: dict[str, npt.NDArray[Any]]
+
+    @property
+    def is_query(self) -> bool:
+        return bool(self.options.get("is_query", False))
 
 
 class Postprocess:
@@ -21,35 +50,86 @@ class Postprocess:
     name = "postprocess"
 
     def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
         self._parameters = model_parameters(spec)
-        self._normalize = spec.normalize
+        self._muvera = Muvera(spec.muvera, spec.multivector_dim) if spec.muvera is not None else None
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
-        return [self._answer(request) for request in requests]
+        started = monotonic_ns()
+        read = [self._read(request) for request in requests]
+        self._add_muvera([each for each in read if isinstance(each, Vectors) and MUVERA.name in each.wanted])
+        return [self._answer(each, started) if isinstance(each, Vectors) else each for each in read]
 
     def close(self) -> None:
         pass
 
-    def _answer(self, request: Request) -> Answer:
+    def _read(self, request: Request) -> Vectors | SIEError:
         try:
-            return self._outputs(request)
+            options = check_parameters(request.parameters, self._parameters)
+            wanted = wanted_types(self._spec, options)
+            stamps = vector(request, STAMPS.name, np.int64)
+            if stamps.shape != (INFERENCE_STAMPS,):
+                raise InputError(f"stamps: must be {INFERENCE_STAMPS} integers, as inference writes them")
+            needed = [tensor for each in forward_types(wanted) for tensor in ENCODE_OUTPUTS[each]]
+            tensors = {tensor.name: _tensor(request, tensor) for tensor in needed}
+            for name, lengths in RAGGED.items():
+                if name in tensors and tensors[lengths].sum() != len(tensors[name]):
+                    raise InputError(f"{lengths}: must sum to the rows of {name}, {len(tensors[name])}")
+            return Vectors(wanted, options, stamps, tensors)
         except SIEError as exc:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
 
-    def _outputs(self, request: Request) -> Outputs:
-        started = monotonic_ns()
-        options = check_parameters(request.parameters, self._parameters)
-        stamps = vector(request, STAMPS.name, np.int64)
-        if stamps.shape != (INFERENCE_STAMPS,):
-            raise InputError(f"stamps: must be {INFERENCE_STAMPS} integers, as inference writes them")
-        dense = request.tensor(DENSE.name)
-        if dense is None or dense.ndim != 3 or dense.shape[0] != 1:
-            raise InputError("dense: must have shape [1, n, dim]")
-        dense = dense[0]
+    def _add_muvera(self, requests: Sequence[Vectors]) -> None:
+        """Encoded together, which keeps the tables in the cache."""
+        for is_query in (True, False):
+            group = [request for request in requests if request.is_query == is_query]
+            if not group:
+                continue
+            assert self._muvera is not None
+            vectors = np.concatenate([request.tensors[MULTIVECTOR.name] for request in group])
+            lengths = [request.tensors[MULTIVECTOR_LENGTHS.name] for request in group]
+            encoded = self._muvera.encode(vectors, np.concatenate(lengths), is_query=is_query)
+            rows = np.split(encoded, np.cumsum([len(each) for each in lengths])[:-1])
+            for request, row in zip(group, rows, strict=True):
+                request.tensors[MUVERA.name] = row
+
+    def _answer(self, request: Vectors, started_ns: int) -> Answer:
+        try:
+            return self._outputs(request, started_ns)
+        except SIEError as exc:
+            return exc
+        except Exception as exc:
+            return internal_error(self.name, exc)
+
+    def _outputs(self, request: Vectors, started_ns: int) -> Outputs:
+        outputs: dict[str, npt.NDArray[Any]] = {}
+        for each in self._spec.output_types:
+            tensors = self._transformed(each, request) if each in request.wanted else {}
+            declared = [*ENCODE_OUTPUTS[each], *([QUANTIZED[each]] if each in QUANTIZED else [])]
+            outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in declared}
+        return {**outputs, TIMING_MS.name: timing_ms(request.stamps, started_ns)}
+
+    def _transformed(self, output_type: str, request: Vectors) -> dict[str, npt.NDArray[Any]]:
+        tensors = {tensor.name: request.tensors[tensor.name] for tensor in ENCODE_OUTPUTS[output_type]}
+        if output_type == DENSE.name:
+            tensors[DENSE.name] = self._dense(tensors[DENSE.name], request.options)
+        dtype = request.options.get("output_dtype", "float32")
+        if output_type in QUANTIZED and dtype != "float32":
+            tensors[QUANTIZED[output_type].name] = quantize(tensors.pop(output_type), dtype)
+        return tensors
+
+    def _dense(self, dense: npt.NDArray[np.float32], options: dict[str, Any]) -> npt.NDArray[np.float32]:
         if "dimensions" in options:
             dense = truncate(dense, int(options["dimensions"]))
-        if options.get("normalize", self._normalize):
-            dense = normalize(dense)
-        return {DENSE.name: dense, TIMING_MS.name: timing_ms(stamps, started)}
+        return normalize(dense) if options.get("normalize", self._spec.normalize) else dense
+
+
+def _tensor(request: Request, tensor: Tensor) -> npt.NDArray[Any]:
+    """Input `tensor` without its batch dimension; InputError where its shape is another."""
+    array = request.tensor(tensor.name)
+    if array is None or array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
+        raise InputError(f"{tensor.name}: must have shape [1, {', '.join('k' for _ in tensor.dims)}]")
+    without_batch: npt.NDArray[Any] = array[0]
+    return without_batch

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.adapters import load_tokenizer
 from sie_triton.adapters.base import Tokens
 from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.contract import COST, INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS, TEXT, check_parameters
@@ -40,6 +41,7 @@ class Texts:
     """The validated texts of one request, prompt included."""
 
     texts: list[str]
+    is_query: bool
     prompt_tokens: int
     num_bytes: int
     arrived_ns: int
@@ -70,18 +72,15 @@ class Preprocess(ColdStage["TextTokenizer"]):
         return deadline_ns(monotonic_ns(), request.timeout_us)
 
     def load(self) -> "TextTokenizer":
-        # Not before: a cold process stays small.
-        from sie_triton.adapters.tokenizer import TextTokenizer
-
         spec = self._spec
         directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=TOKENIZER_FILES)
-        return TextTokenizer.load(directory, spec.max_sequence_length)
+        return load_tokenizer(spec, directory)
 
     def answer(self, loaded: "TextTokenizer", requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
         small = [texts for texts in read if isinstance(texts, Texts) and not texts.is_bulk]
-        tokenized = iter(self._tokenize(loaded, small))
+        tokenized = self._tokenize(loaded, small)
         answers: list[Answer] = []
         for request, texts in zip(requests, read, strict=True):
             if isinstance(texts, SIEError):
@@ -91,7 +90,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
                 self.background.submit(self._tokenize_bulk(loaded, request, texts))
                 answers.append(DEFERRED)
             else:
-                answers.append(next(tokenized))
+                answers.append(tokenized[id(texts)])
         return answers
 
     def _read(self, tokenizer: "TextTokenizer", request: Request, arrived_ns: int) -> Texts | SIEError:
@@ -102,14 +101,22 @@ class Preprocess(ColdStage["TextTokenizer"]):
         except SIEError as exc:
             return exc
         prompt_tokens = tokenizer.prompt_tokens(prompt)
-        return Texts([prompt + text for text in texts], prompt_tokens, num_bytes, arrived_ns)
+        is_query = bool(options.get("is_query", False))
+        return Texts([prompt + text for text in texts], is_query, prompt_tokens, num_bytes, arrived_ns)
 
-    def _tokenize(self, tokenizer: "TextTokenizer", requests: list[Texts]) -> Iterator[Answer]:
-        """One tokenizer call for all requests, cut again into one answer each."""
+    def _tokenize(self, tokenizer: "TextTokenizer", requests: list[Texts]) -> dict[int, Answer]:
+        """By `id` of the request; one tokenizer call for all of one role."""
+        answers: dict[int, Answer] = {}
+        for is_query in (False, True):
+            group = [each for each in requests if (each.is_query and tokenizer.has_roles) == is_query]
+            answers |= zip(map(id, group), self._tokenize_alike(tokenizer, group, is_query), strict=True)
+        return answers
+
+    def _tokenize_alike(self, tokenizer: "TextTokenizer", requests: list[Texts], is_query: bool) -> Iterator[Answer]:
         if not requests:
             return
         try:
-            tokens = tokenizer.encode([text for request in requests for text in request.texts])
+            tokens = tokenizer.encode([text for each in requests for text in each.texts], is_query=is_query)
         except Exception as exc:
             yield from [internal_error(self.name, exc)] * len(requests)
             return
@@ -127,7 +134,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
             for chunk in chunks(texts.texts):
                 if request not in self.open:
                     return
-                parts.append(tokenizer.encode(chunk))
+                parts.append(tokenizer.encode(chunk, is_query=texts.is_query))
                 yield
         except Exception as exc:
             self.open.reply(request, internal_error(self.name, exc))

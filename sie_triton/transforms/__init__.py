@@ -1,5 +1,7 @@
 """Numpy in, numpy out: what happens to vectors after the forward pass."""
 
+from sie_triton.transforms.muvera import Muvera
+from sie_triton.transforms.quantize import quantize
 from sie_triton.transforms.truncate import normalize, truncate
 
-__all__ = ["normalize", "truncate"]
+__all__ = ["Muvera", "normalize", "quantize", "truncate"]

@@ -4,7 +4,8 @@ Standard library only: render and preprocess read these without torch.
 """
 
 import json
-from dataclasses import dataclass
+import string
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ LEGACY_POOLING_KEYS = {
 # Their first token's position id is padding_idx + 1, so that as many positions are never used.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "data2vec-text", "xmod")
 
+# The second is what sentence-transformers before 6 called one with a masked-language-model head.
+TRANSFORMERS = ("Transformer", "MLMTransformer")
+SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
+
 UNLIMITED = 10**6
 
 
@@ -40,48 +45,205 @@ class DenseLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceTransformerFiles:
-    """What the files say, before any weight is read. Lengths are in tokens."""
+class TextFiles:
+    """What every such directory says of its transformer and its prompts. Lengths are in tokens."""
 
     transformer: Path
     config: dict[str, Any]
-    pooling: tuple[str, ...]
     include_prompt: bool
-    dense: tuple[DenseLayer, ...]
-    normalize: bool
-    dim: int
     max_sequence_length: int
     do_lower_case: bool
     prompts: dict[str, str]
     default_prompt: str
 
     @classmethod
-    def read(cls, directory: Path) -> "SentenceTransformerFiles":
-        """Raises LoadError naming the file or the module that cannot be used."""
-        modules = _read_json(directory / "modules.json", default=[{"type": "Transformer", "path": ""}])
-        kinds = [(str(m["type"]).rpartition(".")[2], directory / m["path"]) for m in modules]
-        transformer = _only(kinds, "Transformer", directory)
+    def read(cls, directory: Path) -> "TextFiles":
+        """Raises LoadError naming the file that cannot be used."""
+        kinds = modules_of(directory)
+        transformer = _only(kinds, TRANSFORMERS, directory)
         config = _read_json(transformer / "config.json")
-        pooling = _read_json(_only(kinds, "Pooling", directory) / "config.json") if len(kinds) > 1 else {}
-        dense = tuple(_dense_layer(path) for kind, path in kinds if kind == "Dense")
-        normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
         sbert = _read_json(transformer / "sentence_bert_config.json", default={})
         prompts = _read_json(directory / "config_sentence_transformers.json", default={})
-        modes = _pooling_modes(pooling)
-        hidden = pooling.get("embedding_dimension") or pooling.get("word_embedding_dimension")
+        pooling: Any = next((_read_json(path / "config.json") for kind, path in kinds if kind == "Pooling"), {})
         return cls(
             transformer=transformer,
             config=config,
-            pooling=modes,
             include_prompt=pooling.get("include_prompt", True),
-            dense=dense,
-            normalize=normalize,
-            dim=dense[-1].out_features if dense else len(modes) * (hidden or _hidden_size(config)),
             max_sequence_length=_max_sequence_length(sbert, transformer, config),
             do_lower_case=sbert.get("do_lower_case", False),
             prompts=prompts.get("prompts") or {},
             default_prompt=(prompts.get("prompts") or {}).get(prompts.get("default_prompt_name"), ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceTransformerFiles:
+    """A dense model's files: what they say before any weight is read."""
+
+    text: TextFiles
+    pooling: tuple[str, ...]
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    dim: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "SentenceTransformerFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        pooling = _read_json(_only(kinds, ("Pooling",), directory) / "config.json") if len(kinds) > 1 else {}
+        dense = tuple(_dense_layer(path) for kind, path in kinds if kind == "Dense")
+        normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
+        modes = _pooling_modes(pooling)
+        hidden = pooling.get("embedding_dimension") or pooling.get("word_embedding_dimension")
+        return cls(
+            text=text,
+            pooling=modes,
+            dense=dense,
+            normalize=normalize,
+            dim=dense[-1].out_features if dense else len(modes) * (hidden or _hidden_size(text.config)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SparseEncoderFiles:
+    """A SPLADE model's files. `idf`, if queries need no forward pass, holds a weight for each token."""
+
+    text: TextFiles
+    pooling: str
+    activation: str
+    idf: Path | None
+
+    @classmethod
+    def read(cls, directory: Path) -> "SparseEncoderFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        if [kind for kind, _ in kinds] not in ([*TRANSFORMERS[:1], SPLADE], [*TRANSFORMERS[1:], SPLADE]):
+            names = " → ".join(kind for kind, _ in kinds)
+            message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
+            raise LoadError(message, "unsupported")
+        config = _read_json(_only(kinds, (SPLADE,), directory) / "config.json")
+        queries = modules_of(directory, "query")
+        static = [path for kind, path in queries if kind == STATIC]
+        if queries != kinds and (len(static) != 1 or len(queries) != 1):
+            message = f"{directory}: queries must go the way of documents, or through one {STATIC}"
+            raise LoadError(message, "unsupported")
+        return cls(
+            text=text,
+            pooling=_one_of(config, "pooling_strategy", ("max", "sum")),
+            activation=_one_of(config, "activation_function", ("relu", "log1p_relu")),
+            idf=static[0] if static else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Queries are filled up to `length` tokens with `token` (empty: the tokenizer's mask, else its end of sequence).
+
+    `is_ceiling`: longer ones are cut to it. `attend`: the encoder looks at what was filled in.
+    """
+
+    length: int
+    is_ceiling: bool
+    attend: bool
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVectorFiles:
+    """A late-interaction model's files, as sentence-transformers (MultiVectorEncoder) or PyLate save them.
+
+    `query_length`, `document_length`: 0 for that of the transformer. `markers` are prompts, or their first words,
+    that are one token where the tokenizer knows them. Tokens of `skipped` words give no vector in the roles
+    `skipped_in`.
+    """
+
+    text: TextFiles
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    query_length: int
+    document_length: int
+    expansion: Expansion | None
+    markers: tuple[str, ...]
+    skipped: tuple[str, ...]
+    skipped_in: tuple[str, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> "MultiVectorFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        names = [kind for kind, _ in kinds]
+        if names[:1] != ["Transformer"] or set(names[1:]) - {"Dense", "MultiVectorMask", "Normalize", "Dropout"}:
+            raise LoadError(
+                f"modules.json in {directory}: {' → '.join(names)} cannot be served; "
+                "supported is Transformer → Dense (any number) → MultiVectorMask → Normalize",
+                "unsupported",
+            )
+        saved = _read_json(directory / "config_sentence_transformers.json", default={})
+        own = _read_json(text.transformer / "sentence_bert_config.json", default={})
+        settings = {**saved, **{key: value for key, value in own.items() if value is not None}}
+        is_pylate = saved.get("model_type") == "ColBERT"
+        masks = [_read_json(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"]
+        punctuation = list(string.punctuation) if is_pylate else []
+        mask = masks[0] if masks else {"skiplist_words": saved.get("skiplist_words", punctuation)}
+        markers = {role: saved.get(f"{role}_prefix") or "" for role in ("query", "document")}
+        prompts = {
+            role: marker + text.prompts.get(role, "").removeprefix(marker) if marker else text.prompts.get(role, "")
+            for role, marker in markers.items()
+        }
+        return cls(
+            # Without a role a text is a document.
+            text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
+            dense=tuple(_dense_layer(path, "token_embeddings") for kind, path in kinds if kind == "Dense"),
+            normalize=is_pylate or "Normalize" in names,
+            query_length=int(settings.get("query_length") or 0),
+            document_length=int(settings.get("document_length") or 0),
+            expansion=_expansion(settings, is_pylate),
+            markers=tuple(filter(None, markers.values())),
+            skipped=tuple(mask.get("skiplist_words") or ()),
+            skipped_in=_strings(mask.get("skiplist_tasks"), ("document",)),
+        )
+
+
+def _expansion(settings: dict[str, Any], is_pylate: bool) -> Expansion | None:
+    """Of today's form, or PyLate's, which expands unless told otherwise."""
+    given = settings.get("query_expansion")
+    if given is None:
+        if "query_expansion" in settings or not is_pylate or settings.get("do_query_expansion") is False:
+            return None
+        attend = settings.get("attend_to_expansion_tokens", settings.get("attend_to_mask_tokens"))
+        given = {"strategy": "fixed", "attend": bool(attend), "length": settings.get("query_length") or 32}
+    return Expansion(
+        length=int(given["length"]),
+        is_ceiling=_one_of(given, "strategy", ("fixed", "min")) == "fixed",
+        attend=bool(given.get("attend", False)),
+        token=str(given.get("token") or ""),
+    )
+
+
+def _strings(value: Any, default: tuple[str, ...]) -> tuple[str, ...]:
+    if value is None:
+        return default
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
+    """Class name and directory of each module, in order; of a Router, those of that route."""
+    modules = _read_json(directory / "modules.json", default=[{"type": "Transformer", "path": ""}])
+    kinds = [(str(m["type"]).rpartition(".")[2], directory / m["path"]) for m in modules]
+    if [kind for kind, _ in kinds] != ["Router"]:
+        return kinds
+    router = _read_json(kinds[0][1] / "router_config.json")
+    types = router.get("types", {})
+    paths = router.get("structure", {}).get(route, [])
+    return [(str(types[path]).rpartition(".")[2], kinds[0][1] / path) for path in paths]
+
+
+def _one_of(config: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+    """The first of `allowed` where the file does not say."""
+    value = str(config.get(key) or allowed[0])
+    if value not in allowed:
+        raise LoadError(f"{key} {value!r} is unknown; supported are {', '.join(allowed)}", "unsupported")
+    return value
 
 
 def _read_json(path: Path, default: Any = None) -> Any:
@@ -95,10 +257,10 @@ def _read_json(path: Path, default: Any = None) -> Any:
         raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
 
 
-def _only(kinds: list[tuple[str, Path]], wanted: str, directory: Path) -> Path:
-    found = [path for kind, path in kinds if kind == wanted]
+def _only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path) -> Path:
+    found = [path for kind, path in kinds if kind in wanted]
     if len(found) != 1:
-        raise LoadError(f"modules.json in {directory} must name one {wanted}, it names {len(found)}", "unsupported")
+        raise LoadError(f"modules.json in {directory} must name one {wanted[0]}, it names {len(found)}", "unsupported")
     return found[0]
 
 
@@ -128,13 +290,11 @@ def _pooling_modes(pooling: dict[str, Any]) -> tuple[str, ...]:
     return modes
 
 
-def _dense_layer(path: Path) -> DenseLayer:
+def _dense_layer(path: Path, on: str = "sentence_embedding") -> DenseLayer:
     config = _read_json(path / "config.json")
-    inputs = {config.get("module_input_name", "sentence_embedding"), config.get("module_output_name")}
-    if config.get("use_residual") or inputs - {"sentence_embedding", None}:
-        raise LoadError(
-            f"{path}: only Dense layers on sentence_embedding without residual are supported", "unsupported"
-        )
+    inputs = {config.get("module_input_name", on), config.get("module_output_name")}
+    if config.get("use_residual") or inputs - {on, None}:
+        raise LoadError(f"{path}: only Dense layers on {on} without residual are supported", "unsupported")
     return DenseLayer(
         directory=path,
         in_features=config["in_features"],

@@ -10,16 +10,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from sie_triton.adapters.base import PackedBatch
+from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.errors import LoadError, ModelError, SIEError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.child import Child
-
-Rows = dict[str, npt.NDArray[np.float32]]
 
 RESIDENT_BYTES = "resident_bytes"
 

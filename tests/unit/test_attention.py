@@ -42,7 +42,7 @@ def test_a_kernel_computes_the_formula(name, heads, kv_heads, width, window):
         torch.randn(1, tokens, n * width).view(1, tokens, n, width).transpose(1, 2) for n in (heads, kv_heads, kv_heads)
     )
     arguments = (3 * query, key, value), width**-0.5, window
-    ours = KERNELS[name](*arguments[0], Segments(LENGTHS), *arguments[1:])
+    ours = KERNELS[name](*arguments[0], Segments.of(LENGTHS), *arguments[1:])
     torch.testing.assert_close(ours.double(), formula(*arguments[0], LENGTHS, *arguments[1:]), atol=2e-5, rtol=0)
 
 
@@ -54,9 +54,9 @@ def test_the_native_kernel_is_built_here_and_does_not_mix_items(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     x = torch.randn(1, 4, 40, 32)
-    clean = native.attention(x, x, x, (13, 27), 0.2, (-1, -1))
+    clean = native.attention(x, x, x, (13, 27), (13, 27), 0.2, (-1, -1))
     x[:, :, :13] = torch.nan
-    spoiled = native.attention(x, x, x, (13, 27), 0.2, (-1, -1))
+    spoiled = native.attention(x, x, x, (13, 27), (13, 27), 0.2, (-1, -1))
     torch.set_num_threads(before)
     assert spoiled[:, :13].isnan().all()
     assert torch.equal(spoiled[:, 13:], clean[:, 13:])
@@ -129,7 +129,7 @@ def test_the_gpu_kernels_are_called_as_they_ask(monkeypatch, name, window):
     fake = types.SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
     monkeypatch.setitem(sys.modules, "flash_attn", fake)
     query, key, value = torch.randn(1, 4, 40, 16), torch.randn(1, 2, 40, 16), torch.randn(1, 2, 40, 16)
-    ours = KERNELS[name](query, key, value, Segments((13, 27)), 0.25, window)
+    ours = KERNELS[name](query, key, value, Segments.of((13, 27)), 0.25, window)
     torch.testing.assert_close(ours.double(), formula(query, key, value, (13, 27), 0.25, window), atol=1e-5, rtol=0)
 
 

@@ -32,7 +32,7 @@ def test_legal_parameters_pass_unchanged(given):
         ({"dimensions": 385}, "an integer from 1 to 384"),
         ({"is_query": 1}, "a boolean"),
         ({"output_types": "dense,sparse"}, "a comma-separated list of dense"),
-        ({"output_dtype": "int8"}, "one of float32"),
+        ({"output_dtype": "int4"}, "one of float32, float16"),
         ({"profile": "other"}, "one of default"),
     ],
 )

@@ -11,6 +11,7 @@ PUBLIC = [
     "SIEClient",
     "SIEError",
     "Timing",
+    "maxsim",
 ]
 
 

@@ -1,0 +1,31 @@
+"""sentence-transformers' Dense modules: a linear layer and its activation each."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from sie_triton.errors import LoadError
+from sie_triton.weights.sentence_transformers import DenseLayer
+
+
+def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:
+    """Load them, one after another; LoadError says what is wrong with one."""
+    return torch.nn.Sequential(*(module for layer in layers for module in _modules(layer)))
+
+
+def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
+    linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
+    try:
+        weights = load_file(layer.directory / "model.safetensors")
+        linear.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
+    except (OSError, KeyError, RuntimeError, SafetensorError) as exc:
+        raise LoadError(f"weights in {layer.directory} cannot be loaded: {exc}", "corrupt") from exc
+    module, _, name = layer.activation.rpartition(".")
+    if not module.startswith("torch.nn."):
+        message = f"Dense activation {layer.activation} is refused; only classes of torch.nn are allowed"
+        raise LoadError(message, "unsupported")
+    activation: torch.nn.Module = getattr(import_module(module), name)()
+    return [linear, activation]

@@ -1,0 +1,95 @@
+"""Forward passes in process, on the lanes that inference runs them on; and how to compare two ways fairly."""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sie_triton.adapters import load_adapter, load_tokenizer
+from sie_triton.adapters.base import Adapter, PackedBatch, Rows
+from sie_triton.batching import plan
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.job import rows_of
+from sie_triton.stages.scheduler import Scheduler
+from sie_triton.worker.threads import use_threads
+
+LANE_TOKENS = 1024
+
+
+class Lanes:
+    """An adapter on the scheduler's lanes."""
+
+    def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
+        self.adapter: Adapter = load_adapter(spec, directory, "cpu", Measurements())
+        self._tokenizer = load_tokenizer(spec, directory)
+        self._outputs = frozenset(spec.forward_types)
+        self._lane_tokens = lane_tokens
+        self._work: Callable[[Any], None] = lambda _: None
+        self._left = threading.Semaphore(0)
+        self._scheduler = Scheduler("cpu", self._run, lane_tokens)
+
+    def encode(self, texts: list[str], *, is_query: bool = False) -> list[Rows]:
+        """The tensors of each text."""
+        tokens = self._tokenizer.encode(texts, is_query=is_query)
+        items = np.split(tokens.input_ids, np.cumsum(tokens.lengths)[:-1])
+        rows: dict[int, Rows] = {}
+
+        def work(batch: list[int]) -> None:
+            result = self.adapter.forward(packed([items[i] for i in batch], self._outputs, is_query=is_query))
+            rows.update(zip(batch, rows_of(result, len(batch)), strict=True))
+
+        self._each(plan(tokens.lengths.tolist(), self._lane_tokens), work)
+        return [rows[i] for i in range(len(texts))]
+
+    def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """float32 [texts, dim]."""
+        return np.stack([row["dense"] for row in self.encode(texts)])
+
+    def forward(self, batches: list[PackedBatch]) -> None:
+        self._each(batches, self.adapter.forward)
+
+    def close(self) -> None:
+        self._scheduler.close()
+
+    def _each(self, batches: list[Any], work: Callable[[Any], Any]) -> None:
+        self._work = work
+        self._scheduler.submit_bulk(batches)
+        for _ in batches:
+            self._left.acquire()
+
+    def _run(self, batch: Any, threads: int) -> None:
+        use_threads("cpu", threads)
+        try:
+            self._work(batch)
+        finally:
+            self._left.release()
+
+
+def packed(items: list[Any], outputs: frozenset[str] = frozenset({"dense"}), *, is_query: bool = False) -> PackedBatch:
+    counts = np.array([len(item) for item in items], np.int32)
+    roles = np.full(len(items), is_query)
+    return PackedBatch(np.concatenate(items), counts, np.zeros(len(items), np.int32), roles, outputs)
+
+
+def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:
+    """Items per second of each subject, by round; a first round warms up and is dropped."""
+    rates: dict[str, list[float]] = {name: [] for name in subjects}
+    for _ in range(rounds + 1):
+        for name, work in subjects.items():
+            rates[name].append(count / timed(work))
+    return {name: measured[1:] for name, measured in rates.items()}
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -1,0 +1,152 @@
+"""Every output of encode through the whole server, by every client."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
+
+from sie_triton import AsyncSIEClient, SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.errors import InputError
+from sie_triton.spec import MuveraConfig
+from sie_triton.transforms import Muvera, quantize
+from tests.conftest import COLBERT, MINILM, MUVERA, SPLADE
+
+TEXTS = ["", "Stop. Look, listen!", *texts(10, seed=5)]
+VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
+
+
+def directory_of(server, name):
+    return str(server.settings.models_dir.parent / name / "model")
+
+
+@pytest.mark.parametrize("is_query", [True, False])
+def test_sparse(client, server, is_query):
+    reference = SparseEncoder(directory_of(server, "splade"), device="cpu")
+    expected = (reference.encode_query if is_query else reference.encode_document)(TEXTS).to_dense().numpy()
+    results = client.encode(SPLADE, TEXTS, is_query=is_query)
+    for result, row in zip(results, expected, strict=True):
+        assert set(result) == {"sparse", "token_count", "timing"}
+        indices, values = result["sparse"]["indices"], result["sparse"]["values"]
+        dense = np.zeros_like(row)
+        dense[indices] = values
+        np.testing.assert_allclose(dense, row, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_query", [True, False])
+def test_multivector_and_muvera(client, server, is_query):
+    reference = MultiVectorEncoder(directory_of(server, "colbert"), device="cpu")
+    expected = (reference.encode_query if is_query else reference.encode_document)(TEXTS)
+    results = client.encode(COLBERT, TEXTS, is_query=is_query)
+    muvera = Muvera(MuveraConfig(**MUVERA), 32)
+    for result, rows in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result["multivector"], rows.numpy(), atol=2e-5)
+        lengths = np.array([len(result["multivector"])], np.int32)
+        (encoded,) = muvera.encode(result["multivector"], lengths, is_query=is_query)
+        np.testing.assert_allclose(result["muvera"], encoded, atol=1e-5)
+
+
+def test_only_what_is_asked_for(client):
+    (result,) = client.encode(COLBERT, ["a"], output_types=["muvera"])
+    assert set(result) == {"muvera", "token_count", "timing"}
+    (result,) = client.encode(COLBERT, ["a"], output_types=["multivector"])
+    assert set(result) == {"multivector", "token_count", "timing"}
+
+
+@pytest.mark.parametrize("dtype", VIEWS)
+def test_quantised(client, dtype):
+    for model, names in ((MINILM, ["dense"]), (COLBERT, ["multivector", "muvera"])):
+        plain, small = client.encode(model, TEXTS), client.encode(model, TEXTS, output_dtype=dtype)
+        for name in names:
+            for given, row in zip(plain, small, strict=True):
+                rows = np.atleast_2d(given[name])
+                got = np.atleast_2d(row[name])
+                assert got.dtype == np.dtype(VIEWS[dtype])
+                exact = quantize(rows, dtype).view(VIEWS[dtype])
+                # a forward pass in other company differs in the last bits, so that rounding may differ by one
+                far = np.abs(got.astype(np.float32) - exact.astype(np.float32)) > 1
+                assert far.mean() < 0.01
+
+
+def test_dimensions_are_cut_normalised_and_then_quantised(client):
+    (plain,) = client.encode(MINILM, ["a"])
+    (small,) = client.encode(MINILM, ["a"], output_dtype="int8", options={"dimensions": 128})
+    cut = plain["dense"][:128] / np.linalg.norm(plain["dense"][:128])
+    assert np.abs(small["dense"] - quantize(cut[None], "int8").view(np.int8)[0].astype(int)).max() <= 1
+
+
+def test_raw_tensors_of_what_was_not_asked_for_are_empty(server):
+    with triton.InferenceServerClient(server.http) as client:
+        text = triton.InferInput("text", [1], "BYTES")
+        text.set_data_from_numpy(np.array([b"a"], object))
+        parameters = {"output_types": "muvera", "output_dtype": "int8"}
+        response = client.infer(triton_name(COLBERT), [text], parameters=parameters)
+    shapes = {name: response.as_numpy(name).shape for name in ("multivector", "multivector_lengths", "muvera")}
+    assert shapes == {"multivector": (0, 0), "multivector_lengths": (0,), "muvera": (0, 0)}
+    assert response.as_numpy("muvera_quantized").shape == (1, 512)
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "has"),
+    [(MINILM, "sparse", "dense"), (SPLADE, "dense", "sparse"), (COLBERT, "sparse", "multivector, muvera")],
+)
+def test_asking_for_what_a_model_has_not(client, model, output, has):
+    with pytest.raises(
+        InputError, match=f"output_types: '{output}' is not allowed; give a comma-separated list of {has}"
+    ):
+        client.encode(model, ["a"], output_types=[output])
+
+
+def test_options_that_do_not_change_the_forward_pass_share_one(server):
+    """Sixteen requests of all formats that wait together: a few forward passes, not one for each format."""
+    dtypes = ["float32", *VIEWS]
+    with SIEClient(server.grpc) as client, ThreadPoolExecutor(20) as pool:
+        client.encode(COLBERT, "a")
+        before = server.status(COLBERT)
+        busy = [pool.submit(client.encode, COLBERT, texts(40, seed=i)) for i in range(2)]
+        each = [pool.submit(client.encode, COLBERT, "a few words", output_dtype=dtypes[i % 6]) for i in range(18)]
+        assert len({str(future.result()["muvera"].dtype) for future in each}) >= 4
+        bulk = [future.result() for future in busy]
+        after = server.status(COLBERT)
+    tokens = sum(result["token_count"] for results in bulk for result in results)
+    num_bulk_passes = 2 * tokens / 512 + 4
+    assert after["num_sub_batches"] - before["num_sub_batches"] <= num_bulk_passes + 6
+
+
+def test_mixed_traffic_of_all_outputs(server):
+    kinds = [
+        (MINILM, {}),
+        (MINILM, {"output_dtype": "int8"}),
+        (SPLADE, {}),
+        (SPLADE, {"is_query": True}),
+        (COLBERT, {"is_query": True}),
+        (COLBERT, {"output_types": ["muvera"]}),
+        (COLBERT, {"output_dtype": "float16"}),
+    ]
+    work = [(model, text, options) for text in TEXTS for model, options in kinds]
+
+    async def ask() -> list:
+        async with AsyncSIEClient(server.grpc) as client:
+            places = asyncio.Semaphore(32)
+
+            async def one(model, text, options):
+                async with places:
+                    return await client.encode(model, text, **options)
+
+            return await asyncio.gather(*(one(*each) for each in work))
+
+    with SIEClient(server.grpc) as client:
+        alone = [client.encode(model, text, **options) for model, text, options in work]
+    for single, mixed in zip(alone, asyncio.run(ask()), strict=True):
+        assert set(single) == set(mixed)
+        for name in set(single) - {"timing", "token_count", "sparse"}:
+            assert single[name].shape == mixed[name].shape
+            difference = np.abs(single[name].astype(np.float32) - mixed[name].astype(np.float32))
+            assert difference.max() <= (1 if single[name].dtype == np.int8 else 2e-3)
+        if "sparse" in single:
+            assert set(single["sparse"]["indices"]) ^ set(mixed["sparse"]["indices"]) == set()
+            np.testing.assert_allclose(single["sparse"]["values"], mixed["sparse"]["values"], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,132 @@
+"""Late-interaction models against sentence-transformers' MultiVectorEncoder on the same weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+from sie_triton.adapters import load_adapter
+from sie_triton.adapters.base import PACKED, PackedBatch
+from sie_triton.adapters.multivector_tokenizer import MultiVectorTokenizer
+from sie_triton.bench.workload import texts
+from sie_triton.errors import LoadError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec, Runtime
+from tests.models import save_encoder, save_pylate
+
+TEXTS = ["", "a", "Stop. Look, listen!", *texts(12, seed=3), " ".join(["many, words."] * 200)]
+DIM = 32  # of save_pylate too
+
+
+def spec(directory: Path) -> ModelSpec:
+    runtime = Runtime(device="cpu", max_sub_batch_cost=2048)
+    return ModelSpec(
+        "m", str(directory), "multivector", ("multivector",), 0, 512, 16384, multivector_dim=DIM, runtime=runtime
+    )
+
+
+def save_native(root: Path, tokenizer: Path, architecture: str, **transformer) -> Path:
+    """As MultiVectorEncoder saves it."""
+    save_encoder(root / "encoder", tokenizer, architecture)
+    torch.manual_seed(3)
+    modules = [
+        Transformer(str(root / "encoder"), **transformer),
+        Dense(64, DIM, bias=False, activation_function=torch.nn.Identity(), module_input_name="token_embeddings"),
+        MultiVectorMask(skiplist_words=list(".,!")),
+        Normalize(module_input_name="token_embeddings"),
+    ]
+    prompts = {"query": "[unused0]", "document": "[unused1]"}
+    MultiVectorEncoder(modules=modules, prompts=prompts, device="cpu").save(str(root / "model"))
+    return root / "model"
+
+
+def vectors(adapter, tokenizer, items, *, is_query):
+    role = "query" if is_query else "document"
+    tokens = tokenizer.encode([tokenizer.prompts[role] + item for item in items], is_query=is_query)
+    roles = np.full(len(items), is_query)
+    batch = PackedBatch(
+        tokens.input_ids, tokens.lengths, np.zeros(len(items), np.int32), roles, frozenset({"multivector"})
+    )
+    rows = adapter.forward(batch)
+    return np.split(rows["multivector"], np.cumsum(rows["multivector_lengths"])[:-1])
+
+
+def check(directory: Path) -> None:
+    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    reference = MultiVectorEncoder(str(directory), device="cpu")
+    assert adapter.encoder.path == PACKED
+    for is_query in (True, False):
+        encode = reference.encode_query if is_query else reference.encode_document
+        expected = [row.numpy() for row in encode(TEXTS, batch_size=4)]
+        together = vectors(adapter, tokenizer, TEXTS, is_query=is_query)
+        alone = [vectors(adapter, tokenizer, [text], is_query=is_query)[0] for text in TEXTS]
+        for ours, single, theirs in zip(together, alone, expected, strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, atol=2e-5)
+            np.testing.assert_allclose(ours, single, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("bert", {"query_expansion": {"strategy": "fixed", "length": 32}, "document_length": 100}),
+        ("bert", {"query_expansion": {"strategy": "min", "length": 16, "attend": True}}),
+        ("bert", {"query_length": 24}),
+        ("modernbert", {"query_expansion": {"strategy": "fixed", "length": 32}}),
+        ("distilbert", {"query_expansion": {"strategy": "fixed", "length": 32}}),
+    ],
+)
+def test_the_same_as_multi_vector_encoder(tmp_path, minilm_directory, architecture, options):
+    check(save_native(tmp_path, minilm_directory, architecture, **options))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"attend_to_expansion_tokens": True},
+        {"do_query_expansion": False},
+        {"skiplist_words": ["a"], "query_prefix": "query: "},
+    ],
+)
+def test_pylate_directories(tmp_path, minilm_directory, config):
+    check(save_pylate(tmp_path, minilm_directory, **config))
+
+
+def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
+    directory = save_pylate(tmp_path, minilm_directory)
+    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    query, document = tokenizer.encode(["[unused0] who?"], is_query=True), tokenizer.encode(["[unused1] I, you."])
+    batch = PackedBatch(
+        np.concatenate([query.input_ids, document.input_ids]),
+        np.concatenate([query.lengths, document.lengths]),
+        np.zeros(2, np.int32),
+        np.array([True, False]),
+        frozenset({"multivector"}),
+    )
+    rows = adapter.forward(batch)
+    assert rows["multivector_lengths"].tolist() == [32, document.lengths[0] - 2]
+    (alone,) = vectors(adapter, tokenizer, [" who?"], is_query=True)
+    np.testing.assert_allclose(rows["multivector"][:32], alone, atol=1e-5)
+
+
+def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
+    """The negative control: fillings must not be looked at where the model says so."""
+    directory = save_pylate(tmp_path, minilm_directory)
+    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    (right,) = vectors(adapter, tokenizer, ["who?"], is_query=True)
+    adapter._unseen_filler = None
+    (wrong,) = vectors(adapter, tokenizer, ["who?"], is_query=True)
+    assert np.abs(right - wrong).max() > 0.01
+
+
+def test_what_is_not_late_interaction_says_so(tmp_path, tiny_directory):
+    with pytest.raises(LoadError, match=r"Transformer → Pooling → Normalize cannot be served"):
+        load_adapter(spec(tiny_directory), tiny_directory, "cpu", Measurements())
