@@ -1,9 +1,9 @@
 """Forward passes in process, on the lanes that inference runs them on; and how to compare two ways fairly."""
 
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,25 @@ from sie_triton.adapters.base import Adapter, PackedBatch, Rows
 from sie_triton.batching import plan
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import rows_of
-from sie_triton.stages.scheduler import Scheduler
+from sie_triton.stages.scheduler import MAX_CPU_LANES
 from sie_triton.worker.threads import use_threads
 
 LANE_TOKENS = 1024
 
 
 class Lanes:
-    """An adapter on the scheduler's lanes."""
+    """An adapter on as many lanes as a scheduler has."""
 
     def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
         self.adapter: Adapter = load_adapter(spec, directory, "cpu", Measurements())
         self._tokenizer = load_tokenizer(spec, directory)
         self._outputs = frozenset(spec.forward_types)
         self._lane_tokens = lane_tokens
-        self._work: Callable[[Any], None] = lambda _: None
-        self._left = threading.Semaphore(0)
-        self._scheduler = Scheduler("cpu", self._run, lane_tokens)
+        cores = CpuBudget(0, list).total
+        num_lanes = min(MAX_CPU_LANES, cores)
+        self._pool = ThreadPoolExecutor(num_lanes, "lane", use_threads, ("cpu", max(1, cores // num_lanes)))
 
     def encode(self, texts: list[str], *, is_query: bool = False) -> list[Rows]:
         """The tensors of each text."""
@@ -43,7 +44,7 @@ class Lanes:
             result = self.adapter.forward(packed([items[i] for i in batch], self._outputs, is_query=is_query))
             rows.update(zip(batch, rows_of(result, len(batch)), strict=True))
 
-        self._each(plan(tokens.lengths.tolist(), self._lane_tokens), work)
+        list(self._pool.map(work, plan(tokens.lengths.tolist(), self._lane_tokens)))
         return [rows[i] for i in range(len(texts))]
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -51,23 +52,10 @@ class Lanes:
         return np.stack([row["dense"] for row in self.encode(texts)])
 
     def forward(self, batches: list[PackedBatch]) -> None:
-        self._each(batches, self.adapter.forward)
+        list(self._pool.map(self.adapter.forward, batches))
 
     def close(self) -> None:
-        self._scheduler.close()
-
-    def _each(self, batches: list[Any], work: Callable[[Any], Any]) -> None:
-        self._work = work
-        self._scheduler.submit_bulk(batches)
-        for _ in batches:
-            self._left.acquire()
-
-    def _run(self, batch: Any, threads: int) -> None:
-        use_threads("cpu", threads)
-        try:
-            self._work(batch)
-        finally:
-            self._left.release()
+        self._pool.shutdown()
 
 
 def packed(items: list[Any], outputs: frozenset[str] = frozenset({"dense"}), *, is_query: bool = False) -> PackedBatch:

@@ -80,16 +80,14 @@ def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
     config, rows = MuveraConfig(), []
     once = Muvera(config, DIM)
     for name, vectors, is_query in (("queries", queries, True), ("documents", documents, False)):
+        sample = vectors[:16]
         subjects = {
-            "each": partial(_drawn_each_time, config, vectors[:16], is_query),
-            "once": partial(_encoded, once, vectors, is_query),
+            "each": partial(_drawn_each_time, config, sample, is_query),
+            "once": partial(_encoded, once, sample, is_query),
         }
-        seconds = {
-            "each": [16 / rate for rate in interleaved({"each": subjects["each"]}, 1, rounds)["each"]],
-            "once": [len(vectors) / rate for rate in interleaved({"once": subjects["once"]}, 1, rounds)["once"]],
-        }
-        ratio = median_ratio(seconds["once"], seconds["each"])
-        ms = [f"{1000 / statistics.median(seconds[x]):.2f} ms a text" for x in ("once", "each")]
+        rates = interleaved(subjects, len(sample), rounds)
+        ms = [f"{1000 / statistics.median(rates[x]):.2f} ms a text" for x in ("once", "each")]
+        ratio = median_ratio(rates["once"], rates["each"])
         rows.append([f"MUVERA, {name} of {np.mean([len(v) for v in vectors]):.0f} vectors", *ms, f"{ratio:.0f} x"])
     approximate = _encoded(once, queries, True) @ _encoded(once, documents, False).T
     exact = np.array([[(q @ d.T).max(axis=1).sum() for d in documents] for q in queries])
