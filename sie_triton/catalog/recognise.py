@@ -1,4 +1,4 @@
-"""A directory as sentence-transformers saves it → ModelConfig, with no model file written."""
+"""A directory as sentence-transformers or PyLate saves it → ModelConfig, with no model file written."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,12 @@ from sie_triton.catalog.config import (
     Tasks,
 )
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
+from sie_triton.weights.sentence_transformers import (
+    MultiVectorFiles,
+    SentenceTransformerFiles,
+    SparseEncoderFiles,
+    kind_of,
+)
 
 
 def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfig:
@@ -23,19 +28,29 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
     Raises CatalogError when the directory holds no model this server can run.
     """
     try:
-        files = SentenceTransformerFiles.read(directory)
+        family = kind_of(directory)
+        files: SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles
+        if family == "splade":
+            files = SparseEncoderFiles.read(directory)
+            encode = Encode(sparse=Output(dim=files.dim))
+        elif family == "multivector":
+            files = MultiVectorFiles.read(directory)
+            encode = Encode(multivector=Output(dim=files.dim))
+        else:
+            files = SentenceTransformerFiles.read(directory)
+            encode = Encode(dense=Output(dim=files.dim))
     except LoadError as exc:
         raise CatalogError(f"{directory}: {exc}") from exc
+    normalize = files.normalize if isinstance(files, SentenceTransformerFiles) else None
     return ModelConfig(
         sie_id=model,
         **source,
         inputs=Inputs(text=True),
-        tasks=Tasks(encode=Encode(dense=Output(dim=files.dim))),
+        tasks=Tasks(encode=encode),
         max_sequence_length=files.text.max_sequence_length,
         profiles={
             "default": Profile(
-                adapter_path="sentence_transformer",
-                adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=files.normalize)),
+                adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize))
             )
         },
     )

@@ -1,12 +1,12 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import psutil
 
@@ -20,8 +20,8 @@ CGROUP_V1 = Path("/sys/fs/cgroup/memory")
 OWN_PREFIX = re.compile(r"/dev/shm/sie_\d+_[0-9a-f]+_")
 REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_region_)\S+$", re.MULTILINE)
 
-WORKER_BYTES_AGE_S = 1.0
-MAX_WORKERS_KNOWN = 10_000
+# Asking the system takes milliseconds.
+MAX_AGE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +84,34 @@ def private_bytes(pid: int) -> int:
 
 
 def worker_bytes(pid: int) -> int:
-    """Its share of anonymous memory; asked of the system, which takes milliseconds, once a second at most."""
-    known, taken = _worker_bytes.get(pid, (0, -math.inf))
-    if monotonic() - taken < WORKER_BYTES_AGE_S and Path(f"/proc/{pid}").exists():
-        return known
-    if len(_worker_bytes) > MAX_WORKERS_KNOWN:
-        _worker_bytes.clear()
-    _worker_bytes[pid] = anonymous_bytes(pid), monotonic()
-    return _worker_bytes[pid][0]
+    """Its share of anonymous memory."""
+    return _anonymous_bytes(pid) if Path(f"/proc/{pid}").exists() else 0
 
 
-_worker_bytes: dict[int, tuple[int, float]] = {}
+def recent(measure: Callable[..., int]) -> Callable[..., int]:
+    """Measure the same thing again after MAX_AGE_S only."""
+    known: dict[Any, tuple[int, float]] = {}
+
+    def measured(*what: Any) -> int:
+        now = monotonic()
+        if what not in known or now - known[what][1] > MAX_AGE_S:
+            for old in [each for each, (_, taken) in known.items() if now - taken > MAX_AGE_S]:
+                del known[old]
+            known[what] = measure(*what), now
+        return known[what][0]
+
+    return measured
 
 
+@recent
+def _anonymous_bytes(pid: int) -> int:
+    return anonymous_bytes(pid)
+
+
+@recent
 def _others(triton_pid: int, workers: frozenset[int]) -> int:
-    """Memory of tritonserver and its stages, which changes little: looked at as often."""
-    global _others_known
-    used, of, taken = _others_known
-    if of != (triton_pid, workers) or monotonic() - taken > WORKER_BYTES_AGE_S:
-        used = sum(map(private_bytes, set(processes(triton_pid)) - workers))
-        _others_known = used, (triton_pid, workers), monotonic()
-    return used
-
-
-_others_known: tuple[int, tuple[int, frozenset[int]], float] = (0, (0, frozenset()), 0.0)
+    """Memory of tritonserver and its stages."""
+    return sum(map(private_bytes, set(processes(triton_pid)) - workers))
 
 
 def _gpu(index: int, limit: int) -> Memory:

@@ -86,4 +86,8 @@ def _living(records: Sequence[Record]) -> list[Record]:
 
 
 def _worker_bytes(record: Mapping[str, int]) -> int:
-    return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0
+    """On its GPU as the worker measured it, else of the machine's memory."""
+    pid = record["worker_pid"]
+    if record["device_bytes"]:
+        return record["device_bytes"] if is_alive(pid) else 0
+    return worker_bytes(pid) if pid else 0

@@ -81,7 +81,8 @@ class Inference(ColdStage[Worker]):
 
     def load(self) -> Worker:
         started = monotonic_ns()
-        self.status.record["weights_bytes"] = self.status.record["worker_pid"] = 0
+        for field in ("worker_pid", "weights_bytes", "device_bytes"):
+            self.status.record[field] = 0
         order = self._order()
         asking = self._ask_for_room
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext():
@@ -93,6 +94,7 @@ class Inference(ColdStage[Worker]):
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["worker_pid"] = worker.pid
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
+        self.status.record["device_bytes"] = worker.loaded.device_bytes
         self._busy.add(started, monotonic_ns())
         return worker
 

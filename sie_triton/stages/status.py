@@ -18,7 +18,7 @@ from sie_triton.errors import REASONS
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 4
+VERSION = 5
 
 # What loading spends its time on, fields of the record with `_ns` behind them.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -35,6 +35,7 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
+        ("device_bytes", "<i8"),  # of a GPU that the worker takes; 0 on a CPU
         ("load_failure", "<i8"),  # why the last load failed, 1 for the first of REASONS; 0 if it did not
         ("imports_ns", "<i8"),  # what loading took, by what it was spent on
         ("predecessor_ns", "<i8"),

@@ -109,6 +109,7 @@ class SparseEncoderFiles:
     """A SPLADE model's files. `idf`, if queries need no forward pass, holds a weight for each token."""
 
     text: TextFiles
+    dim: int
     pooling: str
     activation: str
     idf: Path | None
@@ -129,6 +130,7 @@ class SparseEncoderFiles:
             raise LoadError(message, "unsupported")
         return cls(
             text=text,
+            dim=int(text.config.get("vocab_size") or 0),
             pooling=_one_of(config, "pooling_strategy", ("max", "sum")),
             activation=_one_of(config, "activation_function", ("relu", "log1p_relu")),
             idf=static[0] if static else None,
@@ -158,6 +160,7 @@ class MultiVectorFiles:
     """
 
     text: TextFiles
+    dim: int
     dense: tuple[DenseLayer, ...]
     normalize: bool
     query_length: int
@@ -185,6 +188,7 @@ class MultiVectorFiles:
         masks = [_read_json(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"]
         punctuation = list(string.punctuation) if is_pylate else []
         mask = masks[0] if masks else {"skiplist_words": saved.get("skiplist_words", punctuation)}
+        dense = tuple(_dense_layer(path, "token_embeddings") for kind, path in kinds if kind == "Dense")
         markers = {role: saved.get(f"{role}_prefix") or "" for role in ("query", "document")}
         prompts = {
             role: marker + text.prompts.get(role, "").removeprefix(marker) if marker else text.prompts.get(role, "")
@@ -193,7 +197,8 @@ class MultiVectorFiles:
         return cls(
             # Without a role a text is a document.
             text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
-            dense=tuple(_dense_layer(path, "token_embeddings") for kind, path in kinds if kind == "Dense"),
+            dim=dense[-1].out_features if dense else _hidden_size(text.config),
+            dense=dense,
             normalize=is_pylate or "Normalize" in names,
             query_length=int(settings.get("query_length") or 0),
             document_length=int(settings.get("document_length") or 0),
@@ -224,6 +229,16 @@ def _strings(value: Any, default: tuple[str, ...]) -> tuple[str, ...]:
     if value is None:
         return default
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def kind_of(directory: Path) -> str:
+    """Which of "splade", "multivector" and "sentence_transformer" a directory holds, by its modules."""
+    names = [kind for kind, _ in modules_of(directory)]
+    if SPLADE in names:
+        return "splade"
+    saved = _read_json(directory / "config_sentence_transformers.json", default={})
+    late = "MultiVectorMask" in names or saved.get("model_type") == "ColBERT"
+    return "multivector" if late else "sentence_transformer"
 
 
 def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:

@@ -76,9 +76,11 @@ def load(order: Order) -> tuple[Adapter, Loaded]:
         use_threads(order.device, order.threads)
         limit = spec.max_batch_cost // order.num_lanes
         tokens = calibrate(adapter, spec.max_sequence_length, limit, measurements)
-    measurements.put(**{RESIDENT_BYTES: used_bytes(order.device)})
+    num_bytes = used_bytes(order.device)
+    measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
-    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens, seconds.laps)
+    on_device = 0 if order.device == "cpu" else num_bytes
+    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens, seconds.laps, on_device)
 
 
 class Stopwatch:

@@ -61,12 +61,13 @@ def expected_bytes(order: Order) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`sub_batch_tokens` is 0 where it was not calibrated; `seconds` by what loading spent them on."""
+    """`sub_batch_tokens` is 0 where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them."""
 
     vocab_size: int
     weights_bytes: int
     sub_batch_tokens: int
     seconds: Mapping[str, float] = field(default_factory=dict)
+    device_bytes: int = 0
 
 
 class WorkerDied(ModelError):

@@ -89,12 +89,12 @@ BROKEN = {
     "no local layers": ("ModernBERT, local and global", "window_of", lambda *_: (-1, -1)),
     "window one too wide": ("Mistral, causal, window", "window_of", lambda _, window: (window, 0)),
     "no causal mask": ("Qwen3, causal", "window_of", lambda *_: (-1, -1)),
-    "one token leaks between items": ("BERT", "Segments", lambda lengths: shifted(lengths)),
+    "one token leaks between items": ("BERT", "Segments", lambda lengths, _: shifted(lengths)),
 }
 
 
 def shifted(lengths):
-    return Segments((*lengths[:-2], lengths[-2] - 1, lengths[-1] + 1))
+    return Segments.of((*lengths[:-2], lengths[-2] - 1, lengths[-1] + 1))
 
 
 @pytest.mark.parametrize("control", BROKEN)

@@ -5,8 +5,9 @@ import pytest
 
 from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
-from sie_triton.spec import Runtime
-from tests.models import save_bert
+from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
+from tests.conftest import model_file
+from tests.models import save_bert, save_pylate, save_splade
 
 MODEL_FILE = """
 sie_id: org/name
@@ -91,8 +92,12 @@ def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, co
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("sparse: null", "sparse: {dim: 30522}", "tasks sparse cannot be served"),
-        ("score: null", "score: {}", "tasks score cannot be served"),
+        (
+            "sparse: null",
+            "sparse: {dim: 30522}",
+            "tasks: encode.sparse cannot be served; the family sentence_transformer has encode.dense",
+        ),
+        ("score: null", "score: {}", "tasks: score cannot be served"),
         (":SentenceTransformerDenseAdapter", ":Other", "families are sentence_transformer"),
     ],
 )
@@ -140,3 +145,32 @@ def test_own_models_join_the_starter_set(tmp_path):
     (tmp_path / "mine.yaml").write_text(MODEL_FILE)
     assert [m.sie_id for m in select([], tmp_path, allow_hub=False)] == ["org/name"]
     assert [m.sie_id for m in select(["org/name"], tmp_path, allow_hub=False)] == ["org/name"]
+
+
+def test_the_kind_of_a_directory_is_recognised(tmp_path, minilm_directory):
+    splade, colbert = save_splade(tmp_path / "s", minilm_directory), save_pylate(tmp_path / "c", minilm_directory)
+    for directory, family, dims in (
+        (splade, "splade", {"sparse": 30522}),
+        (colbert, "multivector", {"multivector": 32}),
+    ):
+        config = recognise(directory, "mine", {"weights_path": str(directory)})
+        spec = config.resolve(Runtime())
+        assert (spec.family, config.dims, spec.output_types) == (family, dims, tuple(dims))
+    assert spec.max_sequence_length == 180
+
+
+def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
+    runtime = {"muvera": {"num_repetitions": 8, "projection_dim": 8}}
+    path = tmp_path / "m.yaml"
+    path.write_text(model_file("my/m", tmp_path, "multivector", {"multivector": {"dim": 32}}, runtime))
+    spec = load_file(path).resolve(Runtime())
+    assert spec.output_types == ("multivector", "muvera")
+    assert spec.forward_types == ("multivector",)
+    assert spec.muvera == MuveraConfig(num_repetitions=8, projection_dim=8)
+    assert ModelSpec.from_json(spec.to_json()) == spec
+    path.write_text(model_file("my/m", tmp_path, "sentence_transformer", {"dense": {"dim": 32}}, runtime))
+    with pytest.raises(CatalogError, match=r"adapter_options.runtime.muvera: needs tasks.encode.multivector"):
+        load_file(path).resolve(Runtime())
+    path.write_text(model_file("my/m", tmp_path, "splade", {"dense": {"dim": 32}}))
+    with pytest.raises(CatalogError, match=r"encode.dense cannot be served; the family splade has encode.sparse"):
+        load_file(path).resolve(Runtime())

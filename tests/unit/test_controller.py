@@ -216,6 +216,16 @@ def test_with_a_controller_it_waits_for_its_answer(tmp_path):
     assert not list(Path(tmp_path).glob("*.room"))
 
 
+def test_a_models_memory_is_that_of_its_gpu_where_it_has_one(controller, child):
+    stage(controller, "a", worker_pid=child.pid, device_bytes=5_000)
+    controller.tick()
+    assert controller.models["a"].num_bytes == 5_000
+    child.kill()
+    child.wait()
+    controller.tick()
+    assert controller.models["a"].num_bytes == 0
+
+
 def test_a_stage_that_is_about_to_end_waits_no_longer(tmp_path):
     closing = threading.Event()
     threading.Timer(0.2, closing.set).start()

@@ -5,7 +5,7 @@ import pytest
 
 from sie_triton.batching.build import HOOK_NAME
 from sie_triton.catalog import starter_set
-from sie_triton.contract import DENSE, TEXT, TIMING_MS, TOKEN_COUNT
+from sie_triton.contract import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
 from sie_triton.render.build import NO_HOOK, check_repository, write_repository
 from sie_triton.render.pbtxt import from_text
 from sie_triton.settings import read_settings
@@ -37,6 +37,7 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
     outputs = {t.name: (list(t.dims), list(t.reshape.shape)) for t in ensemble.output}
     assert outputs == {
         DENSE.name: ([-1, -1], [1, -1, -1]),
+        DENSE_QUANTIZED.name: ([-1, -1], [1, -1, -1]),
         TOKEN_COUNT.name: ([-1], [1, -1]),
         TIMING_MS.name: ([-1], [1, -1]),
     }

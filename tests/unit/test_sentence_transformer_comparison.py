@@ -95,7 +95,7 @@ def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkey
     library = build_reference(minilm_directory)
     texts = [text for text in TEXTS if len(text) > 20]
 
-    def broken(lengths):
+    def broken(lengths, _):
         if kind == "no segments":
             return Segments.of([sum(lengths)])
         return Segments.of([lengths[0] + 1, *lengths[1:-1], lengths[-1] - 1])

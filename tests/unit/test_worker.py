@@ -80,8 +80,8 @@ def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     assert not worker.is_alive
 
 
-def test_a_pass_over_the_time_limit_is_ended(tiny_directory, deaths):
-    worker = Worker(order(tiny_directory), deaths.append, forward_timeout_s=0.05)
+def test_a_pass_over_the_time_limit_is_ended(tiny_directory, nursery_directory, deaths):
+    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05)
     with pytest.raises(ModelError, match=r"took longer than 0\.05 s"):
         worker.forward(LARGE, 1)
     wait_for(lambda: deaths == [worker])
@@ -135,13 +135,15 @@ time.sleep(60)
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_directory):
+def stage(tmp_path, tiny_directory, nursery_directory):
+    """Its workers are forked."""
     runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512)
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 512, 16384, runtime=runtime)
-    stage = Inference(spec, "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    stage = Inference(spec, "cpu", StatusWriter(nursery_directory, tmp_path.name, "inference", 0))
     stage.warm_up()
     yield stage
     stage.close()
+    stage.status.remove()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
@@ -168,16 +170,17 @@ def test_an_idle_worker_that_dies_is_replaced_unasked(stage):
     assert answer["dense"].shape == (1, 64)
 
 
-def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage, tmp_path):
+def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
     """What still comes is answered, though the new process may hold the lock already."""
     with subprocess.Popen(["sleep", "60"]) as successor:
-        record = np.memmap(tmp_path / f"m-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
+        directory, model = stage.status.directory, stage.status.model
+        record = np.memmap(directory / f"{model}-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
         record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
         before = stage._loaded.pid
         os.kill(before, signal.SIGTERM)
         wait_for(lambda: stage._loaded is None)
         assert stage.status.record["worker_pid"] == 0
-        with (tmp_path / "m.cpu.weights").open("w") as lock:
+        with (directory / f"{model}.cpu.weights").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (answer,) = run(stage, [tokens([1000])])
         assert answer["dense"].shape == (1, 64)
