@@ -55,7 +55,7 @@ def test_models_come_and_go_and_no_request_fails(crowd, vector, seconds):
     print(f"memory {max(used) >> 20} MiB at most, limit {limit >> 20}, median {int(np.median(used)) >> 20}")
     log.check()
     assert max(used) <= limit + ONE_MODEL
-    assert 2 <= max(residents) <= 4
+    assert 2 <= max(residents) < len(MODELS)
     assert evictions
     for when, model, reason in evictions:
         assert reason in ("room for another", "pressure")

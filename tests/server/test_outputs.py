@@ -1,7 +1,6 @@
 """Every output of encode through the whole server, by every client."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -99,22 +98,6 @@ def test_asking_for_what_a_model_has_not(client, model, output, has):
         InputError, match=f"output_types: '{output}' is not allowed; give a comma-separated list of {has}"
     ):
         client.encode(model, ["a"], output_types=[output])
-
-
-def test_options_that_do_not_change_the_forward_pass_share_one(server):
-    """Sixteen requests of all formats that wait together: a few forward passes, not one for each format."""
-    dtypes = ["float32", *VIEWS]
-    with SIEClient(server.grpc) as client, ThreadPoolExecutor(20) as pool:
-        client.encode(COLBERT, "a")
-        before = server.status(COLBERT)
-        busy = [pool.submit(client.encode, COLBERT, texts(40, seed=i)) for i in range(2)]
-        each = [pool.submit(client.encode, COLBERT, "a few words", output_dtype=dtypes[i % 6]) for i in range(18)]
-        assert len({str(future.result()["muvera"].dtype) for future in each}) >= 4
-        bulk = [future.result() for future in busy]
-        after = server.status(COLBERT)
-    tokens = sum(result["token_count"] for results in bulk for result in results)
-    num_bulk_passes = 2 * tokens / 512 + 4
-    assert after["num_sub_batches"] - before["num_sub_batches"] <= num_bulk_passes + 6
 
 
 def test_mixed_traffic_of_all_outputs(server):

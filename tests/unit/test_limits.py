@@ -62,7 +62,7 @@ def test_a_waiting_request_is_answered_at_its_deadline_and_not_computed(inferenc
     started = time.monotonic()
     (direct,) = inference.execute([late])
     assert isinstance(late.answer(direct), BusyError)
-    assert 0.09 < time.monotonic() - started < 0.2
+    assert 0.09 < time.monotonic() - started < 0.35  # the pass before it takes 0.4 s
     for request in busy:
         assert request.answer(DEFERRED)["dense"].shape == (1, 2)
     inference.close()
