@@ -89,7 +89,9 @@ def test_options_that_do_not_change_the_forward_pass_share_one(inference):
     options += [{"dimensions": 1}, {"normalize": False}, {"is_query": True}]
     before = len(inference.worker.batches)
     answers = run(inference, [tokens([3, 4], parameters=each) for each in options])
-    assert inference.worker.batches[before:] == [2 * len(options)]
+    passes = inference.worker.batches[before:]
+    assert sum(passes) == 2 * len(options)
+    assert len(passes) <= 2  # one on each lane
     assert all(answer["dense"].tolist() == [[3, 2]] for answer in answers)
 
 
