@@ -55,7 +55,8 @@ REFERENCE_ADAPTERS = {
 
 def family_of(adapter_path: str | None, model: str) -> str:
     """The family an `adapter_path` names; CatalogError lists the families otherwise."""
-    name = (adapter_path or "").removeprefix("sie_server.adapters.")
+    # Its files name a module in one of two ways, depending on their age.
+    name = (adapter_path or "").removeprefix("sie_server.adapters.").replace(".adapter:", ":")
     family = REFERENCE_ADAPTERS.get(name, name)
     if family not in FAMILIES:
         raise CatalogError(

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from sie_triton.adapters import family_of
 from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
 from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
@@ -174,3 +175,16 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
     path.write_text(model_file("my/m", tmp_path, "splade", {"dense": {"dim": 32}}))
     with pytest.raises(CatalogError, match=r"encode.dense cannot be served; the family splade has encode.sparse"):
         load_file(path).resolve(Runtime())
+
+
+@pytest.mark.parametrize(
+    ("path", "family"),
+    [
+        ("sie_server.adapters.splade_flash:SPLADEFlashAdapter", "splade"),
+        ("sie_server.adapters.splade_flash.adapter:SPLADEFlashAdapter", "splade"),
+        ("sie_server.adapters.colbert:ColBERTAdapter", "multivector"),
+        ("multivector", "multivector"),
+    ],
+)
+def test_sies_own_adapter_paths(path, family):
+    assert family_of(path, "m") == family
