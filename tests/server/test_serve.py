@@ -158,7 +158,7 @@ def test_the_embedded_server_stays_on_loopback(tmp_path):
 
 
 def test_weights_that_are_gone_fail_their_model_alone(tmp_path, tiny_directory):
-    from sie_triton import BusyError
+    from sie_triton import LoadError
 
     models = tmp_path / "models"
     models.mkdir()
@@ -166,7 +166,7 @@ def test_weights_that_are_gone_fail_their_model_alone(tmp_path, tiny_directory):
     (models / "gone.yaml").write_text(tiny_model_file("test/gone", tmp_path / "nowhere"))
     with serving(tmp_path / "data", f"--models-dir={models}") as (_, address), SIEClient(address) as client:
         for _ in range(2):
-            with pytest.raises(BusyError, match="nowhere is not a directory"):
+            with pytest.raises(LoadError, match="nowhere is not a directory"):
                 client.encode("test/gone", "hello")
         assert client.encode(TINY, "hello")["dense"].shape == (64,)
 
