@@ -63,8 +63,8 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
     shm_before = shutil.disk_usage("/dev/shm").used
     started = time.monotonic()
     with (
-        Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
         nursery(settings),
+        Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
         controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,
     ):

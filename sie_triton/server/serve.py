@@ -39,8 +39,9 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
         for warning in write_repository(repository, settings, names, runtime=settings.runtime):
             console.print(warning, style="yellow")
         with (
-            Server(settings, repository, models, verbose=verbose) as server,
+            # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
             nursery(settings),
+            Server(settings, repository, models, verbose=verbose) as server,
             controller(settings, server.control_token),
         ):
             _wait_ready(server, len(models), console)

@@ -84,7 +84,7 @@ def serving(
         (root / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, directory, dim))
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
     names = [triton_name(model) for model in directories]
-    with Server(settings, root / "model_repository", names) as server, nursery(settings):
+    with nursery(settings), Server(settings, root / "model_repository", names) as server:
         server.wait_ready()
         wait_for(lambda: nursery_pid(settings.status_dir))
         if room_for:
