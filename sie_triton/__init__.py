@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, SIEClient, Timing, maxsim
+    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, ScoreEntry, ScoreResult, SIEClient, Timing, maxsim
     from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "ModelError",
     "SIEClient",
     "SIEError",
+    "ScoreEntry",
+    "ScoreResult",
     "Timing",
     "maxsim",
 ]

@@ -37,7 +37,7 @@ TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 text; an empty element is an em
 IMAGE = Tensor("image", "BYTES", (-1,), "[n] encoded image file; empty: no image in this item")
 AUDIO = Tensor("audio", "BYTES", (-1,), "[n] encoded audio file; empty: no audio in this item")
 DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document file; empty: none in this item")
-QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against")
+QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against, UTF-8")
 QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against")
 LABELS = Tensor("labels", "BYTES", (-1,), "[k] labels to extract")
 ENTITIES = Tensor("entities", "BYTES", (-1,), "[n] JSON list of entities, for relation models")
@@ -79,6 +79,18 @@ QUANTIZED: Mapping[str, Tensor] = {
     "muvera": MUVERA_QUANTIZED,
 }
 
+# What a forward pass may give: outputs of encode, and scores of pairs.
+FORWARD_OUTPUTS: Mapping[str, tuple[Tensor, ...]] = {**ENCODE_OUTPUTS, "scores": (SCORES,)}
+
+# Ways to score a query's outputs against those of texts → what they are made of; see transforms.similarity.
+SCORE_MODES: Mapping[str, tuple[str, ...]] = {
+    "dense": ("dense",),
+    "sparse": ("sparse",),
+    "colbert": ("multivector",),
+    "hybrid": ("dense", "sparse", "multivector"),
+    "maxsim": ("multivector",),
+}
+
 # Tensors that hold the rows of all items one after another → the tensor that says how many each item has.
 RAGGED: Mapping[str, str] = {
     SPARSE_INDICES.name: SPARSE_LENGTHS.name,
@@ -90,6 +102,8 @@ RAGGED: Mapping[str, str] = {
 # `lengths` says how many of its entries belong to each item.
 INPUT_IDS = Tensor("input_ids", "INT32", (-1,), "[tokens] of all items, one after another")
 LENGTHS = Tensor("lengths", "INT32", (-1,), "[n] tokens of each item")
+TOKEN_TYPE_IDS = Tensor("token_type_ids", "INT32", (-1,), "[tokens] which text of a pair each belongs to")
+QUERY_IDS = Tensor("query_ids", "INT32", (-1,), "[k] tokens of the text to score against; none: not scored")
 PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[1] leading tokens kept out of pooling")
 COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
 STAMPS = Tensor("stamps", "INT64", (-1,), "monotonic ns; see stages.timing")
@@ -150,9 +164,10 @@ PARAMETERS: Mapping[str, Parameter] = {
         Parameter("output_types", str, ("encode",), tuple(ENCODE_OUTPUTS), is_list=True, doc="outputs to fill"),
         Parameter("output_dtype", str, ("encode",), OUTPUT_DTYPES, doc="number format of the vectors"),
         Parameter("is_query", bool, ("encode",), doc="apply the model's query prompt"),
-        Parameter("instruction", str, doc="prompt put before each text"),
+        Parameter("instruction", str, doc="prompt put before each text, or before the query of a score"),
         Parameter("profile", str, doc="named set of options of the model"),
         Parameter("lora", str, doc="LoRA adapter of the model"),
+        Parameter("score_mode", str, ("score",), doc="what the score is made of, where the model has several"),
         Parameter("dimensions", int, ("encode",), minimum=1, doc="keep the first k dimensions"),
         Parameter("normalize", bool, ("encode",), doc="scale dense vectors to unit length"),
         Parameter("threshold", float, ("extract",), doc="lowest score to report"),

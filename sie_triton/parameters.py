@@ -3,26 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sie_triton.contract import OUTPUT_DTYPES, QUANTIZED, Parameter, limit
+from sie_triton.contract import OUTPUT_DTYPES, QUANTIZED, SCORE_MODES, SCORES, Parameter, limit
 from sie_triton.spec import FORWARD_TYPE, ModelSpec
 
 
-def model_parameters(spec: ModelSpec) -> Mapping[str, Parameter]:
-    """Parameters by name, for checking requests and for documentation."""
-    parameters = [
-        limit("output_types", choices=spec.output_types),
-        limit("output_dtype", choices=OUTPUT_DTYPES if QUANTIZED.keys() & set(spec.output_types) else ("float32",)),
-        limit("is_query"),
-        limit("instruction"),
-        limit("profile", choices=spec.profiles),
-    ]
-    if spec.dense_dim:
-        parameters += [limit("dimensions", maximum=spec.dense_dim), limit("normalize")]
+def model_parameters(spec: ModelSpec, task: str = "encode") -> Mapping[str, Parameter]:
+    """Parameters of one task by name, for checking requests and for documentation."""
+    parameters = [limit("instruction"), limit("profile", choices=spec.profiles)]
+    if task == "score":
+        parameters += [limit("score_mode", choices=spec.score_modes)] if len(spec.score_modes) > 1 else []
+    else:
+        quantizes = QUANTIZED.keys() & set(spec.output_types)
+        parameters += [
+            limit("output_types", choices=spec.output_types),
+            limit("output_dtype", choices=OUTPUT_DTYPES if quantizes else ("float32",)),
+            limit("is_query"),
+        ]
+        if spec.dense_dim:
+            parameters += [limit("dimensions", maximum=spec.dense_dim), limit("normalize")]
     return {parameter.name: parameter for parameter in parameters}
 
 
 def wanted_types(spec: ModelSpec, options: Mapping[str, Any]) -> frozenset[str]:
-    """The output types that a request with these checked parameters gets."""
+    """The output types that a request to encode with these checked parameters gets."""
     return frozenset(options["output_types"].split(",") if "output_types" in options else spec.output_types)
 
 
@@ -33,3 +36,17 @@ def forward_types(wanted: frozenset[str]) -> frozenset[str]:
     ['dense', 'multivector']
     """
     return frozenset(FORWARD_TYPE.get(each, each) for each in wanted)
+
+
+def score_mode(spec: ModelSpec, options: Mapping[str, Any]) -> str:
+    """How a request to score with these checked parameters is scored; empty where pairs are."""
+    return str(options.get("score_mode", spec.score_modes[0])) if spec.score_modes else ""
+
+
+def score_types(mode: str) -> frozenset[str]:
+    """What the forward pass must give for it.
+
+    >>> score_types("maxsim"), score_types("")
+    (frozenset({'multivector'}), frozenset({'scores'}))
+    """
+    return frozenset(SCORE_MODES[mode] if mode else [SCORES.name])

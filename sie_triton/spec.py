@@ -66,12 +66,29 @@ class MuveraConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RerankerConfig:
+    """How a causal language model is asked for a judgement, and the two tokens that give it.
+
+    `instruction` empty: that of the `input_format`. `score_mode`: "logit_diff", yes − no, or "log_softmax", the
+    probability of yes among the two.
+    """
+
+    yes_token: str = "1"  # noqa: S105
+    no_token: str = "0"  # noqa: S105
+    input_format: str = "mxbai"
+    score_mode: str = "logit_diff"
+    instruction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One profile of one model, resolved.
 
-    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `output_types` are
-    those of encode, all of which a request gets that asks for none; a dim is 0 where the model has no such
-    output. `pooling` is None where the model's own files decide. Lengths are in tokens.
+    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `tasks` are of encode and
+    score, in this order. `output_types` are those of encode, all of which a request gets that asks for none; a dim
+    is 0 where the model has no such output. `score_modes` are the ways to score by them, the default first; a model
+    that scores and has none reads query and text together. `pooling` is None where the model's own files decide.
+    Lengths are in tokens.
     """
 
     model: str
@@ -86,14 +103,22 @@ class ModelSpec:
     normalize: bool = True
     sparse_dim: int = 0
     multivector_dim: int = 0
+    tasks: tuple[str, ...] = ("encode",)
+    score_modes: tuple[str, ...] = ()
+    reranker: RerankerConfig | None = None
     muvera: MuveraConfig | None = None
     profiles: tuple[str, ...] = ("default",)
     runtime: Runtime = Runtime()
 
     @property
     def forward_types(self) -> tuple[str, ...]:
-        """The output types that a forward pass gives; the others are made of them."""
+        """The output types of encode that a forward pass gives; the others are made of them."""
         return tuple(dict.fromkeys(FORWARD_TYPE.get(each, each) for each in self.output_types))
+
+    @property
+    def scores_pairs(self) -> bool:
+        """True if query and text go through the model together."""
+        return "score" in self.tasks and not self.score_modes
 
     @property
     def admission_cost(self) -> int:
@@ -112,4 +137,5 @@ class ModelSpec:
                 raw[f.name] = tuple(raw[f.name])
         raw["runtime"] = Runtime(**raw["runtime"])
         raw["muvera"] = MuveraConfig(**raw["muvera"]) if raw["muvera"] else None
+        raw["reranker"] = RerankerConfig(**raw["reranker"]) if raw["reranker"] else None
         return cls(**raw)

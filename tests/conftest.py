@@ -18,7 +18,7 @@ from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.stages.status import records_of
 from sie_triton.weights import locate
-from tests.models import save_bert, save_pylate, save_splade
+from tests.models import save_bert, save_causal, save_cross_encoder, save_pylate, save_splade
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
@@ -26,7 +26,9 @@ TINY_NO_HOOK = "test/tiny-no-hook"
 MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
 BUDGET = 512
 SPLADE = "test/splade"
-COLBERT = "test/colbert"  # with MUVERA
+COLBERT = "test/colbert"  # with MUVERA, and scored
+CROSS_ENCODER = "test/cross-encoder"
+RERANKER = "test/reranker"  # a language model
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
 
@@ -64,7 +66,7 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minilm_directory: Path) -> Iterator[Running]:
     """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
-    a sparse one and a late-interaction one."""
+    and one of each other family."""
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
     models_dir.mkdir()
@@ -72,19 +74,24 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         (models_dir / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
     splade = save_splade(root / "splade", minilm_directory, idf=True)
     colbert = save_pylate(root / "colbert", minilm_directory)
-    (models_dir / "splade.yaml").write_text(model_file(SPLADE, splade, "splade", {"sparse": {"dim": 30522}}))
-    (models_dir / "colbert.yaml").write_text(
-        model_file(COLBERT, colbert, "multivector", {"multivector": {"dim": 32}}, {"muvera": MUVERA})
-    )
+    cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
+    reranker = save_causal(root / "reranker", minilm_directory)
+    sparse, multivector = {"encode": {"sparse": {"dim": 30522}}}, {"encode": {"multivector": {"dim": 32}}, "score": {}}
+    qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
+    for content in (
+        model_file(SPLADE, splade, "splade", sparse),
+        model_file(COLBERT, colbert, "multivector", multivector, runtime={"muvera": MUVERA}),
+        model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
+        model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
+    ):
+        (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    assert (
-        write_repository(repository, settings, [MINILM, MINILM_512, TINY, SPLADE, COLBERT], runtime=settings.runtime)
-        == []
-    )
+    hooked = [MINILM, MINILM_512, TINY, SPLADE, COLBERT, CROSS_ENCODER, RERANKER]
+    assert write_repository(repository, settings, hooked, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
-    names = [triton_name(model) for model in (MINILM, MINILM_512, TINY, TINY_NO_HOOK, SPLADE, COLBERT)]
+    names = [triton_name(model) for model in (*hooked, TINY_NO_HOOK)]
     with Server(settings, repository, names) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
@@ -128,14 +135,21 @@ def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:
 
 
 def model_file(
-    model: str, directory: Path, family: str, encode: dict[str, Any], runtime: dict[str, Any] | None = None
+    model: str,
+    directory: Path,
+    family: str,
+    tasks: dict[str, Any],
+    *,
+    runtime: dict[str, Any] | None = None,
+    loadtime: dict[str, Any] | None = None,
 ) -> str:
-    profile = {"max_batch_tokens": BUDGET, "adapter_path": family, "adapter_options": {"runtime": runtime or {}}}
+    options = {"runtime": runtime or {}, "loadtime": loadtime or {}}
+    profile = {"max_batch_tokens": BUDGET, "adapter_path": family, "adapter_options": options}
     return yaml.safe_dump(
         {
             "sie_id": model,
             "weights_path": str(directory),
-            "tasks": {"encode": encode},
+            "tasks": tasks,
             "max_sequence_length": 256,
             "profiles": {"default": profile},
         }

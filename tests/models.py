@@ -1,5 +1,6 @@
 """Small models with fixed-seed weights, saved as their users would save them."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -34,6 +35,24 @@ CONFIGS: dict[str, Any] = {
     ),
     "distilbert": transformers.DistilBertConfig(
         vocab_size=30522, dim=64, n_layers=2, n_heads=4, hidden_dim=128, max_position_embeddings=512
+    ),
+    "deberta": transformers.DebertaV2Config(
+        **SIZES,
+        intermediate_size=128,
+        max_position_embeddings=512,
+        relative_attention=True,
+        position_buckets=32,
+        pos_att_type=["p2c", "c2p"],
+        type_vocab_size=0,
+    ),
+    "electra": transformers.ElectraConfig(
+        **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
+    ),
+    "qwen2": transformers.Qwen2Config(
+        **SIZES, intermediate_size=128, num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0
+    ),
+    "qwen3": transformers.Qwen3Config(
+        **SIZES, intermediate_size=128, num_key_value_heads=2, head_dim=16, max_position_embeddings=512, pad_token_id=0
     ),
 }
 
@@ -68,9 +87,10 @@ def build(
     return SentenceTransformer(modules=modules, prompts=prompts, device="cpu")
 
 
-def save_tokenizer(directory: Path, tokenizer: Path) -> transformers.PreTrainedTokenizerFast:
+def save_tokenizer(directory: Path, tokenizer: Path, **options: Any) -> transformers.PreTrainedTokenizerFast:
     """MiniLM's tokenizer, beside a model of any architecture."""
     fast = transformers.PreTrainedTokenizerFast(
+        **options,
         tokenizer_file=str(tokenizer / "tokenizer.json"),
         model_max_length=512,
         pad_token="[PAD]",
@@ -138,6 +158,39 @@ def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
     }
     for name, content in files.items():
         (root / name).write_text(json.dumps(content))
+    return root
+
+
+def save_cross_encoder(root: Path, tokenizer: Path, architecture: str = "bert", **config: Any) -> Path:
+    """A CrossEncoder directory of a tiny model with one label; `config` goes into its config.json."""
+    torch.manual_seed(7)
+    settings = copy.deepcopy(CONFIGS[architecture])
+    for name, value in {"num_labels": 1, **config}.items():
+        setattr(settings, name, value)
+    model = transformers.AutoModelForSequenceClassification.from_config(settings)
+    sharpen(model)
+    with torch.no_grad():
+        # So that scores differ after the sigmoid too.
+        for weight in model.parameters():
+            if weight.shape[0] == 1 and weight.ndim == 2:
+                weight.mul_(10)
+    model.save_pretrained(root / "encoder")
+    # Only some tell a model query from text.
+    types = ["token_type_ids"] if architecture in ("bert", "electra") else []
+    save_tokenizer(root / "encoder", tokenizer, model_input_names=["input_ids", "attention_mask", *types])
+    CrossEncoder(str(root / "encoder"), device="cpu").save(str(root / "model"))
+    return root / "model"
+
+
+def save_causal(root: Path, tokenizer: Path, architecture: str = "qwen3") -> Path:
+    """A causal language model, as the LLM rerankers come."""
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[architecture])
+    sharpen(model)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(5)
+    model.save_pretrained(root)
+    save_tokenizer(root, tokenizer)
     return root
 
 

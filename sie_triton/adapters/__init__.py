@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sie_triton.adapters.base import Adapter
-from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, Tensor
+from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, QUERY_IDS, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import CatalogError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
@@ -18,17 +18,32 @@ from sie_triton.spec import ModelSpec
 if TYPE_CHECKING:
     from sie_triton.adapters.tokenizer import TextTokenizer
 
-__all__ = ["FAMILIES", "Adapter", "Family", "family_of", "load_adapter", "load_tokenizer"]
+__all__ = ["FAMILIES", "Adapter", "Family", "family_of", "features", "load_adapter", "load_tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`outputs` are the output types of encode it has; `features` is what preprocess sends to inference."""
+    """`outputs` are the output types of encode it has; `features` is what preprocess sends to inference.
+
+    `score_modes` are ways to score by its outputs, the default first; `scores_pairs` if query and text go through the
+    model together.
+    """
 
     module: str
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    score_modes: tuple[str, ...] = ()
+    scores_pairs: bool = False
     tokenizer: str = "sie_triton.adapters.tokenizer:TextTokenizer"
     features: tuple[Tensor, ...] = (INPUT_IDS, LENGTHS, PROMPT_TOKENS)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What can be asked of it, as in a model file."""
+        return (*(f"encode.{name}" for name in self.outputs), *(["score"] if self.can_score else []))
+
+    @property
+    def can_score(self) -> bool:
+        return self.scores_pairs or bool(self.score_modes)
 
 
 FAMILIES = {
@@ -37,7 +52,20 @@ FAMILIES = {
     "multivector": Family(
         "sie_triton.adapters.multivector",
         ("multivector",),
-        "sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
+        ("maxsim",),
+        tokenizer="sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
+    ),
+    "cross_encoder": Family(
+        "sie_triton.adapters.cross_encoder",
+        scores_pairs=True,
+        tokenizer="sie_triton.adapters.pair_tokenizer:PairTokenizer",
+        features=(INPUT_IDS, TOKEN_TYPE_IDS, LENGTHS),
+    ),
+    "llm_reranker": Family(
+        "sie_triton.adapters.llm_reranker",
+        scores_pairs=True,
+        tokenizer="sie_triton.adapters.reranker_tokenizer:RerankerTokenizer",
+        features=(INPUT_IDS, LENGTHS),
     ),
 }
 
@@ -50,7 +78,18 @@ REFERENCE_ADAPTERS = {
     "colbert:ColBERTAdapter": "multivector",
     "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter": "multivector",
     "colbert_rotary_flash:ColBERTRotaryFlashAdapter": "multivector",
+    "cross_encoder:CrossEncoderAdapter": "cross_encoder",
+    "bert_flash_cross_encoder:BertFlashCrossEncoderAdapter": "cross_encoder",
+    "modernbert_flash_cross_encoder:ModernBertFlashCrossEncoderAdapter": "cross_encoder",
+    "jina_flash_cross_encoder:JinaFlashCrossEncoderAdapter": "cross_encoder",
+    "qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter": "llm_reranker",
 }
+
+
+def features(spec: ModelSpec) -> tuple[Tensor, ...]:
+    """What preprocess sends to inference."""
+    by_query = "score" in spec.tasks and not spec.scores_pairs
+    return (*FAMILIES[spec.family].features, *([QUERY_IDS] if by_query else []))
 
 
 def family_of(adapter_path: str | None, model: str) -> str:
@@ -70,7 +109,7 @@ def load_tokenizer(spec: ModelSpec, directory: Path) -> "TextTokenizer":
     """The tokenizer of the family; LoadError says what is wrong with its files."""
     module, _, name = FAMILIES[spec.family].tokenizer.partition(":")
     kind = cast(type["TextTokenizer"], getattr(import_module(module), name))
-    return kind.load(directory, spec.max_sequence_length)
+    return kind.of(spec, directory)
 
 
 def load_adapter(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> Adapter:

@@ -23,9 +23,13 @@ def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
         linear.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
     except (OSError, KeyError, RuntimeError, SafetensorError) as exc:
         raise LoadError(f"weights in {layer.directory} cannot be loaded: {exc}", "corrupt") from exc
-    module, _, name = layer.activation.rpartition(".")
+    return [linear, activation(layer.activation)]
+
+
+def activation(path: str) -> torch.nn.Module:
+    """An activation by the dotted name of its class; LoadError unless that is one of torch.nn."""
+    module, _, name = path.rpartition(".")
     if not module.startswith("torch.nn."):
-        message = f"Dense activation {layer.activation} is refused; only classes of torch.nn are allowed"
-        raise LoadError(message, "unsupported")
-    activation: torch.nn.Module = getattr(import_module(module), name)()
-    return [linear, activation]
+        raise LoadError(f"activation {path} is refused; only classes of torch.nn are allowed", "unsupported")
+    made: torch.nn.Module = getattr(import_module(module), name)()
+    return made

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
 
 from sie_triton.adapters.allocator import keep_freed_pages
 from sie_triton.adapters.base import PACKED
@@ -64,35 +63,45 @@ class Encoder:
         self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
 
     @torch.inference_mode()
-    def hidden_states(self, input_ids: Ints, lengths: Ints, keys: Ints | None = None) -> torch.Tensor:
+    def hidden_states(
+        self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
+    ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
 
         No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
+        type_ids: int32 [tokens], for models that tell the texts of a pair apart; None: all are of the first.
         """
         run = self._run_packed if self.path == PACKED else self._run_padded
-        return run(input_ids, lengths, lengths if keys is None else keys)
+        type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
+        return run(input_ids, lengths, lengths if keys is None else keys, type_ids)
 
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
         """One item by the library's plainest code: what the others are compared with. [tokens] → [tokens, d]."""
         self._model.set_attn_implementation("eager")
         try:
-            return self._forward(input_ids=self._tensor(input_ids[None]))[0]
+            ids = self._tensor(input_ids[None])
+            return self._forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
 
-    def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints) -> torch.Tensor:
+    def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
         if spare:
-            input_ids, lengths, keys = np.pad(input_ids, (0, spare)), np.append(lengths, spare), np.append(keys, spare)
+            input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
+            lengths, keys = np.append(lengths, spare), np.append(keys, spare)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
         positions = np.arange(len(input_ids)) - starts + self._first_position
         with attending(Segments.of(lengths.tolist(), keys.tolist()), self.kernel):
-            hidden = self._forward(input_ids=self._tensor(input_ids[None]), position_ids=self._tensor(positions[None]))
+            hidden = self._forward(
+                input_ids=self._tensor(input_ids[None]),
+                token_type_ids=self._tensor(type_ids[None]),
+                position_ids=self._tensor(positions[None]),
+            )
         return hidden[0, :num_tokens]
 
-    def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints) -> torch.Tensor:
+    def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
         hidden: torch.Tensor | None = None
         ends = np.cumsum(lengths)
         for items in similar(lengths.tolist()):
@@ -100,10 +109,12 @@ class Encoder:
             columns = np.arange(width)
             real = columns < lengths[items][:, None]
             places = ((ends - lengths)[items][:, None] + columns)[real]
-            rows = np.full(real.shape, self._pad_id)
-            rows[real] = input_ids[places]
+            rows, types = np.full(real.shape, self._pad_id), np.zeros(real.shape, np.int64)
+            rows[real], types[real] = input_ids[places], type_ids[places]
             seen = columns < keys[items][:, None]
-            padded = self._forward(input_ids=self._tensor(rows), attention_mask=self._tensor(seen))
+            padded = self._forward(
+                input_ids=self._tensor(rows), token_type_ids=self._tensor(types), attention_mask=self._tensor(seen)
+            )
             if hidden is None:
                 hidden = padded.new_empty(len(input_ids), padded.shape[-1])
             hidden[self._tensor(places)] = padded[torch.from_numpy(real).to(self.device)]
@@ -112,9 +123,9 @@ class Encoder:
 
     def _forward(self, **inputs: torch.Tensor) -> torch.Tensor:
         known = {name: value for name, value in inputs.items() if name in self._arguments}
+        if not self._has_token_types:
+            known.pop("token_type_ids", None)
         options: dict[str, Any] = {"use_cache": False} if "use_cache" in self._arguments else {}
-        if self._has_token_types:
-            options["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
         output: torch.Tensor = self._model(**known, **options).last_hidden_state
         return output
 
@@ -122,48 +133,12 @@ class Encoder:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)
 
 
-class TokenHead:
-    """What a model does with each token's state: [tokens, d] → [tokens, k].
-
-    The model's own forward, with its encoder replaced by one that hands on what it is given, so that every
-    architecture's head is the library's.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
-        setattr(model, model.base_model_prefix, _Given())
-
-    def prepare(self) -> None:
-        """As Encoder.prepare."""
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
-
-    @torch.inference_mode()
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._model(inputs_embeds=hidden[None]).logits
-        return logits[0]
-
-
-class _Given(torch.nn.Module):
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=inputs_embeds)
-
-
 def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
     """Load config.json and the safetensors in `directory`; LoadError says what is wrong with them."""
-    return Encoder(_load(directory, dtype, device), attention_backend)
+    return Encoder(load_model(directory, dtype, device), attention_backend)
 
 
-def load_with_head(
-    directory: Path, dtype: torch.dtype, device: str, attention_backend: str, auto: Any
-) -> tuple[Encoder, TokenHead]:
-    """The same for a model of transformers' class `auto`, whose head works on each token."""
-    head = TokenHead(_load(directory, dtype, device, auto))
-    return Encoder(head.encoder, attention_backend), head
-
-
-def _load(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
+def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
     try:

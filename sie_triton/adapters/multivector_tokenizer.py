@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tokenizers
 
-from sie_triton.adapters.base import Tokens
+from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.errors import LoadError
 from sie_triton.weights.sentence_transformers import Expansion, MultiVectorFiles
@@ -34,7 +34,7 @@ class MultiVectorTokenizer(TextTokenizer):
         )
         return cls(queries, documents, files)
 
-    def encode(self, texts: Sequence[str], *, is_query: bool = False) -> Tokens:
+    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         if not is_query:
             return super().encode(texts)
         ids = [encoding.ids for encoding in self._queries.encode_batch_fast(list(texts))]

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from sie_triton.adapters.base import PackedBatch, Rows
-from sie_triton.adapters.encoder import Encoder, TokenHead, load_with_head
+from sie_triton.adapters.encoder import Encoder
+from sie_triton.adapters.heads import TokenHead, load_with_head
 from sie_triton.adapters.precision import choose_dtype
 from sie_triton.adapters.probe import choose_path
 from sie_triton.contract import SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from sie_triton.adapters.base import Tokens
+from sie_triton.adapters.base import Text, Tokens
 from sie_triton.errors import LoadError
+from sie_triton.spec import ModelSpec
 from sie_triton.weights.sentence_transformers import TextFiles
 
 
@@ -25,14 +26,23 @@ class TextTokenizer:
         self.include_prompt = files.include_prompt
 
     @classmethod
+    def of(cls, spec: ModelSpec, directory: Path) -> "TextTokenizer":
+        """That of a model."""
+        return cls.load(directory, spec.max_sequence_length)
+
+    @classmethod
     def load(cls, directory: Path, max_length: int) -> "TextTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
         files = TextFiles.read(directory)
         return cls(read_tokenizer(files, min(max_length, files.max_sequence_length)), files)
 
-    def encode(self, texts: Sequence[str], *, is_query: bool = False) -> Tokens:
+    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         """`is_query` matters where `has_roles`."""
         return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))])
+
+    def pairs(self, query: str, texts: Sequence[str], instruction: str) -> list[Text]:
+        """What `encode` wants for each text that is scored against `query`, where the family scores pairs."""
+        raise NotImplementedError
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens pooling must leave out (0 when the prompt is pooled too).

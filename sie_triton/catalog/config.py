@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from sie_triton.adapters import FAMILIES, family_of
+from sie_triton.contract import SCORE_MODES
 from sie_triton.errors import CatalogError
-from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
+from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 
 DEFAULT_BATCH_COST = 16384
 
@@ -60,7 +61,14 @@ class Tasks(Frozen):
 
 
 class LoadtimeOptions(Frozen):
+    """The last five are of llm_reranker; see sie_triton.spec.RerankerConfig."""
+
     trust_remote_code: bool = False
+    yes_token: str = Field("1", min_length=1)
+    no_token: str = Field("0", min_length=1)
+    input_format: Literal["qwen3", "mxbai"] = "mxbai"
+    score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
+    default_instruction: str = ""
 
 
 class MuveraOptions(Frozen):
@@ -164,13 +172,23 @@ class ModelConfig(Frozen):
     def _other_tasks(self) -> list[str]:
         return [task for task in ("score", "extract") if getattr(self.tasks, task) is not None]
 
+    def _score_modes(self, modes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `modes` that the model's outputs allow."""
+        if self.tasks.score is None or not modes:
+            return ()
+        possible = tuple(mode for mode in modes if set(SCORE_MODES[mode]) <= set(self.dims))
+        if not possible:
+            needed = " or ".join(f"tasks.encode.{' and '.join(SCORE_MODES[mode])}" for mode in modes)
+            raise CatalogError(f"{self.sie_id}: tasks.score: needs {needed}")
+        return possible
+
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """What the stages of this model need; CatalogError if this server cannot run it."""
         profile = self.profile("default")
         family = family_of(profile.adapter_path, self.sie_id)
         dims = self.dims
         wanted = [*(f"encode.{name}" for name in dims), *self._other_tasks()]
-        served = [f"encode.{name}" for name in FAMILIES[family].outputs]
+        served = FAMILIES[family].tasks
         if not wanted or set(wanted) - set(served):
             raise CatalogError(
                 f"{self.sie_id}: tasks: {', '.join(sorted(set(wanted) - set(served))) or 'none'} cannot be served; "
@@ -179,6 +197,7 @@ class ModelConfig(Frozen):
         options = profile.adapter_options.runtime
         if options.muvera is not None and "multivector" not in dims:
             raise CatalogError(f"{self.sie_id}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
+        score_modes = self._score_modes(FAMILIES[family].score_modes)
         return ModelSpec(
             model=self.sie_id,
             weights=self.weights,
@@ -192,7 +211,20 @@ class ModelConfig(Frozen):
             normalize=options.normalize is not False,
             sparse_dim=dims.get("sparse", 0),
             multivector_dim=dims.get("multivector", 0),
+            tasks=(*(["encode"] if dims else []), *self._other_tasks()),
+            score_modes=score_modes,
+            reranker=_reranker(profile.adapter_options.loadtime) if family == "llm_reranker" else None,
             muvera=MuveraConfig(**options.muvera.model_dump()) if options.muvera is not None else None,
             profiles=("default",),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
+
+
+def _reranker(options: LoadtimeOptions) -> RerankerConfig:
+    return RerankerConfig(
+        yes_token=options.yes_token,
+        no_token=options.no_token,
+        input_format=options.input_format,
+        score_mode=options.score_mode,
+        instruction=options.default_instruction,
+    )

@@ -1,5 +1,6 @@
 """A directory as sentence-transformers or PyLate saves it → ModelConfig, with no model file written."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ from sie_triton.catalog.config import (
     Output,
     Profile,
     RuntimeOptions,
+    Score,
     Tasks,
 )
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.weights.cross_encoder import CrossEncoderFiles
+from sie_triton.weights.kind import kind_of
 from sie_triton.weights.sentence_transformers import (
     MultiVectorFiles,
     SentenceTransformerFiles,
     SparseEncoderFiles,
-    kind_of,
 )
+
+Files = SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles | CrossEncoderFiles
 
 
 def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfig:
@@ -29,16 +34,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
     """
     try:
         family = kind_of(directory)
-        files: SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles
-        if family == "splade":
-            files = SparseEncoderFiles.read(directory)
-            encode = Encode(sparse=Output(dim=files.dim))
-        elif family == "multivector":
-            files = MultiVectorFiles.read(directory)
-            encode = Encode(multivector=Output(dim=files.dim))
-        else:
-            files = SentenceTransformerFiles.read(directory)
-            encode = Encode(dense=Output(dim=files.dim))
+        files, tasks = READERS[family](directory)
     except LoadError as exc:
         raise CatalogError(f"{directory}: {exc}") from exc
     normalize = files.normalize if isinstance(files, SentenceTransformerFiles) else None
@@ -46,7 +42,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
         sie_id=model,
         **source,
         inputs=Inputs(text=True),
-        tasks=Tasks(encode=encode),
+        tasks=tasks,
         max_sequence_length=files.text.max_sequence_length,
         profiles={
             "default": Profile(
@@ -54,3 +50,30 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
             )
         },
     )
+
+
+def _dense(directory: Path) -> tuple[SentenceTransformerFiles, Tasks]:
+    files = SentenceTransformerFiles.read(directory)
+    return files, Tasks(encode=Encode(dense=Output(dim=files.dim)))
+
+
+def _sparse(directory: Path) -> tuple[SparseEncoderFiles, Tasks]:
+    files = SparseEncoderFiles.read(directory)
+    return files, Tasks(encode=Encode(sparse=Output(dim=files.dim)))
+
+
+def _multivector(directory: Path) -> tuple[MultiVectorFiles, Tasks]:
+    files = MultiVectorFiles.read(directory)
+    return files, Tasks(encode=Encode(multivector=Output(dim=files.dim)), score=Score())
+
+
+def _cross_encoder(directory: Path) -> tuple[CrossEncoderFiles, Tasks]:
+    return CrossEncoderFiles.read(directory), Tasks(score=Score())
+
+
+READERS: Mapping[str, Callable[[Path], tuple[Files, Tasks]]] = {
+    "sentence_transformer": _dense,
+    "splade": _sparse,
+    "multivector": _multivector,
+    "cross_encoder": _cross_encoder,
+}

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import AsyncRetrying
 
-from sie_triton.client.codec import EncodeCall, model_names, parse_url, triton_errors
+from sie_triton.client.codec import (
+    SCORE_SUFFIX,
+    Call,
+    EncodeCall,
+    ScoreCall,
+    model_names,
+    parse_url,
+    score_ensemble,
+    triton_errors,
+    triton_name,
+)
 from sie_triton.client.retry import Deadline
 from sie_triton.client.sync import NETWORK_TIMEOUT_S
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike
+from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,6 +38,7 @@ class AsyncSIEClient:
         self._timeout = timeout
         self._places = asyncio.Semaphore(max_concurrency)
         self._opened: Any = None
+        self._score_ensembles: dict[str, str] = {}
 
     async def __aenter__(self) -> "AsyncSIEClient":
         return self
@@ -52,25 +63,46 @@ class AsyncSIEClient:
         """As SIEClient.encode."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = EncodeCall(self._triton, model, items, options)
-        if len(call.pieces) == 1:
-            return call.results([await self._infer(call, call.pieces[0], deadline)])
-        tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
-        try:
-            return call.results(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        return call.results(await self._responses(call, deadline))
+
+    async def score(
+        self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
+    ) -> ScoreResult:
+        """As SIEClient.score."""
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        if not items:
+            return ScoreResult(model=model, scores=[])
+        call = ScoreCall(self._triton, model, await self._score_ensemble(model), query, items, options)
+        return call.results(await self._responses(call, deadline))
 
     async def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
             return model_names(await self._connection.get_inference_statistics())
 
-    async def _infer_in_turn(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+    async def _score_ensemble(self, model: str) -> str:
+        if model not in self._score_ensembles:
+            with triton_errors():
+                metadata = await self._connection.get_model_metadata(triton_name(model))
+                has_score = await self._connection.is_model_ready(triton_name(model) + SCORE_SUFFIX)
+            self._score_ensembles[model] = score_ensemble(model, metadata, has_score=has_score)
+        return self._score_ensembles[model]
+
+    async def _responses(self, call: Call, deadline: Deadline) -> Sequence[Any]:
+        if len(call.pieces) == 1:
+            return [await self._infer(call, call.pieces[0], deadline)]
+        tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _infer_in_turn(self, call: Call, piece: slice, deadline: Deadline) -> Any:
         async with self._places:
             return await self._infer(call, piece, deadline)
 
-    async def _infer(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+    async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
         async for attempt in AsyncRetrying(**deadline.retrying()):
             with attempt, triton_errors():
                 return await self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))

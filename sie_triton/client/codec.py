@@ -2,28 +2,41 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, SparseVector, Timing
+from sie_triton.client.types import (
+    EncodeOptions,
+    EncodeResult,
+    ItemLike,
+    ScoreEntry,
+    ScoreOptions,
+    ScoreResult,
+    SparseVector,
+    Timing,
+)
 from sie_triton.contract import (
     ENCODE_OUTPUTS,
     QUANTIZED,
+    QUERY,
     RAGGED,
+    SCORES,
     SPARSE_INDICES,
     SPARSE_VALUES,
     TEXT,
     TIMING_FIELDS,
     TIMING_MS,
     TOKEN_COUNT,
+    Tensor,
 )
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
+SCORE_SUFFIX = "-score"
 
 # About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
 PIECE_BYTES = 64 * 1024
@@ -59,13 +72,13 @@ def parse_url(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def encoded(items: Sequence[ItemLike]) -> npt.NDArray[np.object_]:
-    """The `text` tensor of the items, object [n] of bytes."""
+def encoded(items: Sequence[ItemLike], name: str = "items") -> npt.NDArray[np.object_]:
+    """The texts of the items, object [n] of bytes."""
     array = np.empty(len(items), np.object_)
     for i, item in enumerate(items):
         text = item if isinstance(item, str) else item.get("text", "")
         if not isinstance(text, str):
-            raise InputError(f"items[{i}].text: must be a string, it is {type(text).__name__}")
+            raise InputError(f"{name}[{i}].text: must be a string, it is {type(text).__name__}")
         array[i] = text.encode()
     return array
 
@@ -85,28 +98,39 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
 
-class EncodeCall:
-    """One call of `encode`: the requests it takes, and what becomes of their responses."""
+class Call:
+    """One call with many items: the requests it takes. `query_bytes` come along with each item."""
 
-    def __init__(self, tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tritonclient: Any, model: str, items: Sequence[ItemLike], parameters: dict[str, Any], query_bytes: int = 0
+    ) -> None:
         self._tritonclient = tritonclient
-        self._model = model.replace("/", "__")
-        self._is_single = isinstance(items, (str, Mapping))
-        self._items: list[ItemLike] = [items] if self._is_single else list(items)
-        self._texts = encoded(self._items)
-        self._parameters = request_parameters(options)
-        self.pieces = pieces([len(text) for text in self._texts])
+        self._model = triton_name(model)
+        self._items = items
+        self._texts = encoded(items)
+        self._parameters = parameters
+        self.pieces = pieces([len(text) + query_bytes for text in self._texts])
 
     def arguments(self, piece: slice) -> dict[str, Any]:
         """Keyword arguments for `infer` of any of tritonclient's modules."""
-        texts = self._texts[piece]
-        text = self._tritonclient.InferInput(TEXT.name, [len(texts)], TEXT.dtype)
-        text.set_data_from_numpy(texts)
-        return {
-            "model_name": self._model,
-            "inputs": [text],
-            "parameters": self._parameters,
-        }
+        return {"model_name": self._model, "inputs": self._inputs(piece), "parameters": self._parameters}
+
+    def _inputs(self, piece: slice) -> list[Any]:
+        return [self._input(TEXT, self._texts[piece])]
+
+    def _input(self, tensor: Tensor, texts: npt.NDArray[np.object_]) -> Any:
+        made = self._tritonclient.InferInput(tensor.name, [len(texts)], tensor.dtype)
+        made.set_data_from_numpy(texts)
+        return made
+
+
+class EncodeCall(Call):
+    """One call of `encode`, and what becomes of the responses."""
+
+    def __init__(self, tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]) -> None:
+        self._is_single = isinstance(items, (str, Mapping))
+        parameters = request_parameters("encode", options, EncodeOptions)
+        super().__init__(tritonclient, model, [items] if self._is_single else list(items), parameters)
 
     def results(self, responses: Iterable[Any]) -> Any:
         """The caller's results, from one response per piece: one for a single item, a list for a list."""
@@ -121,11 +145,65 @@ class EncodeCall:
         return results[0] if self._is_single else results
 
 
-def request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+class ScoreCall(Call):
+    """One call of `score`; `ensemble` is the model's name, or that of its score task where encode has the name."""
+
+    def __init__(
+        self,
+        tritonclient: Any,
+        model: str,
+        ensemble: str,
+        query: ItemLike,
+        items: Sequence[ItemLike],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._name, self._query = model, query
+        self._query_text = encoded([query], "query")
+        parameters = request_parameters("score", options, ScoreOptions)
+        super().__init__(tritonclient, ensemble, list(items), parameters, len(self._query_text[0]))
+
+    def _inputs(self, piece: slice) -> list[Any]:
+        return [self._input(QUERY, self._query_text), *super()._inputs(piece)]
+
+    def results(self, responses: Iterable[Any]) -> ScoreResult:
+        """All items ranked, from one response per piece."""
+        read = [(response.as_numpy(SCORES.name), timing_of(response)) for response in responses]
+        scores = np.concatenate([each for each, _ in read])
+        entries = [
+            ScoreEntry(item_id=str(id_of(self._items[i]) or f"item-{i}"), score=float(scores[i]), rank=rank)
+            for rank, i in enumerate(np.argsort(-scores, kind="stable"))
+        ]
+        timing = max((timing for _, timing in read), key=lambda timing: timing["total_ms"])
+        result = ScoreResult(model=self._name, scores=entries, timing=timing)
+        if id_of(self._query) is not None:
+            result["query_id"] = str(id_of(self._query))
+        return result
+
+
+def id_of(item: ItemLike) -> Any:
+    return None if isinstance(item, str) else item.get("id")
+
+
+def triton_name(model: str) -> str:
+    return model.replace("/", "__")
+
+
+def score_ensemble(model: str, metadata: Any, *, has_score: bool) -> str:
+    """What to call to score: a model that encodes too scores under another name. `metadata` is JSON or protobuf."""
+    if has_score:
+        return model + SCORE_SUFFIX
+    inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
+    names = [each["name"] if isinstance(each, dict) else each.name for each in inputs]
+    if QUERY.name not in names:
+        raise InputError(f"model: {model} does not score; it takes {', '.join(names)}")
+    return model
+
+
+def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
     """Request parameters of a call: its named arguments, over its `options`."""
-    unknown = given.keys() - EncodeOptions.__annotations__.keys()
+    unknown = given.keys() - known.__annotations__.keys()
     if unknown:
-        raise TypeError(f"encode() takes no {', '.join(sorted(unknown))}; model parameters go into options={{…}}")
+        raise TypeError(f"{task}() takes no {', '.join(sorted(unknown))}; model parameters go into options={{…}}")
     named = {name: value for name, value in given.items() if name != "options" and value is not None}
     parameters = {**(given.get("options") or {}), **named}
     output_types = parameters.get("output_types")
@@ -134,17 +212,21 @@ def request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
+def timing_of(response: Any) -> Timing:
+    milliseconds = response.as_numpy(TIMING_MS.name).tolist()
+    timing: Any = {f"{name}_ms": ms for name, ms in zip(TIMING_FIELDS, milliseconds, strict=True)}
+    return cast(Timing, timing)
+
+
 def encode_results(
     response: Any, items: Sequence[ItemLike], types: Iterable[str] | None, dtype: str
 ) -> list[EncodeResult]:
     """Cut a response's tensors into one result per item; `types` None: all that the model has."""
-    milliseconds = response.as_numpy(TIMING_MS.name).tolist()
     results: list[EncodeResult] = []
     for item, token_count in zip(items, response.as_numpy(TOKEN_COUNT.name).tolist(), strict=True):
-        timing = Timing(**{f"{name}_ms": ms for name, ms in zip(TIMING_FIELDS, milliseconds, strict=True)})  # type: ignore[typeddict-item]
-        result = EncodeResult(token_count=token_count, timing=timing)
-        if not isinstance(item, str) and "id" in item:
-            result["id"] = item["id"]
+        result = EncodeResult(token_count=token_count, timing=timing_of(response))
+        if id_of(item) is not None:
+            result["id"] = id_of(item)
         results.append(result)
     for each in types or ENCODE_OUTPUTS:
         values = output_values(response, each, dtype)
@@ -178,7 +260,8 @@ def model_names(statistics: Any) -> list[str]:
     """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all."""
     models = statistics["model_stats"] if isinstance(statistics, dict) else statistics.model_stats
     names = {model["name"] if isinstance(model, dict) else model.name for model in models}
-    return sorted(name.replace("__", "/", 1) for name in names if not name.endswith(STEP_SUFFIXES))
+    other_tasks = {name for name in names if name.removesuffix(SCORE_SUFFIX) in names - {name}}
+    return sorted(name.replace("__", "/", 1) for name in names - other_tasks if not name.endswith(STEP_SUFFIXES))
 
 
 @contextmanager

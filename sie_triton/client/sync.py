@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import Retrying
 
-from sie_triton.client.codec import EncodeCall, model_names, parse_url, triton_errors
+from sie_triton.client.codec import (
+    SCORE_SUFFIX,
+    Call,
+    EncodeCall,
+    ScoreCall,
+    model_names,
+    parse_url,
+    score_ensemble,
+    triton_errors,
+    triton_name,
+)
 from sie_triton.client.retry import Deadline
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike
+from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +44,7 @@ class SIEClient:
         self._triton: Any = import_module(f"tritonclient.{self._transport}")
         self._timeout = timeout
         self._max_concurrency = max_concurrency
+        self._score_ensembles: dict[str, str] = {}
         # tritonclient's HTTP client must stay on the thread that made it.
         self._local = threading.local()
         self._opened: list[Any] = []
@@ -66,21 +77,43 @@ class SIEClient:
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = EncodeCall(self._triton, model, items, options)
-        if len(call.pieces) == 1:
-            return call.results([self._infer(call, call.pieces[0], deadline)])
-        futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
-        try:
-            return call.results([future.result() for future in futures])
-        finally:
-            for future in futures:
-                future.cancel()
+        return call.results(self._responses(call, deadline))
+
+    def score(
+        self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
+    ) -> ScoreResult:
+        """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        if not items:
+            return ScoreResult(model=model, scores=[])
+        call = ScoreCall(self._triton, model, self._score_ensemble(model), query, items, options)
+        return call.results(self._responses(call, deadline))
 
     def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
         with triton_errors():
             return model_names(self._connection.get_inference_statistics())
 
-    def _infer(self, call: EncodeCall, piece: slice, deadline: Deadline) -> Any:
+    def _score_ensemble(self, model: str) -> str:
+        """A model that encodes too scores under another name."""
+        if model not in self._score_ensembles:
+            with triton_errors():
+                metadata = self._connection.get_model_metadata(triton_name(model))
+                has_score = self._connection.is_model_ready(triton_name(model) + SCORE_SUFFIX)
+            self._score_ensembles[model] = score_ensemble(model, metadata, has_score=has_score)
+        return self._score_ensembles[model]
+
+    def _responses(self, call: Call, deadline: Deadline) -> list[Any]:
+        if len(call.pieces) == 1:
+            return [self._infer(call, call.pieces[0], deadline)]
+        futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
         for attempt in Retrying(**deadline.retrying()):
             with attempt, triton_errors():
                 return self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))

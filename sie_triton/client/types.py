@@ -54,6 +54,36 @@ class EncodeResult(TypedDict, total=False):
     timing: Timing
 
 
+class ScoreEntry(TypedDict):
+    """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant."""
+
+    item_id: str
+    score: float
+    rank: int
+
+
+class ScoreResult(TypedDict, total=False):
+    """`scores` are ranked, the most relevant first; `timing` is that of the slowest request."""
+
+    model: str
+    query_id: str
+    scores: list[ScoreEntry]
+    timing: Timing
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Keyword arguments of `score`; `options` are further request parameters of the model.
+
+    `timeout`: seconds for the whole call, retries included.
+    """
+
+    instruction: str
+    lora: str
+    profile: str
+    options: Mapping[str, Any]
+    timeout: float | None
+
+
 class EncodeOptions(TypedDict, total=False):
     """Keyword arguments of `encode`; `options` are further request parameters of the model.
 

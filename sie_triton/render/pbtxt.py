@@ -1,13 +1,25 @@
-"""ModelSpec → the four Triton ModelConfig protobufs of an encode model."""
+"""ModelSpec → the Triton ModelConfig protobufs of a model: an ensemble for each task, and their three steps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from sie_triton.adapters import FAMILIES
-from sie_triton.contract import COST, ENCODE_OUTPUTS, LENGTHS, QUANTIZED, STAMPS, TEXT, TIMING_MS, TOKEN_COUNT, Tensor
+from sie_triton.adapters import features
+from sie_triton.contract import (
+    COST,
+    ENCODE_OUTPUTS,
+    LENGTHS,
+    QUANTIZED,
+    QUERY,
+    SCORES,
+    STAMPS,
+    TEXT,
+    TIMING_MS,
+    TOKEN_COUNT,
+    Tensor,
+)
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
 STAGES = ("preprocess", "inference", "postprocess")
@@ -15,22 +27,23 @@ STAGES = ("preprocess", "inference", "postprocess")
 MAX_QUEUE_DELAY_US = 0
 
 
-def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
-    """The model clients call. It has no batch dimension: `reshape` adds it for the steps."""
-    features = FAMILIES[spec.family].features
-    raw = {t.name: f"{t.name}_raw" for t in forward_outputs(spec)}
-    outputs = encode_outputs(spec)
-    between = {f.name: f.name for f in features if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
+def ensembles(spec: ModelSpec, name: str) -> Iterable[ModelConfig]:
+    """The models clients call, one a task over the same steps; the first task has the bare name.
+
+    They have no batch dimension: `reshape` adds it for the steps.
+    """
+    for task in spec.tasks:
+        yield ensemble(spec, task, name, name if task == spec.tasks[0] else f"{name}-{task}")
+
+
+def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> ModelConfig:
+    raw = {t.name: f"{t.name}_raw" for t in forward_outputs(spec, task)}
+    inputs, outputs = task_inputs(task), task_outputs(spec, task)
+    between = {f.name: f.name for f in features(spec) if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
+    arrival = {COST.name: COST.name, STAMPS.name: "arrival_stamps"}
     steps = [
-        _step(
-            name, "preprocess", {TEXT.name: TEXT.name}, between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"}
-        ),
-        _step(
-            name,
-            "inference",
-            between | {COST.name: COST.name, STAMPS.name: "arrival_stamps"},
-            raw | {STAMPS.name: "inference_stamps"},
-        ),
+        _step(name, "preprocess", {t.name: t.name for t in inputs}, between | arrival),
+        _step(name, "inference", between | arrival, raw | {STAMPS.name: "inference_stamps"}),
         _step(
             name,
             "postprocess",
@@ -40,13 +53,13 @@ def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
     ]
     return _model_config(
         {
-            "name": name,
+            "name": ensemble_name,
             "platform": "ensemble",
             "maxBatchSize": 0,
-            "input": [_tensor(TEXT) | _reshape(TEXT)],
+            "input": [_tensor(t) | _reshape(t) for t in inputs],
             "output": [_tensor(t) | _reshape(t) for t in [*outputs, TOKEN_COUNT, TIMING_MS]],
             "ensembleScheduling": {"step": steps},
-            "parameters": _parameters({"model": spec.model, **dims(spec)}),
+            "parameters": _parameters({"model": spec.model, **(dims(spec) if task == "encode" else {})}),
         }
     )
 
@@ -54,13 +67,18 @@ def ensemble(spec: ModelSpec, name: str) -> ModelConfig:
 def composing_models(
     spec: ModelSpec, name: str, *, max_batch_requests: int, max_queue_delay_us: int, residency: str
 ) -> Iterable[ModelConfig]:
-    """preprocess, inference and postprocess, each batching ragged requests."""
-    features = FAMILIES[spec.family].features
+    """preprocess, inference and postprocess, each batching ragged requests.
+
+    Where tasks share them, what only one task sends is optional.
+    """
+    to_inference = [*features(spec), COST, STAMPS]
+    forward = _in_any_task(spec, forward_outputs)
     tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
-        "preprocess": ([TEXT], [*features, COST, STAMPS]),
-        "inference": ([*features, COST, STAMPS], [*forward_outputs(spec), STAMPS]),
-        "postprocess": ([*forward_outputs(spec), STAMPS], [*encode_outputs(spec), TIMING_MS]),
+        "preprocess": (_in_any_task(spec, lambda _, task: task_inputs(task)), to_inference),
+        "inference": (to_inference, [*forward, STAMPS]),
+        "postprocess": ([*forward, STAMPS], [*_in_any_task(spec, task_outputs), TIMING_MS]),
     }
+    in_all = {TEXT, STAMPS, *to_inference} if len(spec.tasks) > 1 else {t for each, _ in tensors.values() for t in each}
     for stage in STAGES:
         inputs, outputs = tensors[stage]
         yield _model_config(
@@ -68,7 +86,7 @@ def composing_models(
                 "name": f"{name}-{stage}",
                 "backend": "python",
                 "maxBatchSize": max_batch_requests,
-                "input": [_tensor(t) | {"allowRaggedBatch": True} for t in inputs],
+                "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t not in in_all} for t in inputs],
                 "output": [_tensor(t) for t in outputs],
                 "instanceGroup": [_instances(spec.runtime.device) if stage == "inference" else CPU_INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
@@ -84,13 +102,24 @@ def composing_models(
         )
 
 
-def forward_outputs(spec: ModelSpec) -> list[Tensor]:
+def _in_any_task(spec: ModelSpec, tensors: Callable[[ModelSpec, str], list[Tensor]]) -> list[Tensor]:
+    return list(dict.fromkeys(tensor for task in spec.tasks for tensor in tensors(spec, task)))
+
+
+def task_inputs(task: str) -> list[Tensor]:
+    """What the client sends."""
+    return [QUERY, TEXT] if task == "score" else [TEXT]
+
+
+def forward_outputs(spec: ModelSpec, task: str) -> list[Tensor]:
     """What inference hands to postprocess."""
-    return [tensor for each in spec.forward_types for tensor in ENCODE_OUTPUTS[each]]
+    return [SCORES] if task == "score" else [tensor for each in spec.forward_types for tensor in ENCODE_OUTPUTS[each]]
 
 
-def encode_outputs(spec: ModelSpec) -> list[Tensor]:
-    """What the client gets: each output type, then the quantised forms."""
+def task_outputs(spec: ModelSpec, task: str) -> list[Tensor]:
+    """What the client gets: scores, or each output type, then the quantised forms."""
+    if task == "score":
+        return [SCORES]
     plain = [tensor for each in spec.output_types for tensor in ENCODE_OUTPUTS[each]]
     return plain + [QUANTIZED[each] for each in spec.output_types if each in QUANTIZED]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sie_triton.batching.build import HOOK_NAME
 from sie_triton.catalog import triton_name
-from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, composing_models, ensemble, from_text, to_text
+from sie_triton.contract import TASKS
+from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, composing_models, ensembles, from_text, to_text
 from sie_triton.spec import ModelSpec
 
 CONFIG = "config.pbtxt"
@@ -38,6 +39,11 @@ def render(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, 
         for name, files in _models(spec, options).items():
             hooked = hook if name.endswith("-inference") else None
             _replace(directory / name, files, hooked)
+
+
+def ensemble_names(directory: Path, model: str) -> list[str]:
+    """What clients call of a rendered model: its name, and those of its further tasks."""
+    return [model, *(name for task in TASKS if (directory / (name := f"{model}-{task}")).is_dir())]
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:
@@ -70,10 +76,13 @@ def _same(found: str, wanted: str, name: str) -> bool:
 
 
 def _models(spec: ModelSpec, options: RenderOptions) -> Mapping[str, Files]:
-    """Directory name → files, for the ensemble and its composing models."""
+    """Directory name → files, for the ensembles and their composing models."""
     name = triton_name(spec.model)
-    # Triton wants a version directory even where an ensemble has nothing to put in it.
-    models: dict[str, Files] = {name: {Path(CONFIG): to_text(ensemble(spec, name)), Path("1/.gitkeep"): ""}}
+    models: dict[str, Files] = {
+        # Triton wants a version directory even where an ensemble has nothing to put in it.
+        config.name: {Path(CONFIG): to_text(config), Path("1/.gitkeep"): ""}
+        for config in ensembles(spec, name)
+    }
     steps = composing_models(
         spec,
         name,

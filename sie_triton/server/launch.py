@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from sie_triton.errors import ServerError
+from sie_triton.render.repository import ensemble_names
 from sie_triton.server.locate import Triton, find_triton
 from sie_triton.settings import CONTROL_KEY, Settings
 
@@ -31,7 +32,7 @@ class Server:
 
     def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False) -> None:
         self._settings = settings
-        self._models = models
+        self._models = [name for model in models for name in ensemble_names(repository, model)]
         self._verbose = verbose
         self._repository = repository
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())

@@ -52,7 +52,7 @@ class Inference(ColdStage[Worker]):
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
         self._device_name = device
-        self._parameters = model_parameters(spec)
+        self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.of_other_models))
         self._set_budget(spec.admission_cost)

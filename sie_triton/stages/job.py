@@ -7,33 +7,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.adapters import features
 from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.contract import (
-    ENCODE_OUTPUTS,
+    FORWARD_OUTPUTS,
     INPUT_IDS,
     LENGTHS,
     PROMPT_TOKENS,
+    QUERY_IDS,
     RAGGED,
+    SCORES,
     STAMPS,
+    TOKEN_TYPE_IDS,
     Parameter,
     Tensor,
     check_parameters,
 )
 from sie_triton.errors import InputError, SIEError
-from sie_triton.parameters import forward_types, wanted_types
+from sie_triton.parameters import forward_types, score_mode, score_types, wanted_types
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.open_requests import NEVER, deadline_ns
 from sie_triton.stages.request import Request, vector
 from sie_triton.stages.timing import PREPROCESS_STAMPS, Stamps
+from sie_triton.transforms import similarity
 
 Ints = npt.NDArray[np.int32]
+TaskParameters = Mapping[str, Mapping[str, Parameter]]  # by task, then by name
+
+NO_IDS: Ints = np.zeros(0, np.int32)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
     """input_ids int32 [tokens], lengths int32 [items], stamps int64 [3]; deadline and `ran` in monotonic ns.
 
-    What the client sent as `cost` is never trusted.
+    With a `score_mode` the last item is the query that the others are scored against. type_ids, int32 [tokens], tell
+    the texts of a pair apart where the model wants it. What the client sent as `cost` is never trusted.
     """
 
     request: Request
@@ -44,6 +53,9 @@ class Job:
     deadline_ns: int = NEVER
     wanted: frozenset[str] = frozenset()
     is_query: bool = False
+    type_ids: Ints | None = None
+    task: str = "encode"
+    score_mode: str = ""
     costs: list[int] = field(default_factory=list)
     rows: list[Rows] = field(default_factory=list)
     error: SIEError | None = None
@@ -59,23 +71,35 @@ class Job:
         self._offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
 
     @classmethod
-    def read(cls, request: Request, spec: ModelSpec, parameters: Mapping[str, Parameter], vocab_size: int) -> "Job":
+    def read(cls, request: Request, spec: ModelSpec, parameters: TaskParameters, vocab_size: int) -> "Job":
         """Validate what inference was sent, also by a client that skipped preprocess."""
-        input_ids = vector(request, INPUT_IDS.name, np.int32)
-        lengths = vector(request, LENGTHS.name, np.int32)
-        prompt_tokens = vector(request, PROMPT_TOKENS.name, np.int32)
+        sent = {f.name: vector(request, f.name, np.int32) for f in features(spec)}
         stamps = vector(request, STAMPS.name, np.int64)
-        options = check_parameters(request.parameters, parameters)
-        check_lengths(lengths, len(input_ids), spec.max_sequence_length)
-        if int(input_ids.min()) < 0 or int(input_ids.max()) >= vocab_size:
-            raise InputError(f"input_ids: must be from 0 to {vocab_size - 1}, the model's vocabulary")
-        if prompt_tokens.shape != (1,) or prompt_tokens[0] < 0:
-            raise InputError("prompt_tokens: must be one integer, 0 or more")
+        check_features(sent, spec, vocab_size)
         if stamps.shape != (PREPROCESS_STAMPS,):
             raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed, ticket)")
-        deadline = deadline_ns(int(stamps[0]), request.timeout_us)
-        wanted, is_query = forward_types(wanted_types(spec, options)), bool(options.get("is_query", False))
-        return cls(request, input_ids, lengths, int(prompt_tokens[0]), stamps, deadline, wanted, is_query)
+        input_ids, lengths = sent[INPUT_IDS.name], sent[LENGTHS.name]
+        query_ids = sent.get(QUERY_IDS.name, input_ids[:0])
+        task = "score" if spec.scores_pairs or len(query_ids) else "encode"
+        if task not in parameters:
+            raise InputError("query_ids: is empty; this model only scores texts against a query")
+        options = check_parameters(request.parameters, parameters[task])
+        if len(query_ids):
+            input_ids, lengths = np.concatenate([input_ids, query_ids]), np.append(lengths, np.int32(len(query_ids)))
+        mode = score_mode(spec, options) if task == "score" else ""
+        return cls(
+            request,
+            input_ids,
+            lengths,
+            int(sent[PROMPT_TOKENS.name][0]) if PROMPT_TOKENS.name in sent else 0,
+            stamps,
+            deadline_ns(int(stamps[0]), request.timeout_us),
+            score_types(mode) if task == "score" else forward_types(wanted_types(spec, options)),
+            bool(options.get("is_query", False)),
+            sent.get(TOKEN_TYPE_IDS.name),
+            task,
+            mode,
+        )
 
     @property
     def is_done(self) -> bool:
@@ -96,18 +120,33 @@ class Job:
     def tokens(self, item: int) -> Ints:
         return self.input_ids[self._offsets[item] : self._offsets[item + 1]]
 
+    def types(self, item: int) -> Ints:
+        assert self.type_ids is not None
+        return self.type_ids[self._offsets[item] : self._offsets[item + 1]]
+
+    def is_query_at(self, item: int) -> bool:
+        return self.is_query or (self.score_mode != "" and item == self.num_items - 1)
+
     def put(self, item: int, row: Rows) -> None:
         """Keep what belongs to one item."""
         self.rows[item] = row
         self._missing -= 1
 
     def outputs(self, types: Iterable[str]) -> Rows:
-        """The tensors of all these output types; those that were not wanted are empty."""
+        """The tensors of all these output types of encode, those that were not wanted empty; or the scores."""
+        if self.task == "score":
+            return {SCORES.name: self._scores()}
         return {
             tensor.name: self._tensor(tensor) if each in self.wanted else tensor.empty()
             for each in types
-            for tensor in ENCODE_OUTPUTS[each]
+            for tensor in FORWARD_OUTPUTS[each]
         }
+
+    def _scores(self) -> npt.NDArray[np.float32]:
+        if not self.score_mode:
+            return np.array([row[SCORES.name] for row in self.rows], np.float32)
+        *texts, query = self.rows
+        return similarity(self.score_mode, query, texts)
 
     def _tensor(self, tensor: Tensor) -> npt.NDArray[Any]:
         if tensor.name in RAGGED:
@@ -125,8 +164,9 @@ def pack(slots: SubBatch) -> PackedBatch:
         input_ids=np.concatenate([job.tokens(item) for job, item in slots]),
         lengths=np.array([job.lengths[item] for job, item in slots], np.int32),
         prompt_tokens=np.array([job.prompt_tokens for job, _ in slots], np.int32),
-        is_query=np.array([job.is_query for job, _ in slots]),
+        is_query=np.array([job.is_query_at(item) for job, item in slots]),
         outputs=frozenset().union(*(job.wanted for job, _ in slots)),
+        type_ids=None if slots[0][0].type_ids is None else np.concatenate([job.types(item) for job, item in slots]),
     )
 
 
@@ -138,6 +178,24 @@ def rows_of(result: Rows, num_items: int) -> list[Rows]:
         for row, piece in zip(rows, pieces, strict=True):
             row[name] = piece
     return rows
+
+
+def check_features(sent: Mapping[str, Ints], spec: ModelSpec, vocab_size: int) -> None:
+    """InputError names the first that is wrong."""
+    input_ids = sent[INPUT_IDS.name]
+    check_lengths(sent[LENGTHS.name], len(input_ids), spec.max_sequence_length)
+    for name in (INPUT_IDS.name, QUERY_IDS.name):
+        ids = sent.get(name, NO_IDS)
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+            raise InputError(f"{name}: must be from 0 to {vocab_size - 1}, the model's vocabulary")
+    if len(sent.get(QUERY_IDS.name, NO_IDS)) > spec.max_sequence_length:
+        raise InputError(f"query_ids: must be at most {spec.max_sequence_length}, the model's max_sequence_length")
+    type_ids = sent.get(TOKEN_TYPE_IDS.name, np.zeros_like(input_ids))
+    if type_ids.shape != input_ids.shape or int(type_ids.min()) < 0 or int(type_ids.max()) > 1:
+        raise InputError("token_type_ids: must be 0 or 1, one for each of input_ids")
+    prompt_tokens = sent.get(PROMPT_TOKENS.name, np.zeros(1, np.int32))
+    if prompt_tokens.shape != (1,) or prompt_tokens[0] < 0:
+        raise InputError("prompt_tokens: must be one integer, 0 or more")
 
 
 def check_lengths(lengths: Ints, num_tokens: int, max_length: int) -> None:

@@ -16,6 +16,7 @@ from sie_triton.contract import (
     MUVERA,
     QUANTIZED,
     RAGGED,
+    SCORES,
     STAMPS,
     TIMING_MS,
     Tensor,
@@ -32,7 +33,7 @@ from sie_triton.transforms import Muvera, normalize, quantize, truncate
 
 @dataclass(slots=True)
 class Vectors:
-    """One request: what it asks for, and its tensors so far, by name."""
+    """One request: what it asks for, and its tensors so far, by name; of a request to score, its scores."""
 
     wanted: frozenset[str]
     options: dict[str, Any]
@@ -51,7 +52,7 @@ class Postprocess:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._parameters = model_parameters(spec)
+        self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
         self._muvera = Muvera(spec.muvera, spec.multivector_dim) if spec.muvera is not None else None
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -65,11 +66,14 @@ class Postprocess:
 
     def _read(self, request: Request) -> Vectors | SIEError:
         try:
-            options = check_parameters(request.parameters, self._parameters)
-            wanted = wanted_types(self._spec, options)
             stamps = vector(request, STAMPS.name, np.int64)
             if stamps.shape != (INFERENCE_STAMPS,):
                 raise InputError(f"stamps: must be {INFERENCE_STAMPS} integers, as inference writes them")
+            if self._is_score(request):
+                options = check_parameters(request.parameters, self._parameters["score"])
+                return Vectors(frozenset(), options, stamps, {SCORES.name: _tensor(request, SCORES)})
+            options = check_parameters(request.parameters, self._parameters["encode"])
+            wanted = wanted_types(self._spec, options)
             needed = [tensor for each in forward_types(wanted) for tensor in ENCODE_OUTPUTS[each]]
             tensors = {tensor.name: _tensor(request, tensor) for tensor in needed}
             for name, lengths in RAGGED.items():
@@ -80,6 +84,10 @@ class Postprocess:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
+
+    def _is_score(self, request: Request) -> bool:
+        tasks = self._spec.tasks
+        return "encode" not in tasks or ("score" in tasks and request.tensor(SCORES.name) is not None)
 
     def _add_muvera(self, requests: Sequence[Vectors]) -> None:
         """Encoded together, which keeps the tables in the cache."""
@@ -104,12 +112,15 @@ class Postprocess:
             return internal_error(self.name, exc)
 
     def _outputs(self, request: Vectors, started_ns: int) -> Outputs:
+        timing = {TIMING_MS.name: timing_ms(request.stamps, started_ns)}
+        if SCORES.name in request.tensors:
+            return request.tensors | timing
         outputs: dict[str, npt.NDArray[Any]] = {}
         for each in self._spec.output_types:
             tensors = self._transformed(each, request) if each in request.wanted else {}
             declared = [*ENCODE_OUTPUTS[each], *([QUANTIZED[each]] if each in QUANTIZED else [])]
             outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in declared}
-        return {**outputs, TIMING_MS.name: timing_ms(request.stamps, started_ns)}
+        return outputs | timing
 
     def _transformed(self, output_type: str, request: Vectors) -> dict[str, npt.NDArray[Any]]:
         tensors = {tensor.name: request.tensors[tensor.name] for tensor in ENCODE_OUTPUTS[output_type]}

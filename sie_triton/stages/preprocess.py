@@ -5,17 +5,28 @@ Here is where a model with too many requests in progress refuses more.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.adapters import load_tokenizer
-from sie_triton.adapters.base import Tokens
+from sie_triton.adapters import features, load_tokenizer
+from sie_triton.adapters.base import Text, Tokens
 from sie_triton.batching import COST_FUNCTIONS
-from sie_triton.contract import COST, INPUT_IDS, LENGTHS, PROMPT_TOKENS, STAMPS, TEXT, check_parameters
+from sie_triton.contract import (
+    COST,
+    INPUT_IDS,
+    LENGTHS,
+    PROMPT_TOKENS,
+    QUERY,
+    QUERY_IDS,
+    STAMPS,
+    TEXT,
+    TOKEN_TYPE_IDS,
+    check_parameters,
+)
 from sie_triton.errors import InputError, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
@@ -36,15 +47,24 @@ BULK_BYTES = 128 * 1024
 CHUNK_BYTES = 32 * 1024
 
 
+Ints = npt.NDArray[np.int32]
+
+NO_IDS: Ints = np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The validated texts of one request, prompt included."""
+    """The validated texts of one request, prompt included; query_ids int32 [k] where they are scored against a query.
 
-    texts: list[str]
-    is_query: bool
-    prompt_tokens: int
+    `num_bytes` is that of the longest way to write them all out, a query once for each text it is paired with.
+    """
+
+    texts: list[Text]
     num_bytes: int
     arrived_ns: int
+    is_query: bool = False
+    prompt_tokens: int = 0
+    query_ids: Ints = field(default_factory=lambda: NO_IDS)
 
     @property
     def is_bulk(self) -> bool:
@@ -58,7 +78,8 @@ class Preprocess(ColdStage["TextTokenizer"]):
         self._spec = spec
         limit = spec.runtime.max_concurrent_requests
         self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
-        self._parameters = model_parameters(spec)
+        self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
+        self._features = frozenset(feature.name for feature in features(spec))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         if spec.runtime.device == "cpu":
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
@@ -95,14 +116,35 @@ class Preprocess(ColdStage["TextTokenizer"]):
 
     def _read(self, tokenizer: "TextTokenizer", request: Request, arrived_ns: int) -> Texts | SIEError:
         try:
-            options = check_parameters(request.parameters, self._parameters)
-            prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, options)
-            texts, num_bytes = decode(request.tensor(TEXT.name))
+            query = request.tensor(QUERY.name) if "score" in self._parameters else None
+            if query is None and "encode" in self._parameters:
+                return self._read_encode(tokenizer, request, arrived_ns)
+            return self._read_score(tokenizer, request, only(decode(query, QUERY.name)[0]), arrived_ns)
         except SIEError as exc:
             return exc
-        prompt_tokens = tokenizer.prompt_tokens(prompt)
-        is_query = bool(options.get("is_query", False))
-        return Texts([prompt + text for text in texts], is_query, prompt_tokens, num_bytes, arrived_ns)
+
+    def _read_encode(self, tokenizer: "TextTokenizer", request: Request, arrived_ns: int) -> Texts:
+        options = check_parameters(request.parameters, self._parameters["encode"])
+        prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, options)
+        texts, num_bytes = decode(request.tensor(TEXT.name), TEXT.name)
+        return Texts(
+            [prompt + text for text in texts],
+            num_bytes,
+            arrived_ns,
+            is_query=bool(options.get("is_query", False)),
+            prompt_tokens=tokenizer.prompt_tokens(prompt),
+        )
+
+    def _read_score(self, tokenizer: "TextTokenizer", request: Request, query: str, arrived_ns: int) -> Texts:
+        options = check_parameters(request.parameters, self._parameters["score"])
+        texts, num_bytes = decode(request.tensor(TEXT.name), TEXT.name)
+        if self._spec.scores_pairs:
+            pairs = tokenizer.pairs(query, texts, str(options.get("instruction", "")))
+            return Texts(pairs, num_bytes + len(texts) * len(query), arrived_ns)
+        query = prompt_of(tokenizer.prompts, tokenizer.default_prompt, {"is_query": True, **options}) + query
+        prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, {"is_query": False})
+        query_ids = tokenizer.encode([query], is_query=True).input_ids
+        return Texts([prompt + text for text in texts], num_bytes, arrived_ns, query_ids=query_ids)
 
     def _tokenize(self, tokenizer: "TextTokenizer", requests: list[Texts]) -> dict[int, Answer]:
         """By `id` of the request; one tokenizer call for all of one role."""
@@ -120,13 +162,8 @@ class Preprocess(ColdStage["TextTokenizer"]):
         except Exception as exc:
             yield from [internal_error(self.name, exc)] * len(requests)
             return
-        item = token = 0
-        for request in requests:
-            lengths = tokens.lengths[item : item + len(request.texts)]
-            item += len(lengths)
-            ids = tokens.input_ids[token : token + int(lengths.sum())]
-            token += len(ids)
-            yield self._outputs(request, Tokens(ids, lengths))
+        parts = tokens.split([len(request.texts) for request in requests])
+        yield from (self._outputs(request, part) for request, part in zip(requests, parts, strict=True))
 
     def _tokenize_bulk(self, tokenizer: "TextTokenizer", request: Request, texts: Texts) -> Iterator[None]:
         parts: list[Tokens] = []
@@ -139,38 +176,49 @@ class Preprocess(ColdStage["TextTokenizer"]):
         except Exception as exc:
             self.open.reply(request, internal_error(self.name, exc))
             return
-        ids = np.concatenate([part.input_ids for part in parts])
-        lengths = np.concatenate([part.lengths for part in parts])
-        self.open.reply(request, self._outputs(texts, Tokens(ids, lengths)))
+        self.open.reply(request, self._outputs(texts, Tokens.join(parts)))
 
     def _outputs(self, request: Texts, tokens: Tokens) -> Outputs:
-        cost = min(int(self._cost(tokens.lengths).sum()), np.iinfo(np.int32).max)
-        return {
+        lengths = np.append(tokens.lengths, np.int32(len(request.query_ids)))
+        cost = min(int(self._cost(lengths).sum()), np.iinfo(np.int32).max)
+        known = {
             INPUT_IDS.name: tokens.input_ids,
+            TOKEN_TYPE_IDS.name: tokens.type_ids,
             LENGTHS.name: tokens.lengths,
             PROMPT_TOKENS.name: np.array([request.prompt_tokens], np.int32),
+            QUERY_IDS.name: request.query_ids,
+        }
+        return {
+            **{name: array for name, array in known.items() if name in self._features},
             COST.name: np.array([cost], np.int32),
             STAMPS.name: np.array([request.arrived_ns, monotonic_ns(), self.status.next_ticket()], np.int64),
         }
 
 
-def decode(array: npt.NDArray[Any] | None) -> tuple[list[str], int]:
-    """The `text` input, object [1, n] of bytes → n strings and their size in bytes."""
+def decode(array: npt.NDArray[Any] | None, name: str) -> tuple[list[str], int]:
+    """The input `name`, object [1, n] of bytes → n strings and their size in bytes."""
     if array is None:
-        raise InputError("text: missing; it is a required input")
+        raise InputError(f"{name}: missing; it is a required input")
     if array.ndim != 2 or array.shape[0] != 1:
-        raise InputError(f"text: has shape {list(array.shape)}; send a plain vector [n]")
+        raise InputError(f"{name}: has shape {list(array.shape)}; send a plain vector [n]")
     if array.shape[1] == 0:
-        raise InputError("text: is empty; send at least one item")
+        raise InputError(f"{name}: is empty; send at least one item")
     texts = []
     for i, raw in enumerate(array[0]):
         try:
             texts.append(raw.decode())
         except UnicodeDecodeError as exc:
             raise InputError(
-                f"text[{i}]: not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
+                f"{name}[{i}]: not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
             ) from exc
     return texts, sum(map(len, array[0]))
+
+
+def only(queries: list[str]) -> str:
+    """The one query of a request to score."""
+    if len(queries) != 1:
+        raise InputError(f"query: has {len(queries)} elements; send one, and its texts as text")
+    return queries[0]
 
 
 def prompt_of(prompts: Mapping[str, str], default: str, options: Mapping[str, Any]) -> str:
@@ -187,13 +235,13 @@ def prompt_of(prompts: Mapping[str, str], default: str, options: Mapping[str, An
     return next((prompts[role] for role in roles if role in prompts), "")
 
 
-def chunks(texts: list[str]) -> Iterator[list[str]]:
+def chunks(texts: list[Text]) -> Iterator[list[Text]]:
     """Consecutive pieces of roughly CHUNK_BYTES, at least one text each."""
-    chunk: list[str] = []
+    chunk: list[Text] = []
     size = 0
     for text in texts:
         chunk.append(text)
-        size += len(text)
+        size += len(text) if isinstance(text, str) else sum(map(len, text))
         if size >= CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

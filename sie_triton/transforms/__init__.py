@@ -2,6 +2,7 @@
 
 from sie_triton.transforms.muvera import Muvera
 from sie_triton.transforms.quantize import quantize
+from sie_triton.transforms.similarity import similarity
 from sie_triton.transforms.truncate import normalize, truncate
 
-__all__ = ["Muvera", "normalize", "quantize", "truncate"]
+__all__ = ["Muvera", "normalize", "quantize", "similarity", "truncate"]

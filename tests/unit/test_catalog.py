@@ -163,16 +163,20 @@ def test_the_kind_of_a_directory_is_recognised(tmp_path, minilm_directory):
 def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
     runtime = {"muvera": {"num_repetitions": 8, "projection_dim": 8}}
     path = tmp_path / "m.yaml"
-    path.write_text(model_file("my/m", tmp_path, "multivector", {"multivector": {"dim": 32}}, runtime))
+    path.write_text(
+        model_file("my/m", tmp_path, "multivector", {"encode": {"multivector": {"dim": 32}}}, runtime=runtime)
+    )
     spec = load_file(path).resolve(Runtime())
     assert spec.output_types == ("multivector", "muvera")
     assert spec.forward_types == ("multivector",)
     assert spec.muvera == MuveraConfig(num_repetitions=8, projection_dim=8)
     assert ModelSpec.from_json(spec.to_json()) == spec
-    path.write_text(model_file("my/m", tmp_path, "sentence_transformer", {"dense": {"dim": 32}}, runtime))
+    path.write_text(
+        model_file("my/m", tmp_path, "sentence_transformer", {"encode": {"dense": {"dim": 32}}}, runtime=runtime)
+    )
     with pytest.raises(CatalogError, match=r"adapter_options.runtime.muvera: needs tasks.encode.multivector"):
         load_file(path).resolve(Runtime())
-    path.write_text(model_file("my/m", tmp_path, "splade", {"dense": {"dim": 32}}))
+    path.write_text(model_file("my/m", tmp_path, "splade", {"encode": {"dense": {"dim": 32}}}))
     with pytest.raises(CatalogError, match=r"encode.dense cannot be served; the family splade has encode.sparse"):
         load_file(path).resolve(Runtime())
 

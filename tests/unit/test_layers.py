@@ -13,6 +13,7 @@ FOUNDATION = {"errors", "contract", "measurements", "spec", "parameters", "sie_t
 MAY_IMPORT = {
     "errors": set(),
     "contract": {"errors"},
+    "late_interaction": set(),
     "measurements": set(),
     "spec": set(),
     "parameters": {"contract", "spec"},
@@ -20,7 +21,7 @@ MAY_IMPORT = {
     "native": set(),
     "batching": {"native"},
     "attention": {"native"},
-    "transforms": {"native", "spec"},
+    "transforms": {"contract", "late_interaction", "native", "spec"},
     "weights": {"errors"},
     "adapters": {*FOUNDATION, "attention", "native", "weights"},
     "catalog": {*FOUNDATION, "adapters", "weights"},
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
     "controller": {*FOUNDATION, "settings", "stages", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
-    "client": {"errors", "contract"},
+    "client": {"errors", "contract", "late_interaction"},
     "bench": {
         *FOUNDATION,
         "adapters",

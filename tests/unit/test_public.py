@@ -10,6 +10,8 @@ PUBLIC = [
     "ModelError",
     "SIEClient",
     "SIEError",
+    "ScoreEntry",
+    "ScoreResult",
     "Timing",
     "maxsim",
 ]

@@ -1,0 +1,52 @@
+"""How near a query is to texts, by the outputs of a forward pass each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import DENSE, MULTIVECTOR, SPARSE_INDICES, SPARSE_VALUES
+from sie_triton.late_interaction import maxsim
+from sie_triton.transforms.truncate import normalize
+
+Floats = npt.NDArray[np.float32]
+Row = Mapping[str, npt.NDArray[Any]]  # the tensors of one item, by name
+
+# Of the modes of BGE-M3 (Chen et al., 2024).
+HYBRID_WEIGHTS = {"dense": 0.4, "sparse": 0.2, "colbert": 0.4}
+
+
+def similarity(mode: str, query: Row, texts: Sequence[Row]) -> Floats:
+    """float32 [texts], larger is nearer.
+
+    dense: the cosine. sparse: the product over tokens in both. maxsim: see there; colbert: the same divided by the
+    query's vectors. hybrid: the first three, weighted.
+    """
+    if mode == "hybrid":
+        scores = np.zeros(len(texts), np.float32)
+        for part, weight in HYBRID_WEIGHTS.items():
+            scores += np.float32(weight) * similarity(part, query, texts)
+        return scores
+    if mode == "dense":
+        cosines: Floats = (
+            normalize(np.stack([text[DENSE.name] for text in texts])) @ normalize(query[DENSE.name][None])[0]
+        )
+        return cosines
+    if mode == "sparse":
+        return shared_weight(query, texts)
+    score = maxsim(query[MULTIVECTOR.name], [text[MULTIVECTOR.name] for text in texts])
+    return score / np.float32(max(1, len(query[MULTIVECTOR.name]))) if mode == "colbert" else score
+
+
+def shared_weight(query: Row, texts: Sequence[Row]) -> Floats:
+    """Σ of the products of the weights of tokens that are in both, for each text."""
+    known, weights = query[SPARSE_INDICES.name], query[SPARSE_VALUES.name]
+    if not len(known):
+        return np.zeros(len(texts), np.float32)
+    indices = np.concatenate([text[SPARSE_INDICES.name] for text in texts])
+    values = np.concatenate([text[SPARSE_VALUES.name] for text in texts])
+    places = np.minimum(np.searchsorted(known, indices), len(known) - 1)
+    products = np.where(known[places] == indices, weights[places] * values, np.float32(0))
+    of_text = np.repeat(np.arange(len(texts)), [len(text[SPARSE_INDICES.name]) for text in texts])
+    return np.bincount(of_text, products, len(texts)).astype(np.float32)

@@ -1,0 +1,24 @@
+"""Which family a directory belongs to, by its files."""
+
+from pathlib import Path
+
+from sie_triton.errors import LoadError
+from sie_triton.weights.cross_encoder import is_cross_encoder
+from sie_triton.weights.sentence_transformers import SPLADE, modules_of, read_json
+
+
+def kind_of(directory: Path) -> str:
+    """The family's name; LoadError where only a model file can say how it is to be used."""
+    modules = modules_of(directory)
+    names = [name for name, _ in modules]
+    if "LogitScore" in names:
+        message = "a language model that scores needs a model file: adapter_path llm_reranker, loadtime.input_format"
+        raise LoadError(message, "unsupported")
+    if SPLADE in names:
+        return "splade"
+    saved = read_json(directory / "config_sentence_transformers.json", default={})
+    if "MultiVectorMask" in names or saved.get("model_type") == "ColBERT":
+        return "multivector"
+    if len(modules) == 1 and is_cross_encoder(read_json(modules[0][1] / "config.json", default={})):
+        return "cross_encoder"
+    return "sentence_transformer"

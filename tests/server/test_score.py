@@ -1,0 +1,147 @@
+"""Score through the whole server, by every client."""
+
+import asyncio
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from sentence_transformers import CrossEncoder
+
+from sie_triton import AsyncSIEClient, InputError, Item, SIEClient, maxsim
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, RERANKER
+
+QUERY = "how do vines climb, and why?"
+TEXTS = ["", "Stop. Look, listen!", "naïve 😀 日本語", *texts(10, seed=5)]
+SCORED = [CROSS_ENCODER, RERANKER, COLBERT]
+
+
+def in_order(result):
+    """The scores in the order of the items, which have no ids."""
+    by_id = {entry["item_id"]: entry["score"] for entry in result["scores"]}
+    return np.array([by_id[f"item-{i}"] for i in range(len(by_id))])
+
+
+def test_a_cross_encoder(client, server):
+    directory = server.settings.models_dir.parent / "cross-encoder" / "model"
+    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    result = client.score(CROSS_ENCODER, QUERY, TEXTS)
+    np.testing.assert_allclose(in_order(result), expected, atol=2e-5)
+    assert [entry["rank"] for entry in result["scores"]] == list(range(len(TEXTS)))
+    ranked = [entry["score"] for entry in result["scores"]]
+    assert ranked == sorted(ranked, reverse=True)
+    assert result["model"] == CROSS_ENCODER
+    assert result["timing"]["total_ms"] > 0
+
+
+def test_late_interaction_is_scored_as_the_client_would(client):
+    query = client.encode(COLBERT, QUERY, is_query=True, output_types=["multivector"])["multivector"]
+    documents = client.encode(COLBERT, TEXTS, is_query=False, output_types=["multivector"])
+    expected = maxsim(query, [document["multivector"] for document in documents])
+    np.testing.assert_allclose(in_order(client.score(COLBERT, QUERY, TEXTS)), expected, rtol=1e-4)
+
+
+def test_ids_come_back(client):
+    items = [Item(text=text, id=f"doc-{i}") for i, text in enumerate(TEXTS)]
+    result = client.score(CROSS_ENCODER, {"text": QUERY, "id": "q-7"}, items)
+    assert result["query_id"] == "q-7"
+    assert {entry["item_id"] for entry in result["scores"]} == {item["id"] for item in items}
+    assert client.score(CROSS_ENCODER, QUERY, [])["scores"] == []
+
+
+@pytest.mark.parametrize("model", SCORED)
+def test_alone_in_company_and_in_bulk(client, model):
+    together = in_order(client.score(model, QUERY, TEXTS))
+    alone = [client.score(model, QUERY, [text])["scores"][0]["score"] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    assert np.ptp(together) > 1e-3
+    bulk = in_order(client.score(model, QUERY, TEXTS * 40))
+    np.testing.assert_allclose(bulk, np.tile(together, 40), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", SCORED)
+def test_an_instruction_changes_the_scores(client, model):
+    plain, told = client.score(model, QUERY, TEXTS), client.score(model, QUERY, TEXTS, instruction="find plants: ")
+    assert np.abs(in_order(plain) - in_order(told)).max() > 1e-4
+
+
+def test_one_query_against_texts_of_many_lengths_beside_encode(server):
+    """Both tasks of one model at once, 32 requests at a time: every answer is that of a request alone."""
+    groups = [TEXTS[i : i + 3] for i in range(0, len(TEXTS), 3)] * 6
+
+    async def ask():
+        async with AsyncSIEClient(server.grpc) as client:
+            places = asyncio.Semaphore(32)
+
+            async def one(i, group):
+                async with places:
+                    if i % 2:
+                        return await client.score(COLBERT, QUERY, group)
+                    return await client.encode(COLBERT, group, output_types=["multivector"])
+
+            return await asyncio.gather(*(one(i, group) for i, group in enumerate(groups)))
+
+    with SIEClient(server.grpc) as client:
+        for i, (group, mixed) in enumerate(zip(groups, asyncio.run(ask()), strict=True)):
+            if i % 2:
+                np.testing.assert_allclose(in_order(mixed), in_order(client.score(COLBERT, QUERY, group)), rtol=1e-4)
+            else:
+                alone = client.encode(COLBERT, group, output_types=["multivector"])
+                for ours, theirs in zip(mixed, alone, strict=True):
+                    np.testing.assert_allclose(ours["multivector"], theirs["multivector"], atol=1e-4)
+
+
+def test_models_are_listed_once(client):
+    listed = client.list_models()
+    assert {CROSS_ENCODER, RERANKER, COLBERT} <= set(listed)
+    assert not [name for name in listed if name.endswith("-score")]
+
+
+def test_raw_requests(server):
+    """JSON over HTTP, and `token_count` of each pair."""
+    body = {
+        "inputs": [
+            {"name": "query", "shape": [1], "datatype": "BYTES", "data": [QUERY]},
+            {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", "b c"]},
+        ]
+    }
+    for name in (triton_name(CROSS_ENCODER), triton_name(RERANKER), f"{triton_name(COLBERT)}-score"):
+        request = urllib.request.Request(f"http://{server.http}/v2/models/{name}/infer", json.dumps(body).encode())
+        with urllib.request.urlopen(request) as response:
+            outputs = {each["name"]: each for each in json.load(response)["outputs"]}
+        assert outputs["scores"]["shape"] == [2]
+        assert outputs["token_count"]["shape"] == [2]
+        assert set(outputs) == {"scores", "token_count", "timing_ms"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": []}, "query: is empty"),
+        ({"query": ["a", "b"]}, "query: has 2 elements; send one"),
+        ({"query": [b"\xff"]}, r"query\[0\]: not valid UTF-8"),
+        ({"text": [b"ok", b"\xff"]}, r"text\[1\]: not valid UTF-8"),
+        ({"text": []}, "text: is empty"),
+        ({"parameters": {"output_types": "dense"}}, "output_types: unknown here; allowed are instruction, profile"),
+    ],
+)
+@pytest.mark.parametrize("model", [triton_name(CROSS_ENCODER), f"{triton_name(COLBERT)}-score"])
+def test_bad_input(server, model, change, message):
+    given = {"query": [b"q"], "text": [b"a"], "parameters": {}, **change}
+    inputs = []
+    for name in ("query", "text"):
+        inputs.append(triton.InferInput(name, [len(given[name])], "BYTES"))
+        inputs[-1].set_data_from_numpy(np.array(given[name], object))
+    with (
+        triton.InferenceServerClient(server.http) as client,
+        pytest.raises(triton.InferenceServerException, match=message),
+    ):
+        client.infer(model, inputs, parameters=given["parameters"])
+
+
+def test_a_model_that_does_not_score_says_so(client):
+    with pytest.raises(InputError, match="does not score; it takes text"):
+        client.score(MINILM, QUERY, ["a"])
