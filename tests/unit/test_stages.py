@@ -75,6 +75,27 @@ def test_a_failed_load_is_remembered(inference):
     assert loads == [1]
 
 
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        *((reason, 1) for reason in ("not found", "gated", "corrupt", "unsupported", "dependency", "too large")),
+        *((reason, 3) for reason in ("network", "out of memory", "failed")),
+    ],
+)
+def test_only_what_may_pass_by_itself_is_tried_again(inference, monkeypatch, reason, expected):
+    monkeypatch.setattr("sie_triton.stages.stage.RETRY_LOAD_AFTER_S", 0.0)
+    loads = []
+
+    def fail():
+        loads.append(1)
+        raise LoadError("weights: gone", reason)
+
+    inference.load = fail
+    for _ in range(3):
+        run(inference, [tokens([1])])
+    assert len(loads) == expected
+
+
 def test_a_bulk_request_is_cut_and_deferred(inference):
     inference.warm_up()
     (answer,) = run(inference, [tokens(*[[i % 10] * 10 for i in range(50)])])
