@@ -39,6 +39,7 @@ FAMILIES = {
         ("multivector",),
         "sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
     ),
+    "bge_m3": Family("sie_triton.adapters.bge_m3", ("dense", "sparse", "multivector")),
 }
 
 # `adapter_path` of SIE's own model files, which its users bring, to our families.
@@ -50,6 +51,8 @@ REFERENCE_ADAPTERS = {
     "colbert:ColBERTAdapter": "multivector",
     "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter": "multivector",
     "colbert_rotary_flash:ColBERTRotaryFlashAdapter": "multivector",
+    "bge_m3:BGEM3Adapter": "bge_m3",
+    "bge_m3_flash:BGEM3FlashAdapter": "bge_m3",
 }
 
 

@@ -14,6 +14,7 @@ from sie_triton.catalog.config import (
     Tasks,
 )
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.sentence_transformers import (
     MultiVectorFiles,
     SentenceTransformerFiles,
@@ -29,19 +30,28 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
     """
     try:
         family = kind_of(directory)
-        files: SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles
+        normalize: bool | None = None
+        files: SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles | BgeM3Files
         if family == "splade":
             files = SparseEncoderFiles.read(directory)
             encode = Encode(sparse=Output(dim=files.dim))
         elif family == "multivector":
             files = MultiVectorFiles.read(directory)
             encode = Encode(multivector=Output(dim=files.dim))
+        elif family == "bge_m3":
+            files = BgeM3Files.read(directory)
+            normalize = files.dense.normalize
+            encode = Encode(
+                dense=Output(dim=files.dense.dim),
+                sparse=Output(dim=files.vocab_size),
+                multivector=Output(dim=read_linear(files.colbert_linear, files.hidden_size).out_features),
+            )
         else:
             files = SentenceTransformerFiles.read(directory)
+            normalize = files.normalize
             encode = Encode(dense=Output(dim=files.dim))
     except LoadError as exc:
         raise CatalogError(f"{directory}: {exc}") from exc
-    normalize = files.normalize if isinstance(files, SentenceTransformerFiles) else None
     return ModelConfig(
         sie_id=model,
         **source,

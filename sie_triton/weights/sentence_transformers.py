@@ -30,6 +30,9 @@ COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
+# Files beside config.json, .pt or .safetensors: see bge_m3.py.
+BGE_M3_LAYERS = ("sparse_linear", "colbert_linear")
+
 UNLIMITED = 10**6
 
 
@@ -61,10 +64,10 @@ class TextFiles:
         """Raises LoadError naming the file that cannot be used."""
         kinds = modules_of(directory)
         transformer = _only(kinds, TRANSFORMERS, directory)
-        config = _read_json(transformer / "config.json")
-        sbert = _read_json(transformer / "sentence_bert_config.json", default={})
-        prompts = _read_json(directory / "config_sentence_transformers.json", default={})
-        pooling: Any = next((_read_json(path / "config.json") for kind, path in kinds if kind == "Pooling"), {})
+        config = read_json(transformer / "config.json")
+        sbert = read_json(transformer / "sentence_bert_config.json", default={})
+        prompts = read_json(directory / "config_sentence_transformers.json", default={})
+        pooling: Any = next((read_json(path / "config.json") for kind, path in kinds if kind == "Pooling"), {})
         return cls(
             transformer=transformer,
             config=config,
@@ -90,7 +93,7 @@ class SentenceTransformerFiles:
     def read(cls, directory: Path) -> "SentenceTransformerFiles":
         """Raises LoadError naming the file or the module that cannot be used."""
         text, kinds = TextFiles.read(directory), modules_of(directory)
-        pooling = _read_json(_only(kinds, ("Pooling",), directory) / "config.json") if len(kinds) > 1 else {}
+        pooling = read_json(_only(kinds, ("Pooling",), directory) / "config.json") if len(kinds) > 1 else {}
         dense = tuple(_dense_layer(path) for kind, path in kinds if kind == "Dense")
         normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
         modes = _pooling_modes(pooling)
@@ -100,7 +103,7 @@ class SentenceTransformerFiles:
             pooling=modes,
             dense=dense,
             normalize=normalize,
-            dim=dense[-1].out_features if dense else len(modes) * (hidden or _hidden_size(text.config)),
+            dim=dense[-1].out_features if dense else len(modes) * (hidden or hidden_size(text.config)),
         )
 
 
@@ -122,7 +125,7 @@ class SparseEncoderFiles:
             names = " → ".join(kind for kind, _ in kinds)
             message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
             raise LoadError(message, "unsupported")
-        config = _read_json(_only(kinds, (SPLADE,), directory) / "config.json")
+        config = read_json(_only(kinds, (SPLADE,), directory) / "config.json")
         queries = modules_of(directory, "query")
         static = [path for kind, path in queries if kind == STATIC]
         if queries != kinds and (len(static) != 1 or len(queries) != 1):
@@ -181,11 +184,11 @@ class MultiVectorFiles:
                 "supported is Transformer → Dense (any number) → MultiVectorMask → Normalize",
                 "unsupported",
             )
-        saved = _read_json(directory / "config_sentence_transformers.json", default={})
-        own = _read_json(text.transformer / "sentence_bert_config.json", default={})
+        saved = read_json(directory / "config_sentence_transformers.json", default={})
+        own = read_json(text.transformer / "sentence_bert_config.json", default={})
         settings = {**saved, **{key: value for key, value in own.items() if value is not None}}
         is_pylate = saved.get("model_type") == "ColBERT"
-        masks = [_read_json(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"]
+        masks = [read_json(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"]
         punctuation = list(string.punctuation) if is_pylate else []
         mask = masks[0] if masks else {"skiplist_words": saved.get("skiplist_words", punctuation)}
         dense = tuple(_dense_layer(path, "token_embeddings") for kind, path in kinds if kind == "Dense")
@@ -197,7 +200,7 @@ class MultiVectorFiles:
         return cls(
             # Without a role a text is a document.
             text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
-            dim=dense[-1].out_features if dense else _hidden_size(text.config),
+            dim=dense[-1].out_features if dense else hidden_size(text.config),
             dense=dense,
             normalize=is_pylate or "Normalize" in names,
             query_length=int(settings.get("query_length") or 0),
@@ -232,22 +235,24 @@ def _strings(value: Any, default: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def kind_of(directory: Path) -> str:
-    """Which of "splade", "multivector" and "sentence_transformer" a directory holds, by its modules."""
+    """Which of "bge_m3", "splade", "multivector" and "sentence_transformer" a directory holds, by its modules."""
+    if any(path for name in BGE_M3_LAYERS for path in directory.glob(f"{name}.*")):
+        return "bge_m3"
     names = [kind for kind, _ in modules_of(directory)]
     if SPLADE in names:
         return "splade"
-    saved = _read_json(directory / "config_sentence_transformers.json", default={})
+    saved = read_json(directory / "config_sentence_transformers.json", default={})
     late = "MultiVectorMask" in names or saved.get("model_type") == "ColBERT"
     return "multivector" if late else "sentence_transformer"
 
 
 def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
     """Class name and directory of each module, in order; of a Router, those of that route."""
-    modules = _read_json(directory / "modules.json", default=[{"type": "Transformer", "path": ""}])
+    modules = read_json(directory / "modules.json", default=[{"type": "Transformer", "path": ""}])
     kinds = [(str(m["type"]).rpartition(".")[2], directory / m["path"]) for m in modules]
     if [kind for kind, _ in kinds] != ["Router"]:
         return kinds
-    router = _read_json(kinds[0][1] / "router_config.json")
+    router = read_json(kinds[0][1] / "router_config.json")
     types = router.get("types", {})
     paths = router.get("structure", {}).get(route, [])
     return [(str(types[path]).rpartition(".")[2], kinds[0][1] / path) for path in paths]
@@ -261,7 +266,8 @@ def _one_of(config: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def _read_json(path: Path, default: Any = None) -> Any:
+def read_json(path: Path, default: Any = None) -> Any:
+    """Its content, or `default` where there is no such file; LoadError names what is missing or cannot be read."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError as exc:
@@ -306,7 +312,7 @@ def _pooling_modes(pooling: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _dense_layer(path: Path, on: str = "sentence_embedding") -> DenseLayer:
-    config = _read_json(path / "config.json")
+    config = read_json(path / "config.json")
     inputs = {config.get("module_input_name", on), config.get("module_output_name")}
     if config.get("use_residual") or inputs - {on, None}:
         raise LoadError(f"{path}: only Dense layers on {on} without residual are supported", "unsupported")
@@ -319,7 +325,8 @@ def _dense_layer(path: Path, on: str = "sentence_embedding") -> DenseLayer:
     )
 
 
-def _hidden_size(config: dict[str, Any]) -> int:
+def hidden_size(config: dict[str, Any]) -> int:
+    """Entries of a token's state, by config.json."""
     size = next((config[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if config.get(name)), None)
     if not size:
         raise LoadError("config.json names no hidden_size", "corrupt")
@@ -327,7 +334,7 @@ def _hidden_size(config: dict[str, Any]) -> int:
 
 
 def _max_sequence_length(sbert: dict[str, Any], transformer: Path, config: dict[str, Any]) -> int:
-    tokenizer = _read_json(transformer / "tokenizer_config.json", default={})
+    tokenizer = read_json(transformer / "tokenizer_config.json", default={})
     counts_from_padding = config.get("model_type") in COUNT_FROM_PADDING
     unused = int(config.get("pad_token_id") or 0) + 1 if counts_from_padding else 0
     positions = config.get("max_position_embeddings", UNLIMITED) - unused
