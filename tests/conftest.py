@@ -18,7 +18,7 @@ from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.stages.status import records_of
 from sie_triton.weights import locate
-from tests.models import save_bert, save_causal, save_cross_encoder, save_pylate, save_splade
+from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
@@ -27,6 +27,7 @@ MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
 BUDGET = 512
 SPLADE = "test/splade"
 COLBERT = "test/colbert"  # with MUVERA, and scored
+BGE_M3 = "test/bge-m3"  # dense, sparse and multivector, and scored by any of them
 CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
@@ -74,13 +75,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         (models_dir / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, tiny_directory))
     splade = save_splade(root / "splade", minilm_directory, idf=True)
     colbert = save_pylate(root / "colbert", minilm_directory)
+    bge_m3 = save_bge_m3(root / "bge-m3", minilm_directory, 32)
     cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
     reranker = save_causal(root / "reranker", minilm_directory)
-    sparse, multivector = {"encode": {"sparse": {"dim": 30522}}}, {"encode": {"multivector": {"dim": 32}}, "score": {}}
+    sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32}}
+    hybrid = {"dense": {"dim": 64}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
     for content in (
-        model_file(SPLADE, splade, "splade", sparse),
-        model_file(COLBERT, colbert, "multivector", multivector, runtime={"muvera": MUVERA}),
+        model_file(SPLADE, splade, "splade", {"encode": sparse}),
+        model_file(COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}),
+        model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}),
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
@@ -88,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    hooked = [MINILM, MINILM_512, TINY, SPLADE, COLBERT, CROSS_ENCODER, RERANKER]
+    hooked = [MINILM, MINILM_512, TINY, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER]
     assert write_repository(repository, settings, hooked, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
     names = [triton_name(model) for model in (*hooked, TINY_NO_HOOK)]

@@ -31,7 +31,12 @@ CONFIGS: dict[str, Any] = {
     ),
     "roberta": transformers.RobertaConfig(**SIZES, intermediate_size=128, max_position_embeddings=514, pad_token_id=1),
     "xlm-roberta": transformers.XLMRobertaConfig(
-        **SIZES, intermediate_size=128, max_position_embeddings=514, pad_token_id=1
+        **SIZES,
+        intermediate_size=128,
+        max_position_embeddings=514,
+        pad_token_id=1,
+        bos_token_id=101,
+        eos_token_id=102,
     ),
     "distilbert": transformers.DistilBertConfig(
         vocab_size=30522, dim=64, n_layers=2, n_heads=4, hidden_dim=128, max_position_embeddings=512
@@ -88,16 +93,17 @@ def build(
 
 
 def save_tokenizer(directory: Path, tokenizer: Path, **options: Any) -> transformers.PreTrainedTokenizerFast:
-    """MiniLM's tokenizer, beside a model of any architecture."""
-    fast = transformers.PreTrainedTokenizerFast(
+    """MiniLM's tokenizer, beside a model of any architecture; `options` as transformers takes them."""
+    settings = {
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
         **options,
-        tokenizer_file=str(tokenizer / "tokenizer.json"),
-        model_max_length=512,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        unk_token="[UNK]",
-        mask_token="[MASK]",
+    }
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer / "tokenizer.json"), model_max_length=512, **settings
     )
     fast.save_pretrained(directory)
     return fast
@@ -192,6 +198,18 @@ def save_causal(root: Path, tokenizer: Path, architecture: str = "qwen3") -> Pat
     model.save_pretrained(root)
     save_tokenizer(root, tokenizer)
     return root
+
+
+def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".pt") -> Path:
+    """As BAAI/bge-m3 is: two float16 layers beside a dense model, and position ids that count from padding's 1."""
+    directory = save_bert(root, tokenizer, "xlm-roberta", pooling="cls")
+    save_tokenizer(directory, tokenizer, pad_token="[unused0]", bos_token="[CLS]", eos_token="[SEP]")
+    torch.manual_seed(11)
+    for name, size in (("sparse_linear", 1), ("colbert_linear", dim)):
+        layer = torch.nn.Linear(64, size).half().state_dict()
+        path = directory / f"{name}{suffix}"
+        torch.save(layer, path) if suffix == ".pt" else save_file(layer, path)
+    return directory
 
 
 def save_encoder(directory: Path, tokenizer: Path, architecture: str) -> transformers.PreTrainedModel:

@@ -67,6 +67,11 @@ FAMILIES = {
         tokenizer="sie_triton.adapters.reranker_tokenizer:RerankerTokenizer",
         features=(INPUT_IDS, LENGTHS),
     ),
+    "bge_m3": Family(
+        "sie_triton.adapters.bge_m3",
+        ("dense", "sparse", "multivector"),
+        ("dense", "sparse", "colbert", "hybrid"),
+    ),
 }
 
 # `adapter_path` of SIE's own model files, which its users bring, to our families.
@@ -83,6 +88,8 @@ REFERENCE_ADAPTERS = {
     "modernbert_flash_cross_encoder:ModernBertFlashCrossEncoderAdapter": "cross_encoder",
     "jina_flash_cross_encoder:JinaFlashCrossEncoderAdapter": "cross_encoder",
     "qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter": "llm_reranker",
+    "bge_m3:BGEM3Adapter": "bge_m3",
+    "bge_m3_flash:BGEM3FlashAdapter": "bge_m3",
 }
 
 

@@ -37,7 +37,7 @@ class Encoder:
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
-        self.weights_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self.weights_bytes = num_bytes(model)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
         self.path = PACKED
@@ -166,6 +166,11 @@ def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = Non
         raise LoadError(f"weights in {directory} lack {missing} …", "corrupt")
     loaded: PreTrainedModel = model.eval().to(device)
     return loaded
+
+
+def num_bytes(model: torch.nn.Module) -> int:
+    """Memory of its weights."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def own_pages(model: torch.nn.Module) -> None:

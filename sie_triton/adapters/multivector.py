@@ -9,7 +9,7 @@ import torch
 
 from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.adapters.dense import dense_layers
-from sie_triton.adapters.encoder import Encoder, load_encoder
+from sie_triton.adapters.encoder import Encoder, load_encoder, num_bytes
 from sie_triton.adapters.multivector_tokenizer import expansion_id, with_markers
 from sie_triton.adapters.precision import choose_dtype
 from sie_triton.adapters.probe import choose_path
@@ -37,7 +37,7 @@ class MultiVectorAdapter:
     ) -> None:
         self.encoder = encoder
         self.vocab_size = encoder.vocab_size
-        self.weights_bytes = encoder.weights_bytes + sum(p.numel() * p.element_size() for p in projection.parameters())
+        self.weights_bytes = encoder.weights_bytes + num_bytes(projection)
         self._projection = projection
         self._normalize = files.normalize
         self._unseen_filler = filler if files.expansion is not None and not files.expansion.attend else None

@@ -1,15 +1,19 @@
 """Token vectors of packed items → one vector per item, by sentence-transformers' pooling modes."""
 
+import numpy as np
 import torch
 
+from sie_triton.adapters.base import PackedBatch
 
-def pool(
-    hidden: torch.Tensor, lengths: torch.Tensor, prompt_tokens: torch.Tensor, modes: tuple[str, ...]
-) -> torch.Tensor:
-    """hidden float [tokens, d], lengths and prompt_tokens int64 [items] → [items, d · len(modes)].
+
+def pool(hidden: torch.Tensor, batch: PackedBatch, modes: tuple[str, ...]) -> torch.Tensor:
+    """The states of a batch, float [tokens, d] → [items, d · len(modes)].
 
     The first `prompt_tokens` of an item take no part, except in lasttoken.
     """
+    lengths, prompt_tokens = (
+        torch.from_numpy(counts.astype(np.int64)).to(hidden.device) for counts in (batch.lengths, batch.prompt_tokens)
+    )
     ends = lengths.cumsum(0)
     starts = ends - lengths
     skip = torch.where(prompt_tokens < lengths, prompt_tokens, torch.zeros_like(prompt_tokens))

@@ -3,16 +3,15 @@
 import logging
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.adapters.dense import dense_layers
-from sie_triton.adapters.encoder import Encoder, load_encoder
+from sie_triton.adapters.encoder import Encoder, load_encoder, num_bytes
 from sie_triton.adapters.pooling import pool
 from sie_triton.adapters.precision import choose_dtype
 from sie_triton.adapters.probe import choose_path
+from sie_triton.contract import DENSE
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
@@ -26,19 +25,15 @@ class SentenceTransformerAdapter:
     def __init__(self, encoder: Encoder, head: torch.nn.Module, pooling: tuple[str, ...]) -> None:
         self.encoder = encoder
         self.vocab_size = encoder.vocab_size
-        self.weights_bytes = encoder.weights_bytes + sum(p.numel() * p.element_size() for p in head.parameters())
+        self.weights_bytes = encoder.weights_bytes + num_bytes(head)
         self._head = head
         self._pooling = pooling
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Rows:
         hidden = self.encoder.hidden_states(batch.input_ids, batch.lengths)
-        lengths, prompt_tokens = (self._tensor(array) for array in (batch.lengths, batch.prompt_tokens))
-        pooled = pool(hidden, lengths, prompt_tokens, self._pooling)
-        return {"dense": self._head(pooled.float()).cpu().numpy()}
-
-    def _tensor(self, array: npt.NDArray[np.int32]) -> torch.Tensor:
-        return torch.from_numpy(array.astype(np.int64)).to(self.encoder.device)
+        pooled = pool(hidden, batch, self._pooling)
+        return {DENSE.name: self._head(pooled.float()).cpu().numpy()}
 
 
 def load(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> SentenceTransformerAdapter:

@@ -16,15 +16,18 @@ from sie_triton.catalog.config import (
     Tasks,
 )
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.cross_encoder import CrossEncoderFiles
 from sie_triton.weights.kind import kind_of
 from sie_triton.weights.sentence_transformers import (
     MultiVectorFiles,
     SentenceTransformerFiles,
     SparseEncoderFiles,
+    TextFiles,
 )
 
-Files = SentenceTransformerFiles | SparseEncoderFiles | MultiVectorFiles | CrossEncoderFiles
+# What its texts are like, whether its dense vectors are normalised (None: it has none), what it does.
+Recognised = tuple[TextFiles, bool | None, Tasks]
 
 
 def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfig:
@@ -34,16 +37,15 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
     """
     try:
         family = kind_of(directory)
-        files, tasks = READERS[family](directory)
+        text, normalize, tasks = READERS[family](directory)
     except LoadError as exc:
         raise CatalogError(f"{directory}: {exc}") from exc
-    normalize = files.normalize if isinstance(files, SentenceTransformerFiles) else None
     return ModelConfig(
         sie_id=model,
         **source,
         inputs=Inputs(text=True),
         tasks=tasks,
-        max_sequence_length=files.text.max_sequence_length,
+        max_sequence_length=text.max_sequence_length,
         profiles={
             "default": Profile(
                 adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize))
@@ -52,28 +54,39 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
     )
 
 
-def _dense(directory: Path) -> tuple[SentenceTransformerFiles, Tasks]:
+def _dense(directory: Path) -> Recognised:
     files = SentenceTransformerFiles.read(directory)
-    return files, Tasks(encode=Encode(dense=Output(dim=files.dim)))
+    return files.text, files.normalize, Tasks(encode=Encode(dense=Output(dim=files.dim)))
 
 
-def _sparse(directory: Path) -> tuple[SparseEncoderFiles, Tasks]:
+def _sparse(directory: Path) -> Recognised:
     files = SparseEncoderFiles.read(directory)
-    return files, Tasks(encode=Encode(sparse=Output(dim=files.dim)))
+    return files.text, None, Tasks(encode=Encode(sparse=Output(dim=files.dim)))
 
 
-def _multivector(directory: Path) -> tuple[MultiVectorFiles, Tasks]:
+def _multivector(directory: Path) -> Recognised:
     files = MultiVectorFiles.read(directory)
-    return files, Tasks(encode=Encode(multivector=Output(dim=files.dim)), score=Score())
+    return files.text, None, Tasks(encode=Encode(multivector=Output(dim=files.dim)), score=Score())
 
 
-def _cross_encoder(directory: Path) -> tuple[CrossEncoderFiles, Tasks]:
-    return CrossEncoderFiles.read(directory), Tasks(score=Score())
+def _bge_m3(directory: Path) -> Recognised:
+    files = BgeM3Files.read(directory)
+    encode = Encode(
+        dense=Output(dim=files.dense.dim),
+        sparse=Output(dim=files.vocab_size),
+        multivector=Output(dim=read_linear(files.colbert_linear, files.hidden_size).out_features),
+    )
+    return files.text, files.dense.normalize, Tasks(encode=encode, score=Score())
 
 
-READERS: Mapping[str, Callable[[Path], tuple[Files, Tasks]]] = {
+def _cross_encoder(directory: Path) -> Recognised:
+    return CrossEncoderFiles.read(directory).text, None, Tasks(score=Score())
+
+
+READERS: Mapping[str, Callable[[Path], Recognised]] = {
     "sentence_transformer": _dense,
     "splade": _sparse,
     "multivector": _multivector,
+    "bge_m3": _bge_m3,
     "cross_encoder": _cross_encoder,
 }

@@ -7,7 +7,7 @@ from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import load_file, starter_set
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.weights.locate import TOKENIZER_FILES, locate
+from sie_triton.weights.locate import CATALOG_FILES, locate
 
 
 def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool) -> list[ModelConfig]:
@@ -29,7 +29,7 @@ def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise CatalogError(f"{name}: no model file has this sie_id, it is no directory, and no hub id (org/name)")
     try:
-        directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=TOKENIZER_FILES)
+        directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=CATALOG_FILES)
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}") from exc
     return recognise(directory, name, {"hf_id": name})

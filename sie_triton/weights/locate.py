@@ -4,9 +4,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sie_triton.errors import LoadError
+from sie_triton.weights.sentence_transformers import BGE_M3_LAYERS
 
 TOKENIZER_FILES = ["*.json", "*.txt", "*.model"]
-MODEL_FILES = [*TOKENIZER_FILES, "*.safetensors"]
+# What a model is recognised by.
+CATALOG_FILES = [*TOKENIZER_FILES, *(f"{name}.*" for name in BGE_M3_LAYERS)]
+MODEL_FILES = [*CATALOG_FILES, "*.safetensors"]
 
 
 def locate(weights: str, *, allow_hub: bool, patterns: list[str] = MODEL_FILES) -> Path:

@@ -30,6 +30,9 @@ COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
+# Files beside config.json, .pt or .safetensors: see bge_m3.py.
+BGE_M3_LAYERS = ("sparse_linear", "colbert_linear")
+
 UNLIMITED = 10**6
 
 
@@ -100,7 +103,7 @@ class SentenceTransformerFiles:
             pooling=modes,
             dense=dense,
             normalize=normalize,
-            dim=dense[-1].out_features if dense else len(modes) * (hidden or _hidden_size(text.config)),
+            dim=dense[-1].out_features if dense else len(modes) * (hidden or hidden_size(text.config)),
         )
 
 
@@ -197,7 +200,7 @@ class MultiVectorFiles:
         return cls(
             # Without a role a text is a document.
             text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
-            dim=dense[-1].out_features if dense else _hidden_size(text.config),
+            dim=dense[-1].out_features if dense else hidden_size(text.config),
             dense=dense,
             normalize=is_pylate or "Normalize" in names,
             query_length=int(settings.get("query_length") or 0),
@@ -252,6 +255,7 @@ def _one_of(config: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
 
 
 def read_json(path: Path, default: Any = None) -> Any:
+    """Its content, or `default` where there is no such file; LoadError names what is missing or cannot be read."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError as exc:
@@ -309,7 +313,8 @@ def _dense_layer(path: Path, on: str = "sentence_embedding") -> DenseLayer:
     )
 
 
-def _hidden_size(config: dict[str, Any]) -> int:
+def hidden_size(config: dict[str, Any]) -> int:
+    """Entries of a token's state, by config.json."""
     size = next((config[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if config.get(name)), None)
     if not size:
         raise LoadError("config.json names no hidden_size", "corrupt")

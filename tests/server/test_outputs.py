@@ -13,7 +13,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import InputError
 from sie_triton.spec import MuveraConfig
 from sie_triton.transforms import Muvera, quantize
-from tests.conftest import COLBERT, MINILM, MUVERA, SPLADE
+from tests.conftest import BGE_M3, COLBERT, MINILM, MUVERA, SPLADE
 
 TEXTS = ["", "Stop. Look, listen!", *texts(10, seed=5)]
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
@@ -47,6 +47,18 @@ def test_multivector_and_muvera(client, server, is_query):
         lengths = np.array([len(result["multivector"])], np.int32)
         (encoded,) = muvera.encode(result["multivector"], lengths, is_query=is_query)
         np.testing.assert_allclose(result["muvera"], encoded, atol=1e-5)
+
+
+def test_three_outputs_of_one_forward_pass(client, server):
+    before = server.status(BGE_M3)["num_items"]
+    (result,) = client.encode(BGE_M3, ["vines climb"])
+    assert server.status(BGE_M3)["num_items"] == before + 1
+    assert set(result) == {"dense", "sparse", "multivector", "token_count", "timing"}
+    assert len(result["multivector"]) == result["token_count"] - 1
+    for name in ("dense", "sparse", "multivector"):
+        (alone,) = client.encode(BGE_M3, ["vines climb"], output_types=[name])
+        ours, theirs = (r[name]["values"] if name == "sparse" else r[name] for r in (result, alone))
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_only_what_is_asked_for(client):
@@ -91,7 +103,12 @@ def test_raw_tensors_of_what_was_not_asked_for_are_empty(server):
 
 @pytest.mark.parametrize(
     ("model", "output", "has"),
-    [(MINILM, "sparse", "dense"), (SPLADE, "dense", "sparse"), (COLBERT, "sparse", "multivector, muvera")],
+    [
+        (MINILM, "sparse", "dense"),
+        (SPLADE, "dense", "sparse"),
+        (COLBERT, "sparse", "multivector, muvera"),
+        (BGE_M3, "muvera", "dense, sparse, multivector"),
+    ],
 )
 def test_asking_for_what_a_model_has_not(client, model, output, has):
     with pytest.raises(
@@ -109,6 +126,8 @@ def test_mixed_traffic_of_all_outputs(server):
         (COLBERT, {"is_query": True}),
         (COLBERT, {"output_types": ["muvera"]}),
         (COLBERT, {"output_dtype": "float16"}),
+        (BGE_M3, {}),
+        (BGE_M3, {"output_types": ["sparse"]}),
     ]
     work = [(model, text, options) for text in TEXTS for model, options in kinds]
 

@@ -12,11 +12,11 @@ from sentence_transformers import CrossEncoder
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient, maxsim
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
-from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, RERANKER
+from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, MINILM, RERANKER
 
 QUERY = "how do vines climb, and why?"
 TEXTS = ["", "Stop. Look, listen!", "naïve 😀 日本語", *texts(10, seed=5)]
-SCORED = [CROSS_ENCODER, RERANKER, COLBERT]
+SCORED = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3]
 
 
 def in_order(result):
@@ -42,6 +42,34 @@ def test_late_interaction_is_scored_as_the_client_would(client):
     documents = client.encode(COLBERT, TEXTS, is_query=False, output_types=["multivector"])
     expected = maxsim(query, [document["multivector"] for document in documents])
     np.testing.assert_allclose(in_order(client.score(COLBERT, QUERY, TEXTS)), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse", "colbert", "hybrid"])
+def test_every_mode_of_bge_m3(client, mode):
+    """By its formula, from what encode gives."""
+    query, *documents = client.encode(BGE_M3, [QUERY, *TEXTS])
+
+    def sparse(document):
+        weights = dict(zip(query["sparse"]["indices"].tolist(), query["sparse"]["values"].tolist(), strict=True))
+        both = zip(document["sparse"]["indices"].tolist(), document["sparse"]["values"].tolist(), strict=True)
+        return sum(weights.get(index, 0.0) * value for index, value in both)
+
+    parts = {
+        "dense": np.array([query["dense"] @ document["dense"] for document in documents]),
+        "sparse": np.array([sparse(document) for document in documents]),
+        "colbert": maxsim(query["multivector"], [d["multivector"] for d in documents]) / len(query["multivector"]),
+    }
+    parts["hybrid"] = 0.4 * parts["dense"] + 0.2 * parts["sparse"] + 0.4 * parts["colbert"]
+    result = client.score(BGE_M3, QUERY, TEXTS, options={"score_mode": mode})
+    np.testing.assert_allclose(in_order(result), parts[mode], rtol=1e-4, atol=1e-5)
+    assert np.ptp(parts[mode]) > 1e-3
+    if mode == "dense":
+        np.testing.assert_allclose(in_order(client.score(BGE_M3, QUERY, TEXTS)), in_order(result), atol=1e-5)
+
+
+def test_an_unknown_mode(client):
+    with pytest.raises(InputError, match="score_mode: 'maxsim' is not allowed; give one of dense, sparse, colbert"):
+        client.score(BGE_M3, QUERY, TEXTS, options={"score_mode": "maxsim"})
 
 
 def test_ids_come_back(client):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sie_triton.contract import SCORE_MODES
 from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera, quantize
+from sie_triton.transforms import Muvera, quantize, similarity
 from sie_triton.transforms import muvera as module
 
 DIM = 24
@@ -177,3 +178,40 @@ def test_float16_and_bits():
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
 def test_no_rows(dtype):
     assert len(quantize(np.zeros((0, 16), np.float32), dtype)) == 0
+
+
+def rows(rng, num_tokens, num_entries):
+    return {
+        "dense": rng.normal(size=8).astype(np.float32),
+        "sparse_indices": np.sort(rng.choice(40, num_entries, replace=False)).astype(np.int32),
+        "sparse_values": rng.random(num_entries).astype(np.float32),
+        "multivector": rng.normal(size=(num_tokens, 4)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("query_size", [0, 5])
+def test_similarity_by_its_definition(query_size):
+    """In float64, a text at a time; among them texts without vectors or entries."""
+    rng = np.random.default_rng(3)
+    query = rows(rng, query_size, query_size)
+    texts = [rows(rng, size, size) for size in (7, 0, 1, 30, 0)]
+
+    def slow(text):
+        cosine = query["dense"] @ text["dense"] / np.linalg.norm(query["dense"]) / np.linalg.norm(text["dense"])
+        known = dict(zip(query["sparse_indices"], query["sparse_values"].astype(float), strict=True))
+        pairs = zip(text["sparse_indices"], text["sparse_values"].astype(float), strict=True)
+        shared = sum(known.get(index, 0.0) * value for index, value in pairs)
+        products = query["multivector"].astype(float) @ text["multivector"].astype(float).T
+        best = products.max(axis=1).sum() if len(text["multivector"]) and query_size else 0.0
+        return {
+            "dense": cosine,
+            "sparse": shared,
+            "maxsim": best,
+            "colbert": best / max(1, query_size),
+            "hybrid": 0.4 * cosine + 0.2 * shared + 0.4 * best / max(1, query_size),
+        }
+
+    for mode in SCORE_MODES:
+        scores = similarity(mode, query, texts)
+        assert scores.dtype == np.float32
+        np.testing.assert_allclose(scores, [slow(text)[mode] for text in texts], atol=1e-5)
