@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sie_triton.contract import OUTPUT_DTYPES, QUANTIZED, SCORE_MODES, SCORES, Parameter, limit
-from sie_triton.spec import FORWARD_TYPE, ModelSpec
+from sie_triton.spec import FORWARD_TYPE, ModelSpec, Profile
 
 
 def model_parameters(spec: ModelSpec, task: str = "encode") -> Mapping[str, Parameter]:
     """Parameters of one task by name, for checking requests and for documentation."""
-    parameters = [limit("instruction"), limit("profile", choices=spec.profiles)]
+    parameters = [limit("instruction"), limit("profile", choices=tuple(p.name for p in spec.profiles))]
     if task == "score":
         parameters += [limit("score_mode", choices=spec.score_modes)] if len(spec.score_modes) > 1 else []
     else:
@@ -24,9 +24,16 @@ def model_parameters(spec: ModelSpec, task: str = "encode") -> Mapping[str, Para
     return {parameter.name: parameter for parameter in parameters}
 
 
+def profile_of(spec: ModelSpec, options: Mapping[str, Any]) -> Profile:
+    """The profile that a request with these checked parameters has."""
+    return spec.profile(options.get("profile", "default"))
+
+
 def wanted_types(spec: ModelSpec, options: Mapping[str, Any]) -> frozenset[str]:
     """The output types that a request to encode with these checked parameters gets."""
-    return frozenset(options["output_types"].split(",") if "output_types" in options else spec.output_types)
+    if "output_types" in options:
+        return frozenset(options["output_types"].split(","))
+    return frozenset(profile_of(spec, options).output_types or spec.output_types)
 
 
 def forward_types(wanted: frozenset[str]) -> frozenset[str]:

@@ -4,6 +4,7 @@ Standard library only: a cold stage process stays small.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -81,12 +82,35 @@ class RerankerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """What holds for requests that do not say otherwise. Profiles of a model share its weights.
+
+    `output_types` empty: all that the model has. A template holds `{text}` once, and may hold `{instruction}`; empty:
+    the prompts of the model's own files. `query_instruction` is for the template of queries, `instruction` for all
+    texts and over it.
+    """
+
+    name: str = "default"
+    output_types: tuple[str, ...] = ()
+    normalize: bool = True
+    query_template: str = ""
+    document_template: str = ""
+    query_instruction: str = ""
+    instruction: str = ""
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> "Profile":
+        """From its JSON."""
+        return cls(**{**raw, "output_types": tuple(raw["output_types"])})
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One profile of one model, resolved.
+    """One model, resolved.
 
     `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `tasks` are of encode and
-    score, in this order. `output_types` are those of encode, all of which a request gets that asks for none; a dim
-    is 0 where the model has no such output. `score_modes` are the ways to score by them, the default first; a model
+    score, in this order. `output_types` are those of encode; a dim is 0 where the model has no such
+    output. `score_modes` are the ways to score by them, the default first; a model
     that scores and has none reads query and text together. `pooling` is None where the model's own files decide.
     Lengths are in tokens.
     """
@@ -100,15 +124,18 @@ class ModelSpec:
     max_batch_cost: int
     batch_cost: str = "tokens"
     pooling: str | None = None
-    normalize: bool = True
     sparse_dim: int = 0
     multivector_dim: int = 0
     tasks: tuple[str, ...] = ("encode",)
     score_modes: tuple[str, ...] = ()
     reranker: RerankerConfig | None = None
     muvera: MuveraConfig | None = None
-    profiles: tuple[str, ...] = ("default",)
+    profiles: tuple[Profile, ...] = (Profile(),)
     runtime: Runtime = Runtime()
+
+    def profile(self, name: str) -> Profile:
+        """KeyError where there is no such profile."""
+        return {profile.name: profile for profile in self.profiles}[name]
 
     @property
     def forward_types(self) -> tuple[str, ...]:
@@ -135,6 +162,7 @@ class ModelSpec:
         for f in fields(cls):
             if isinstance(raw.get(f.name), list):
                 raw[f.name] = tuple(raw[f.name])
+        raw["profiles"] = tuple(Profile.of(each) for each in raw["profiles"])
         raw["runtime"] = Runtime(**raw["runtime"])
         raw["muvera"] = MuveraConfig(**raw["muvera"]) if raw["muvera"] else None
         raw["reranker"] = RerankerConfig(**raw["reranker"]) if raw["reranker"] else None

@@ -81,10 +81,20 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32}}
     hybrid = {"dense": {"dim": 64}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
+    profiles = {
+        "sparse": {"output_types": ["sparse"]},
+        "asking": {
+            "output_types": ["dense"],
+            "normalize": False,
+            "query_template": "Instruct: {instruction}; Query: {text} !",
+            "doc_template": "passage: {text}",
+            "default_instruction": "find plants",
+        },
+    }
     for content in (
         model_file(SPLADE, splade, "splade", {"encode": sparse}),
         model_file(COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}),
-        model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}),
+        model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}, profiles=profiles),
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
@@ -146,16 +156,19 @@ def model_file(
     *,
     runtime: dict[str, Any] | None = None,
     loadtime: dict[str, Any] | None = None,
+    profiles: dict[str, dict[str, Any]] | None = None,
 ) -> str:
+    """`profiles`: the runtime options of further ones."""
     options = {"runtime": runtime or {}, "loadtime": loadtime or {}}
     profile = {"max_batch_tokens": BUDGET, "adapter_path": family, "adapter_options": options}
+    others = {name: {"extends": "default", "adapter_options": {"runtime": x}} for name, x in (profiles or {}).items()}
     return yaml.safe_dump(
         {
             "sie_id": model,
             "weights_path": str(directory),
             "tasks": tasks,
             "max_sequence_length": 256,
-            "profiles": {"default": profile},
+            "profiles": {"default": profile, **others},
         }
     )
 

@@ -1,14 +1,16 @@
 """The model file: which weights, what the model does, its profiles. Immutable once read."""
 
+import re
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from sie_triton.adapters import FAMILIES, family_of
 from sie_triton.contract import SCORE_MODES
 from sie_triton.errors import CatalogError
 from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
+from sie_triton.spec import Profile as ProfileSpec
 
 DEFAULT_BATCH_COST = 16384
 
@@ -60,17 +62,6 @@ class Tasks(Frozen):
     extract: Extract | None = None
 
 
-class LoadtimeOptions(Frozen):
-    """The last five are of llm_reranker; see sie_triton.spec.RerankerConfig."""
-
-    trust_remote_code: bool = False
-    yes_token: str = Field("1", min_length=1)
-    no_token: str = Field("0", min_length=1)
-    input_format: Literal["qwen3", "mxbai"] = "mxbai"
-    score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
-    default_instruction: str = ""
-
-
 class MuveraOptions(Frozen):
     """Of SIE's model files; see sie_triton.spec.MuveraConfig."""
 
@@ -82,10 +73,43 @@ class MuveraOptions(Frozen):
     normalize: bool = False
 
 
+class LoadtimeOptions(Frozen):
+    """From `yes_token` to `default_instruction` they are of llm_reranker; see sie_triton.spec.RerankerConfig."""
+
+    trust_remote_code: bool = False
+    yes_token: str = Field("1", min_length=1)
+    no_token: str = Field("0", min_length=1)
+    input_format: Literal["qwen3", "mxbai"] = "mxbai"
+    score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
+    default_instruction: str = ""
+    muvera_config: MuveraOptions | None = None
+
+
+def check_template(template: str) -> str:
+    """`{text}` once, `{instruction}` where it is wanted, and no other braces."""
+    fields = re.findall(r"\{[^{}]*\}?|\}", template)
+    if template and (fields.count("{text}") != 1 or set(fields) - {"{text}", "{instruction}"}):
+        raise ValueError("must hold {text} once, and no braces but those of {text} and {instruction}")
+    return template
+
+
+Template = Annotated[str, AfterValidator(check_template)]
+
+
 class RuntimeOptions(Frozen):
-    pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"] | None = None
+    """What a profile may say of its requests. `output_similarity` is for readers of the file."""
+
+    pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last"] | None = None
     normalize: bool | None = None
     muvera: MuveraOptions | None = None
+    output_types: tuple[Literal["dense", "sparse", "multivector", "muvera"], ...] = ()
+    output_similarity: dict[str, str] = {}
+    query_template: Template | None = None
+    doc_template: Template | None = None
+    default_instruction: str | None = None
+    instruction: str | None = None
+    max_seq_length: PositiveInt | None = None
+    lora_id: str | None = None
 
 
 class AdapterOptions(Frozen):
@@ -115,6 +139,20 @@ class Profile(Frozen):
                 runtime=mine.runtime if mine.runtime.model_fields_set else theirs.runtime,
             ),
         )
+
+    @property
+    def loading(self) -> tuple[object, ...]:
+        """What decides how weights are loaded and run: profiles that differ in it cannot share them."""
+        runtime = self.adapter_options.runtime
+        ours = (self.adapter_path, self.compute_precision, self.adapter_options.loadtime)
+        return (*ours, runtime.pooling, runtime.max_seq_length, runtime.lora_id)
+
+    def with_muvera(self) -> RuntimeOptions:
+        """`runtime`, an empty `muvera` filled from loadtime's `muvera_config`."""
+        runtime, configured = self.adapter_options.runtime, self.adapter_options.loadtime.muvera_config
+        if runtime.muvera is None or runtime.muvera.model_fields_set or configured is None:
+            return runtime
+        return runtime.model_copy(update={"muvera": configured})
 
 
 class ModelConfig(Frozen):
@@ -182,6 +220,31 @@ class ModelConfig(Frozen):
             raise CatalogError(f"{self.sie_id}: tasks.score: needs {needed}")
         return possible
 
+    def _served_profiles(self) -> dict[str, RuntimeOptions]:
+        """Those that the weights of the default profile serve too; `muvera` with its parameters."""
+        names = ["default", *(name for name in self.profiles if name != "default")]
+        loading = self.profile("default").loading
+        return {name: each.with_muvera() for name in names if (each := self.profile(name)).loading == loading}
+
+    def _profile_spec(self, name: str, options: RuntimeOptions) -> ProfileSpec:
+        has = (*self.dims, *(["muvera"] if options.muvera is not None else []))
+        # SIE gives a MUVERA encoding under the name of dense.
+        wanted = ["muvera" if each == "dense" and "dense" not in has else each for each in options.output_types]
+        if set(wanted) - set(has):
+            raise CatalogError(
+                f"{self.sie_id}: profiles.{name}: adapter_options.runtime.output_types: "
+                f"there are {', '.join(has)} (given {', '.join(options.output_types)})"
+            )
+        return ProfileSpec(
+            name=name,
+            output_types=tuple(wanted) or has,
+            normalize=options.normalize is not False,
+            query_template=options.query_template or "",
+            document_template=options.doc_template or "",
+            query_instruction=options.default_instruction or "",
+            instruction=options.instruction or "",
+        )
+
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """What the stages of this model need; CatalogError if this server cannot run it."""
         profile = self.profile("default")
@@ -194,28 +257,28 @@ class ModelConfig(Frozen):
                 f"{self.sie_id}: tasks: {', '.join(sorted(set(wanted) - set(served))) or 'none'} cannot be served; "
                 f"the family {family} has {', '.join(served)}"
             )
-        options = profile.adapter_options.runtime
-        if options.muvera is not None and "multivector" not in dims:
-            raise CatalogError(f"{self.sie_id}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
         score_modes = self._score_modes(FAMILIES[family].score_modes)
+        options, profiles = profile.adapter_options.runtime, self._served_profiles()
+        muvera = next(filter(None, (each.muvera for each in profiles.values())), None)
+        if muvera is not None and "multivector" not in dims:
+            raise CatalogError(f"{self.sie_id}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
         return ModelSpec(
             model=self.sie_id,
             weights=self.weights,
             family=family,
-            output_types=(*dims, *(["muvera"] if options.muvera is not None else [])),
+            output_types=(*dims, *(["muvera"] if muvera is not None else [])),
             dense_dim=dims.get("dense", 0),
-            max_sequence_length=self.max_sequence_length,
+            max_sequence_length=min(self.max_sequence_length, options.max_seq_length or self.max_sequence_length),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
-            pooling=options.pooling,
-            normalize=options.normalize is not False,
+            pooling="lasttoken" if options.pooling == "last" else options.pooling,
             sparse_dim=dims.get("sparse", 0),
             multivector_dim=dims.get("multivector", 0),
             tasks=(*(["encode"] if dims else []), *self._other_tasks()),
             score_modes=score_modes,
             reranker=_reranker(profile.adapter_options.loadtime) if family == "llm_reranker" else None,
-            muvera=MuveraConfig(**options.muvera.model_dump()) if options.muvera is not None else None,
-            profiles=("default",),
+            muvera=MuveraConfig(**muvera.model_dump()) if muvera is not None else None,
+            profiles=tuple(self._profile_spec(name, each) for name, each in profiles.items()),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
 

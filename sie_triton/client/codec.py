@@ -221,7 +221,7 @@ def timing_of(response: Any) -> Timing:
 def encode_results(
     response: Any, items: Sequence[ItemLike], types: Iterable[str] | None, dtype: str
 ) -> list[EncodeResult]:
-    """Cut a response's tensors into one result per item; `types` None: all that the model has."""
+    """Cut a response's tensors into one result per item; `types` None: all that are there."""
     results: list[EncodeResult] = []
     for item, token_count in zip(items, response.as_numpy(TOKEN_COUNT.name).tolist(), strict=True):
         result = EncodeResult(token_count=token_count, timing=timing_of(response))
@@ -230,17 +230,17 @@ def encode_results(
         results.append(result)
     for each in types or ENCODE_OUTPUTS:
         values = output_values(response, each, dtype)
-        for result, value in zip(results, values or [], strict=values is not None):
+        for result, value in zip(results, values, strict=bool(values)):
             result[each] = value  # type: ignore[literal-required]
     return results
 
 
-def output_values(response: Any, output_type: str, dtype: str) -> list[Any] | None:
-    """One output type, item by item; None where the model has no such output."""
+def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:
+    """One output type, item by item; empty where the model has no such output, or the request did not want it."""
     names = [tensor.name for tensor in ENCODE_OUTPUTS[output_type]]
     tensors = {name: response.as_numpy(name) for name in names}
     if any(tensor is None for tensor in tensors.values()):
-        return None
+        return []
     if output_type in QUANTIZED and dtype != "float32":
         tensors[output_type] = response.as_numpy(QUANTIZED[output_type].name).view(VIEWS[dtype])
     if output_type == "sparse":
@@ -253,7 +253,8 @@ def split(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> list[npt.NDArra
     """Tensor `name`, item by item."""
     if name not in RAGGED:
         return list(tensors[name])
-    return np.split(tensors[name], np.cumsum(tensors[RAGGED[name]])[:-1])
+    lengths = tensors[RAGGED[name]]
+    return np.split(tensors[name], np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def model_names(statistics: Any) -> list[str]:

@@ -23,7 +23,7 @@ from sie_triton.contract import (
     check_parameters,
 )
 from sie_triton.errors import InputError, SIEError
-from sie_triton.parameters import forward_types, model_parameters, wanted_types
+from sie_triton.parameters import forward_types, model_parameters, profile_of, wanted_types
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.request import Answer, Outputs, Request, vector
 from sie_triton.stages.stage import internal_error
@@ -134,7 +134,7 @@ class Postprocess:
     def _dense(self, dense: npt.NDArray[np.float32], options: dict[str, Any]) -> npt.NDArray[np.float32]:
         if "dimensions" in options:
             dense = truncate(dense, int(options["dimensions"]))
-        return normalize(dense) if options.get("normalize", self._spec.normalize) else dense
+        return normalize(dense) if options.get("normalize", profile_of(self._spec, options).normalize) else dense
 
 
 def _tensor(request: Request, tensor: Tensor) -> npt.NDArray[Any]:

@@ -28,10 +28,11 @@ from sie_triton.contract import (
     check_parameters,
 )
 from sie_triton.errors import InputError, SIEError
-from sie_triton.parameters import model_parameters
+from sie_triton.parameters import model_parameters, profile_of
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.limit import RequestLimit
 from sie_triton.stages.open_requests import deadline_ns
+from sie_triton.stages.prompt import Prompt, prompt_of
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusReader, StatusWriter
@@ -125,26 +126,31 @@ class Preprocess(ColdStage["TextTokenizer"]):
 
     def _read_encode(self, tokenizer: "TextTokenizer", request: Request, arrived_ns: int) -> Texts:
         options = check_parameters(request.parameters, self._parameters["encode"])
-        prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, options)
+        prompt = self._prompt(tokenizer, options)
         texts, num_bytes = decode(request.tensor(TEXT.name), TEXT.name)
         return Texts(
-            [prompt + text for text in texts],
+            [prompt.around(text) for text in texts],
             num_bytes,
             arrived_ns,
             is_query=bool(options.get("is_query", False)),
-            prompt_tokens=tokenizer.prompt_tokens(prompt),
+            prompt_tokens=tokenizer.prompt_tokens(prompt.before),
         )
 
     def _read_score(self, tokenizer: "TextTokenizer", request: Request, query: str, arrived_ns: int) -> Texts:
         options = check_parameters(request.parameters, self._parameters["score"])
         texts, num_bytes = decode(request.tensor(TEXT.name), TEXT.name)
         if self._spec.scores_pairs:
-            pairs = tokenizer.pairs(query, texts, str(options.get("instruction", "")))
+            instruction = options.get("instruction", profile_of(self._spec, options).instruction)
+            pairs = tokenizer.pairs(query, texts, str(instruction))
             return Texts(pairs, num_bytes + len(texts) * len(query), arrived_ns)
-        query = prompt_of(tokenizer.prompts, tokenizer.default_prompt, {"is_query": True, **options}) + query
-        prompt = prompt_of(tokenizer.prompts, tokenizer.default_prompt, {"is_query": False})
+        query = self._prompt(tokenizer, {**options, "is_query": True}).around(query)
+        of_texts = {name: value for name, value in options.items() if name == "profile"}
+        prompt = self._prompt(tokenizer, {**of_texts, "is_query": False})
         query_ids = tokenizer.encode([query], is_query=True).input_ids
-        return Texts([prompt + text for text in texts], num_bytes, arrived_ns, query_ids=query_ids)
+        return Texts([prompt.around(text) for text in texts], num_bytes, arrived_ns, query_ids=query_ids)
+
+    def _prompt(self, tokenizer: "TextTokenizer", options: Mapping[str, Any]) -> Prompt:
+        return prompt_of(tokenizer.prompts, tokenizer.default_prompt, profile_of(self._spec, options), options)
 
     def _tokenize(self, tokenizer: "TextTokenizer", requests: list[Texts]) -> dict[int, Answer]:
         """By `id` of the request; one tokenizer call for all of one role."""
@@ -219,20 +225,6 @@ def only(queries: list[str]) -> str:
     if len(queries) != 1:
         raise InputError(f"query: has {len(queries)} elements; send one, and its texts as text")
     return queries[0]
-
-
-def prompt_of(prompts: Mapping[str, str], default: str, options: Mapping[str, Any]) -> str:
-    """What goes before each text: the request's instruction, else the model's prompt for its role.
-
-    >>> prompt_of({"query": "q: ", "document": "d: "}, "", {"is_query": True})
-    'q: '
-    """
-    if "instruction" in options:
-        return str(options["instruction"])
-    if "is_query" not in options:
-        return default
-    roles = ("query",) if options["is_query"] else ("document", "passage")
-    return next((prompts[role] for role in roles if role in prompts), "")
 
 
 def chunks(texts: list[Text]) -> Iterator[list[Text]]:

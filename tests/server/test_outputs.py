@@ -61,6 +61,36 @@ def test_three_outputs_of_one_forward_pass(client, server):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+def test_a_profile_gives_what_the_request_leaves_open(client):
+    assert set(client.encode(BGE_M3, "a", profile="sparse")) == {"sparse", "token_count", "timing"}
+    over = client.encode(BGE_M3, "a", profile="sparse", output_types=["dense"])
+    assert set(over) == {"dense", "token_count", "timing"}
+    with pytest.raises(InputError, match="profile: 'nope' is not allowed; give one of default, asking, sparse"):
+        client.encode(BGE_M3, "a", profile="nope")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "whole"),
+    [
+        ("vines", {}, "passage: vines"),
+        ("vines", {"is_query": True}, "Instruct: find plants; Query: vines !"),
+        ("vines", {"is_query": True, "instruction": "climb"}, "Instruct: climb; Query: vines !"),
+        (
+            "{text} {instruction} {0} {",
+            {"is_query": True},
+            "Instruct: find plants; Query: {text} {instruction} {0} { !",
+        ),
+        ("x", {"is_query": True, "instruction": "{text}"}, "Instruct: {text}; Query: x !"),
+    ],
+)
+def test_templates(client, text, options, whole):
+    """Braces in a text or an instruction are characters like others; and a profile may leave vectors as they are."""
+    plain = client.encode(BGE_M3, whole, output_types=["dense"], options={"normalize": False})["dense"]
+    filled = client.encode(BGE_M3, text, profile="asking", **options)["dense"]
+    assert abs(np.linalg.norm(filled) - 1) > 0.1
+    np.testing.assert_allclose(filled, plain, rtol=1e-4, atol=1e-4)
+
+
 def test_only_what_is_asked_for(client):
     (result,) = client.encode(COLBERT, ["a"], output_types=["muvera"])
     assert set(result) == {"muvera", "token_count", "timing"}

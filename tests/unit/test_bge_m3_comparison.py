@@ -150,7 +150,11 @@ def test_special_tokens_would_weigh_something(directory):
 def test_a_directory_is_recognised(ours, directory):
     assert ours.spec.family == "bge_m3"
     assert (ours.spec.dense_dim, ours.spec.sparse_dim, ours.spec.multivector_dim) == (64, 30522, DIM)
-    assert (ours.spec.output_types, ours.spec.normalize, ours.spec.max_sequence_length) == (OUTPUTS, True, 512)
+    assert (ours.spec.output_types, ours.spec.profiles[0].normalize, ours.spec.max_sequence_length) == (
+        OUTPUTS,
+        True,
+        512,
+    )
     assert ours.adapter.weights_bytes == ours.adapter.encoder.weights_bytes + 4 * (65 + 65 * DIM)
 
 
@@ -165,7 +169,7 @@ def test_without_modules_it_is_the_first_tokens_state_all_the_same(ours, tmp_pat
     directory = save_bge_m3(tmp_path, minilm_directory, DIM)
     (directory / "modules.json").unlink()
     other = Ours(directory)
-    assert other.spec.normalize
+    assert other.spec.profiles[0].normalize
     np.testing.assert_array_equal(other.rows(TEXTS, "dense")["dense"], ours.rows(TEXTS, "dense")["dense"])
 
 

@@ -48,7 +48,7 @@ def load(tmp_path: Path, text: str):
 def test_a_model_file_of_the_reference_is_read_unchanged(tmp_path):
     spec = load(tmp_path, MODEL_FILE).resolve(Runtime())
     assert (spec.model, spec.weights, spec.family) == ("org/name", "hub://org/name@abc", "sentence_transformer")
-    assert (spec.dense_dim, spec.max_batch_cost, spec.pooling, spec.normalize) == (384, 8192, "cls", False)
+    assert (spec.dense_dim, spec.max_batch_cost, spec.pooling, spec.profiles[0].normalize) == (384, 8192, "cls", False)
 
 
 def test_a_models_own_precision_beats_the_default(tmp_path):
@@ -114,7 +114,7 @@ def test_the_starter_set_serves():
 def test_a_directory_is_recognised(tmp_path, minilm_directory):
     directory = save_bert(tmp_path, minilm_directory, pooling=("cls", "max"), dense=24, normalize=False)
     spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
-    assert (spec.dense_dim, spec.max_sequence_length, spec.normalize) == (24, 512, False)
+    assert (spec.dense_dim, spec.max_sequence_length, spec.profiles[0].normalize) == (24, 512, False)
 
 
 def test_sequence_length_comes_from_the_directory(minilm_directory):
@@ -194,3 +194,71 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
 )
 def test_sies_own_adapter_paths(path, family):
     assert family_of(path, "m") == family
+
+
+COLBERT_FILE = """
+sie_id: org/colbert
+hf_id: org/colbert
+inputs: {text: true, image: false, audio: false, video: false}
+tasks:
+  encode: {dense: null, sparse: null, multivector: {dim: 96}}
+  score: {}
+  extract: null
+max_sequence_length: 512
+profiles:
+  default:
+    max_batch_tokens: 16384
+    adapter_path: sie_server.adapters.colbert:ColBERTAdapter
+    adapter_options:
+      loadtime:
+        muvera_config: {num_repetitions: 40, num_simhash_projections: 6, projection_dim: 8, final_projection_dim: null}
+      runtime: {max_seq_length: 300, muvera: null}
+  muvera:
+    extends: default
+    adapter_options:
+      runtime: {max_seq_length: 300, muvera: {}, output_types: [dense], output_similarity: {dense: cosine}}
+  other:
+    extends: default
+    compute_precision: bfloat16
+"""
+
+
+def test_profiles_that_share_the_weights_are_served(tmp_path):
+    """As SIE's own files have them: a profile turns MUVERA on, and calls its encoding dense."""
+    spec = load(tmp_path, COLBERT_FILE).resolve(Runtime())
+    assert [profile.name for profile in spec.profiles] == ["default", "muvera"]
+    assert spec.output_types == ("multivector", "muvera")
+    assert spec.profile("default").output_types == ("multivector",)
+    assert spec.profile("muvera").output_types == ("muvera",)
+    assert spec.muvera == MuveraConfig(projection_dim=8, final_projection_dim=None)
+    assert (spec.tasks, spec.score_modes, spec.max_sequence_length) == (("encode", "score"), ("maxsim",), 300)
+    assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("runtime", "complaint"),
+    [
+        ("query_template: 'query: '", "query_template: .*must hold {text} once"),
+        ("query_template: '{text} {text}'", "query_template: .*must hold {text} once"),
+        ("doc_template: '{text} {title}'", "doc_template: .*no braces but those of {text} and {instruction}"),
+        ("doc_template: '{text} {'", "doc_template: .*no braces but"),
+        ("output_types: [sparse]", r"profiles.default: .*output_types: there are dense \(given sparse\)"),
+    ],
+)
+def test_templates_and_output_types_are_checked(tmp_path, runtime, complaint):
+    text = MODEL_FILE.replace("runtime: {pooling: cls, normalize: false}", f"runtime: {{{runtime}}}")
+    with pytest.raises(CatalogError, match=complaint):
+        load(tmp_path, text).resolve(Runtime())
+
+
+def test_a_model_cannot_score_without_the_outputs_for_it(tmp_path):
+    text = COLBERT_FILE.replace("colbert:ColBERTAdapter", "bge_m3:BGEM3Adapter").replace("multivector:", "sparse:")
+    assert load(tmp_path, text.replace("muvera: {}, ", "").replace("[dense]", "[sparse]")).resolve(
+        Runtime()
+    ).score_modes == ("sparse",)
+    for family, complaint in (
+        ("splade_flash:SPLADEFlashAdapter", "score cannot be served; the family splade has encode.sparse"),
+        ("sentence_transformer:SentenceTransformerDenseAdapter", "has encode.dense"),
+    ):
+        with pytest.raises(CatalogError, match=complaint):
+            load(tmp_path, COLBERT_FILE.replace("colbert:ColBERTAdapter", family)).resolve(Runtime())

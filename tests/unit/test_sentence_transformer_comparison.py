@@ -17,7 +17,7 @@ from sie_triton.catalog import recognise
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
-from sie_triton.stages.preprocess import prompt_of
+from sie_triton.stages.prompt import prompt_of
 from sie_triton.transforms import normalize
 from tests.models import CONFIGS, build, save_bert
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
@@ -54,11 +54,12 @@ class Ours:
         self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
 
     def encode(self, texts, **options):
-        prompt = prompt_of(self.tokenizer.prompts, self.tokenizer.default_prompt, options)
-        tokens = self.tokenizer.encode([prompt + text for text in texts])
-        skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt), np.int32)
+        profile = self.spec.profiles[0]
+        prompt = prompt_of(self.tokenizer.prompts, self.tokenizer.default_prompt, profile, options)
+        tokens = self.tokenizer.encode([prompt.around(text) for text in texts])
+        skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt.before), np.int32)
         dense = self.adapter.forward(PackedBatch(tokens.input_ids, tokens.lengths, skipped))["dense"]
-        return normalize(dense) if self.spec.normalize else dense
+        return normalize(dense) if profile.normalize else dense
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
