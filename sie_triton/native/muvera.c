@@ -35,13 +35,23 @@ static void put(float *restrict row, const float *restrict sum, const uint32_t *
             row[places[i] & ~SIGN] += flipped(scale * sum[i], places[i] & SIGN);
 }
 
+/* The Gray-code rank of a sign pattern. */
+static int partition(const float *restrict products, int k)
+{
+    int rank = 0;
+    for (int i = 0; i < k; i++)
+        rank = (rank << 1) + ((products[i] > 0) ^ (rank & 1));
+    return rank;
+}
+
 /* values: [tokens, width] shared by all repetitions (value_step 0), or [tokens, reps, width] (value_step width).
-   partitions: [tokens, reps]; ends: [items], the first token of the next item.
+   products: [tokens, reps, k] with the hyperplanes; ends: [items], the first token of the next item.
    places: [reps, parts, width], where each entry of the blocks goes in out [items, dim], the highest bit set where it
    changes sign; NULL: blocks as they are. Returns nonzero if there is no memory. */
-int sie_muvera(const float *values, long token_step, long value_step, const int *partitions, const long *ends,
-               long items, int reps, int parts, int width, int mean, const uint32_t *places, float *out, long dim)
+int sie_muvera(const float *values, long token_step, long value_step, const float *products, const long *ends,
+               long items, int reps, int k, int width, int mean, const uint32_t *places, float *out, long dim)
 {
+    const int parts = 1 << k;
     float *block = malloc(sizeof(float) * parts * width);
     int *counts = malloc(sizeof(int) * parts);
     if (!block || !counts) {
@@ -53,7 +63,7 @@ int sie_muvera(const float *values, long token_step, long value_step, const int 
         for (int rep = 0; rep < reps; rep++) {
             memset(counts, 0, sizeof(int) * parts);
             for (long token = start; token < ends[item]; token++) {
-                const int part = partitions[token * reps + rep];
+                const int part = partition(products + (token * reps + rep) * k, k);
                 add(block + (long)part * width, values + token * token_step + rep * value_step, width,
                     counts[part]++ == 0);
             }

@@ -16,9 +16,14 @@ from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server, clean, lock
 from sie_triton.settings import Settings
 
-EXAMPLE = """\
+EXAMPLES = {
+    "encode": """\
 curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "text", "shape": [1], "datatype": "BYTES", \
-"data": ["Hello, world"]}}], "outputs": [{{"name": "dense"}}]}}'"""
+"data": ["Hello, world"]}}]}}'""",
+    "score": """\
+curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "query", "shape": [1], "datatype": "BYTES", \
+"data": ["What is it?"]}}, {{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["It is this.", "No."]}}]}}'""",
+}
 
 
 class Stopped(Exception):
@@ -32,7 +37,8 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     try:
-        models = [triton_name(model.sie_id) for model in selected(settings, names)]
+        configs = selected(settings, names)
+        models = [triton_name(config.sie_id) for config in configs]
         check_machine(settings, len(models))
         repository = clean(settings.data_dir.absolute() / "model_repository")
         clean(settings.status_dir)
@@ -47,6 +53,9 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
             _wait_ready(server, len(models), console)
             wait_for_controller(settings)
             _introduce(settings, models, server, console)
+            task = "encode" if configs[0].tasks.encode else "score"
+            print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
+            print("SIE ready", flush=True)
             return 1 if server.wait() else 0
     except Stopped:
         return 0
@@ -81,16 +90,17 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
 
 
 def _introduce(settings: Settings, models: Sequence[str], server: Server, console: Console) -> None:
-    url = f"http://{settings.host}:{settings.http_port}"
     for model in models:
         console.print(f"model    {model}", highlight=False)
-    console.print(f"HTTP     {url}", highlight=False)
+    console.print(f"HTTP     {url_of(settings)}", highlight=False)
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
     console.print(f"control  http://{settings.host}:{settings.controller_port}/v1/models", highlight=False)
     console.print(f"log      {server.log_path}\n", highlight=False)
-    print(EXAMPLE.format(url=url, model=models[0]) + "\n", file=sys.stderr)
-    print("SIE ready", flush=True)
+
+
+def url_of(settings: Settings) -> str:
+    return f"http://{settings.host}:{settings.http_port}"
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

@@ -33,21 +33,24 @@ class Muvera:
         """
         vectors = np.ascontiguousarray(vectors, np.float32)
         values = vectors @ self._projections if self.config.projection_dim else vectors
-        partitions = self.partitions(vectors)
+        products: Floats = np.ascontiguousarray(vectors @ self._planes)
         out = np.zeros((len(lengths), self.dim), np.float32)
-        if not self._encode_native(values, partitions, lengths, out, is_query):
-            self._encode_numpy(values, partitions, lengths, out, is_query)
+        if not self._encode_native(values, products, lengths, out, is_query):
+            self._encode_numpy(values, self._ranks(products), lengths, out, is_query)
         if self.config.normalize:
             out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), np.float32(1e-12))
         return out
 
     def partitions(self, vectors: Floats) -> Ints:
         """[tokens, token_dim] → int32 [tokens, repetitions]: the Gray-code rank of each vector's sign pattern."""
-        bits = (vectors @ self._planes > 0).reshape(len(vectors), self.config.num_repetitions, -1)
+        return self._ranks(vectors @ self._planes)
+
+    def _ranks(self, products: Floats) -> Ints:
+        bits = (products > 0).reshape(len(products), self.config.num_repetitions, -1)
         ranks = np.zeros(bits.shape[:2], np.int32)
         for bit in np.moveaxis(bits, 2, 0):
             ranks = (ranks << 1) + (bit ^ (ranks & 1).astype(bool))
-        return np.ascontiguousarray(ranks, np.int32)
+        return ranks.astype(np.int32)
 
     @cached_property
     def _planes(self) -> Floats:
@@ -82,7 +85,7 @@ class Muvera:
     def _generators(self) -> list[np.random.Generator]:
         return [np.random.default_rng(self.config.seed + i) for i in range(self.config.num_repetitions)]
 
-    def _encode_native(self, values: Floats, partitions: Ints, lengths: Ints, out: Floats, is_query: bool) -> bool:
+    def _encode_native(self, values: Floats, products: Floats, lengths: Ints, out: Floats, is_query: bool) -> bool:
         """False where it is not compiled."""
         native = library()
         if native is None:
@@ -93,10 +96,10 @@ class Muvera:
             _address(values),
             ctypes.c_long(values.shape[1]),
             ctypes.c_long(self._width if self.config.projection_dim else 0),
-            _address(partitions),
+            _address(products),
             _address(ends),
             ctypes.c_long(len(lengths)),
-            *(self.config.num_repetitions, self.config.num_partitions, self._width, int(not is_query)),
+            *(self.config.num_repetitions, self.config.num_simhash_projections, self._width, int(not is_query)),
             *(_address(places), _address(out)),
             ctypes.c_long(self.dim),
         )
