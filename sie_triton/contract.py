@@ -52,6 +52,9 @@ MUVERA = Tensor("muvera", "FP32", (-1, -1), "[n, fde]")
 DENSE_QUANTIZED = Tensor("dense_quantized", "UINT8", (-1, -1), "[n, bytes]")
 MULTIVECTOR_QUANTIZED = Tensor("multivector_quantized", "UINT8", (-1, -1), "[tokens, bytes]")
 MUVERA_QUANTIZED = Tensor("muvera_quantized", "UINT8", (-1, -1), "[n, bytes]")
+DENSE_SCALES = Tensor("dense_scales", "FP32", (-1, -1), "[n, 2] step and offset of int8 and uint8")
+MULTIVECTOR_SCALES = Tensor("multivector_scales", "FP32", (-1, -1), "[tokens, 2] step and offset")
+MUVERA_SCALES = Tensor("muvera_scales", "FP32", (-1, -1), "[n, 2] step and offset")
 SCORES = Tensor("scores", "FP32", (-1,), "[n] one score per item")
 EXTRACTION = Tensor("extraction", "BYTES", (-1,), "[n] one JSON object per item")
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
@@ -79,8 +82,9 @@ QUANTIZED: Mapping[str, Tensor] = {
     "muvera": MUVERA_QUANTIZED,
 }
 
-# What a forward pass may give: outputs of encode, and scores of pairs.
-FORWARD_OUTPUTS: Mapping[str, tuple[Tensor, ...]] = {**ENCODE_OUTPUTS, "scores": (SCORES,)}
+# Where a model declares them: a quantised entry q stands for offset + step · q.
+SCALES: Mapping[str, Tensor] = {"dense": DENSE_SCALES, "multivector": MULTIVECTOR_SCALES, "muvera": MUVERA_SCALES}
+SCALED_DTYPES = ("int8", "uint8")
 
 # Ways to score a query's outputs against those of texts → what they are made of; see transforms.similarity.
 SCORE_MODES: Mapping[str, tuple[str, ...]] = {
@@ -96,6 +100,7 @@ RAGGED: Mapping[str, str] = {
     SPARSE_INDICES.name: SPARSE_LENGTHS.name,
     SPARSE_VALUES.name: SPARSE_LENGTHS.name,
     MULTIVECTOR.name: MULTIVECTOR_LENGTHS.name,
+    MULTIVECTOR_SCALES.name: MULTIVECTOR_LENGTHS.name,
 }
 
 # Between the steps of an ensemble. Nothing is padded: a feature is one flat array, and
@@ -104,7 +109,9 @@ INPUT_IDS = Tensor("input_ids", "INT32", (-1,), "[tokens] of all items, one afte
 LENGTHS = Tensor("lengths", "INT32", (-1,), "[n] tokens of each item")
 TOKEN_TYPE_IDS = Tensor("token_type_ids", "INT32", (-1,), "[tokens] which text of a pair each belongs to")
 QUERY_IDS = Tensor("query_ids", "INT32", (-1,), "[k] tokens of the text to score against; none: not scored")
-PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[1] leading tokens kept out of pooling")
+PROMPT_TOKENS = Tensor(
+    "prompt_tokens", "INT32", (-1,), "[1] leading tokens of each text kept out of pooling; [2]: and the query's"
+)
 COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
 STAMPS = Tensor("stamps", "INT64", (-1,), "monotonic ns; see stages.timing")
 

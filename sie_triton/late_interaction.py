@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
+# At once, so that a long query beside a long document stays in the cache.
+MAX_PRODUCTS = 1 << 20
+
 
 def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
     """For each query vector its best product with a vector of the document, summed; not divided by the length.
@@ -16,11 +19,13 @@ def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
     >>> maxsim(np.eye(2, dtype=np.float32), [np.array([[0.5, 0.0], [0.0, 1.0]], np.float32)]).tolist()
     [1.5]
     """
-    scores = np.zeros(len(documents), np.float32)
-    lengths = np.array([len(document) for document in documents], np.int64)
-    filled = np.flatnonzero(lengths)
-    if len(filled):
-        starts = np.cumsum(lengths[filled]) - lengths[filled]
-        products = query @ np.concatenate([documents[i] for i in filled]).T
-        scores[filled] = np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
-    return scores
+    return np.array([_best(query, document).sum() for document in documents], np.float32)
+
+
+def _best(query: Floats, document: Floats) -> Floats:
+    """The best product of each query vector, a block of the document's vectors at a time."""
+    best = np.full(len(query), -np.inf, np.float32)
+    block = max(1, MAX_PRODUCTS // max(1, len(query)))
+    for start in range(0, len(document), block):
+        np.maximum(best, (query @ document[start : start + block].T).max(axis=1), out=best)
+    return best if len(document) else np.zeros_like(best)

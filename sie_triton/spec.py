@@ -109,10 +109,10 @@ class ModelSpec:
     """One model, resolved.
 
     `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `tasks` are of encode and
-    score, in this order. `output_types` are those of encode; a dim is 0 where the model has no such
-    output. `score_modes` are the ways to score by them, the default first; a model
-    that scores and has none reads query and text together. `pooling` is None where the model's own files decide.
-    Lengths are in tokens.
+    score, in this order. `output_types` are those of encode; a dim is 0 where the model has no such output; the int8
+    and uint8 forms of those `scaled` come with scales. `score_modes` are the ways to score by them, the default
+    first; a model that scores and has none reads query and text together. `pooling` is None where the model's own
+    files decide. Lengths are in tokens.
     """
 
     model: str
@@ -126,6 +126,7 @@ class ModelSpec:
     pooling: str | None = None
     sparse_dim: int = 0
     multivector_dim: int = 0
+    scaled: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("encode",)
     score_modes: tuple[str, ...] = ()
     reranker: RerankerConfig | None = None

@@ -142,7 +142,8 @@ def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = Non
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
     try:
-        config = AutoConfig.from_pretrained(directory)
+        # Without the refusal transformers would ask on stdin whether to run the model's own code.
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         if auto is None:
             # T5 and its kin have their encoder alone as a class of its own.
             auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel

@@ -49,6 +49,9 @@ class SequenceHead:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        if model.config.pad_token_id is None:
+            # Some heads look for padding behind the last token; they are given one state an item, without any.
+            model.config.pad_token_id = 0
         sample = sample_ids(model)
         with torch.inference_mode():
             expected = model(input_ids=sample).logits

@@ -9,6 +9,7 @@ import tokenizers
 
 from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.sentence_transformers import TextFiles
 
@@ -70,7 +71,11 @@ class RerankerTokenizer(TextTokenizer):
         self._format = form
         self._instruction = instruction or form.default_instruction
         self._before, self._after = self._ids(form.before), self._ids(form.after)
-        self._room = max(1, max_length - len(self._before) - len(self._after))
+        frame = len(self._before) + len(self._after)
+        self._room = max_length - frame
+        if self._room < 1:
+            message = f"max_sequence_length {max_length} has no room beside the {frame} tokens around every question"
+            raise LoadError(message, "unsupported")
 
     @classmethod
     def of(cls, spec: ModelSpec, directory: Path) -> "RerankerTokenizer":
@@ -82,25 +87,26 @@ class RerankerTokenizer(TextTokenizer):
         form = FORMATS[spec.reranker.input_format]
         return cls(tokenizer, files, form, spec.reranker.instruction, max_length)
 
-    def pairs(self, query: str, texts: Sequence[str], instruction: str) -> list[Text]:
-        form, instruction = self._format, instruction or self._instruction
-        asked = f"{form.instruction}{instruction}\n" if instruction else ""
-        return [(f"{asked}{form.query}{query}\n", form.text + text) for text in texts]
+    def question(self, query: str, instruction: str | None) -> str:
+        form = self._format
+        told = self._instruction if instruction is None else instruction
+        asked = f"{form.instruction}{told}\n" if told else ""
+        return self.shortened(f"{asked}{form.query}{query}", self._room)
+
+    def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
+        return [(question, self._format.text + text) for text in texts]
 
     def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
-        queries: dict[str, list[int]] = {}
-        items = []
-        for query, text in cast(Sequence[tuple[str, str]], texts):
-            if self._format.in_one:
-                ids = self._ids(query + text)[: self._room]
-            else:
-                if query not in queries:
-                    queries[query] = self._ids(query.removesuffix("\n"))[: int(QUERY_SHARE * self._room)] + self._ids(
-                        "\n"
-                    )
-                ids = (queries[query] + self._ids(text))[: self._room]
-            items.append([*self._before, *ids, *self._after])
-        return packed_ids(items)
+        pairs = cast(Sequence[tuple[str, str]], texts)
+        if self._format.in_one:
+            asked = [self._ids(f"{question}\n{text}") for question, text in pairs]
+        else:
+            before = {question: self._question_ids(question) for question in {question for question, _ in pairs}}
+            asked = [before[question] + self._ids(text) for question, text in pairs]
+        return packed_ids([[*self._before, *ids[: self._room], *self._after] for ids in asked])
+
+    def _question_ids(self, question: str) -> list[int]:
+        return self._ids(question)[: int(QUERY_SHARE * self._room)] + self._ids("\n")
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -40,9 +40,26 @@ class TextTokenizer:
         """`is_query` matters where `has_roles`."""
         return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))])
 
-    def pairs(self, query: str, texts: Sequence[str], instruction: str) -> list[Text]:
-        """What `encode` wants for each text that is scored against `query`, where the family scores pairs."""
+    def question(self, query: str, instruction: str | None) -> str:
+        """What goes with each text that is scored against `query`, where the family scores pairs.
+
+        `instruction` None: the model's own. What `encode` would cut anyway may be left out.
+        """
         raise NotImplementedError
+
+    def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
+        """`question` and each text as `encode` takes them."""
+        return [(question, text) for text in texts]
+
+    def shortened(self, text: str, max_tokens: int) -> str:
+        """`text` to the end of the word in which its token number `max_tokens` ends."""
+        if len(text) <= max_tokens:
+            return text
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets[:max_tokens]
+        end = max((end for _, end in offsets), default=0)
+        while end < len(text) and not text[end].isspace():
+            end += 1
+        return text[:end]
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens pooling must leave out (0 when the prompt is pooled too).

@@ -49,7 +49,8 @@ class Lanes:
 
     def score(self, query: str, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """float32 [texts], where the family scores pairs."""
-        return np.stack([row["scores"] for row in self.encode(self._tokenizer.pairs(query, texts, ""))])
+        pairs = self._tokenizer.pairs(self._tokenizer.question(query, None), texts)
+        return np.stack([row["scores"] for row in self.encode(pairs)])
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """float32 [texts, dim]."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from sie_triton.adapters import FAMILIES, family_of
-from sie_triton.contract import SCORE_MODES
+from sie_triton.contract import QUANTIZED, SCORE_MODES
 from sie_triton.errors import CatalogError
 from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 from sie_triton.spec import Profile as ProfileSpec
@@ -39,7 +39,10 @@ class Inputs(Frozen):
 
 
 class Output(Frozen):
+    """`scales`: int8 and uint8 come with the scale of each row, one tensor more."""
+
     dim: PositiveInt
+    scales: bool = False
 
 
 class Encode(Frozen):
@@ -207,6 +210,12 @@ class ModelConfig(Frozen):
         """The output types of encode, and the size of each."""
         return {name: output["dim"] for name, output in (self.tasks.encode or Encode()).model_dump().items() if output}
 
+    def _scaled(self, has_muvera: bool) -> tuple[str, ...]:
+        """MUVERA's encoding as the vectors that it is made of."""
+        outputs = self.tasks.encode or Encode()
+        scaled = [name for name in QUANTIZED if (output := getattr(outputs, name, None)) and output.scales]
+        return (*scaled, *(["muvera"] if has_muvera and "multivector" in scaled else []))
+
     def _other_tasks(self) -> list[str]:
         return [task for task in ("score", "extract") if getattr(self.tasks, task) is not None]
 
@@ -274,6 +283,7 @@ class ModelConfig(Frozen):
             pooling="lasttoken" if options.pooling == "last" else options.pooling,
             sparse_dim=dims.get("sparse", 0),
             multivector_dim=dims.get("multivector", 0),
+            scaled=self._scaled(muvera is not None),
             tasks=(*(["encode"] if dims else []), *self._other_tasks()),
             score_modes=score_modes,
             reranker=_reranker(profile.adapter_options.loadtime) if family == "llm_reranker" else None,

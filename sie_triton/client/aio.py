@@ -15,6 +15,7 @@ from sie_triton.client.codec import (
     model_names,
     parse_url,
     score_ensemble,
+    score_result,
     triton_errors,
     triton_name,
 )
@@ -71,7 +72,7 @@ class AsyncSIEClient:
         """As SIEClient.score."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         if not items:
-            return ScoreResult(model=model, scores=[])
+            return score_result(model, query, [])
         call = ScoreCall(self._triton, model, await self._score_ensemble(model), query, items, options)
         return call.results(await self._responses(call, deadline))
 

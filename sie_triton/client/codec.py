@@ -24,6 +24,7 @@ from sie_triton.contract import (
     QUANTIZED,
     QUERY,
     RAGGED,
+    SCALES,
     SCORES,
     SPARSE_INDICES,
     SPARSE_VALUES,
@@ -160,7 +161,8 @@ class ScoreCall(Call):
         self._name, self._query = model, query
         self._query_text = encoded([query], "query")
         parameters = request_parameters("score", options, ScoreOptions)
-        super().__init__(tritonclient, ensemble, list(items), parameters, len(self._query_text[0]))
+        items = [items] if isinstance(items, (str, Mapping)) else list(items)
+        super().__init__(tritonclient, ensemble, items, parameters, len(self._query_text[0]))
 
     def _inputs(self, piece: slice) -> list[Any]:
         return [self._input(QUERY, self._query_text), *super()._inputs(piece)]
@@ -169,15 +171,20 @@ class ScoreCall(Call):
         """All items ranked, from one response per piece."""
         read = [(response.as_numpy(SCORES.name), timing_of(response)) for response in responses]
         scores = np.concatenate([each for each, _ in read])
+        ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
         entries = [
-            ScoreEntry(item_id=str(id_of(self._items[i]) or f"item-{i}"), score=float(scores[i]), rank=rank)
+            ScoreEntry(item_id=ids[i], score=float(scores[i]), rank=rank)
             for rank, i in enumerate(np.argsort(-scores, kind="stable"))
         ]
         timing = max((timing for _, timing in read), key=lambda timing: timing["total_ms"])
-        result = ScoreResult(model=self._name, scores=entries, timing=timing)
-        if id_of(self._query) is not None:
-            result["query_id"] = str(id_of(self._query))
-        return result
+        return score_result(self._name, self._query, entries) | ScoreResult(timing=timing)
+
+
+def score_result(model: str, query: ItemLike, entries: list[ScoreEntry]) -> ScoreResult:
+    result = ScoreResult(model=model, scores=entries)
+    if id_of(query) is not None:
+        result["query_id"] = str(id_of(query))
+    return result
 
 
 def id_of(item: ItemLike) -> Any:
@@ -232,7 +239,18 @@ def encode_results(
         values = output_values(response, each, dtype)
         for result, value in zip(results, values, strict=bool(values)):
             result[each] = value  # type: ignore[literal-required]
+        for result, row in zip(results, scale_values(response, each), strict=False):
+            result[f"{each}_scales"] = row  # type: ignore[literal-required]
     return results
+
+
+def scale_values(response: Any, output_type: str) -> list[Any]:
+    """The scales of one output type, item by item; empty where there are none."""
+    if output_type not in SCALES or (found := response.as_numpy(SCALES[output_type].name)) is None or not len(found):
+        return []
+    name = SCALES[output_type].name
+    lengths = RAGGED.get(name)
+    return split({name: found, **({lengths: response.as_numpy(lengths)} if lengths else {})}, name)
 
 
 def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:

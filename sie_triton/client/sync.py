@@ -17,6 +17,7 @@ from sie_triton.client.codec import (
     model_names,
     parse_url,
     score_ensemble,
+    score_result,
     triton_errors,
     triton_name,
 )
@@ -85,7 +86,7 @@ class SIEClient:
         """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         if not items:
-            return ScoreResult(model=model, scores=[])
+            return score_result(model, query, [])
         call = ScoreCall(self._triton, model, self._score_ensemble(model), query, items, options)
         return call.results(self._responses(call, deadline))
 

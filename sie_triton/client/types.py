@@ -42,7 +42,8 @@ class EncodeResult(TypedDict, total=False):
     """One item's outputs; only those asked for are there.
 
     `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the `output_dtype` asked for;
-    `binary` and `ubinary` hold eight entries in a byte.
+    `binary` and `ubinary` hold eight entries in a byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
+    int8 and uint8 where the model's file asks for them: an entry q stands for scales[1] + scales[0] · q.
     """
 
     id: str
@@ -50,6 +51,9 @@ class EncodeResult(TypedDict, total=False):
     sparse: SparseVector
     multivector: npt.NDArray[Any]
     muvera: npt.NDArray[Any]
+    dense_scales: npt.NDArray[np.float32]
+    multivector_scales: npt.NDArray[np.float32]
+    muvera_scales: npt.NDArray[np.float32]
     token_count: int
     timing: Timing
 

@@ -5,6 +5,7 @@ import time
 
 import tritonclient.grpc as triton
 
+from sie_triton.contract import TASKS
 from sie_triton.settings import CONTROL_KEY
 
 # Triton wants its key in a header of this name.
@@ -37,5 +38,10 @@ class ModelControl:
         self._client.load_model(name, config=json.dumps(config), headers=self._headers, client_timeout=LOAD_TIMEOUT_S)
 
     def unload(self, name: str) -> None:
-        """Take an ensemble and its steps out of service."""
-        self._client.unload_model(name, unload_dependents=True, headers=self._headers, client_timeout=LOAD_TIMEOUT_S)
+        """Take a model's ensembles and their steps out of service."""
+        index = self._client.get_model_repository_index(headers=self._headers, as_json=True).get("models", [])
+        known = {model["name"] for model in index}
+        for each in [name for name in (name, *(f"{name}-{task}" for task in TASKS)) if name in known]:
+            self._client.unload_model(
+                each, unload_dependents=True, headers=self._headers, client_timeout=LOAD_TIMEOUT_S
+            )

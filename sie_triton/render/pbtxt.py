@@ -13,6 +13,7 @@ from sie_triton.contract import (
     LENGTHS,
     QUANTIZED,
     QUERY,
+    SCALES,
     SCORES,
     STAMPS,
     TEXT,
@@ -121,7 +122,8 @@ def task_outputs(spec: ModelSpec, task: str) -> list[Tensor]:
     if task == "score":
         return [SCORES]
     plain = [tensor for each in spec.output_types for tensor in ENCODE_OUTPUTS[each]]
-    return plain + [QUANTIZED[each] for each in spec.output_types if each in QUANTIZED]
+    quantised = [QUANTIZED[each] for each in spec.output_types if each in QUANTIZED]
+    return plain + quantised + [SCALES[each] for each in spec.scaled]
 
 
 def dims(spec: ModelSpec) -> dict[str, int]:

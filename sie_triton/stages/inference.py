@@ -172,6 +172,8 @@ class Inference(ColdStage[Worker]):
             job = Job.read(request, self._spec, self._parameters, worker.loaded.vocab_size)
         except SIEError as exc:
             return exc
+        except Exception as exc:
+            return internal_error(self.name, exc)
         self.status.raise_to(highest_ticket=job.ticket)
         job.costs = self._cost(job.lengths).tolist()
         job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget
@@ -213,7 +215,7 @@ class Inference(ColdStage[Worker]):
         with self._books:
             ended = self.status.work_ended(started)
             self._busy.add(started, ended)
-            done = [] if short else [job for job in settle(slots, result, (started, ended)) if job.is_deferred]
+            done = [] if short else settle(slots, result, (started, ended))
         if short:
             middle = len(slots) // 2
             self._attempt(slots[:middle], threads, halvings - 1)
@@ -221,7 +223,16 @@ class Inference(ColdStage[Worker]):
             return
         self._count(slots)
         for job in done:
-            self._replies.submit(self._reply, job)
+            self._score(job)
+            if job.is_deferred:
+                self._replies.submit(self._reply, job)
+
+    def _score(self, job: Job) -> None:
+        """Here and not where replies are sent: it takes its time, and replies of others would wait."""
+        try:
+            job.score()
+        except Exception as exc:
+            job.error = internal_error(self.name, exc)
 
     def _forward(self, slots: SubBatch, threads: int) -> Rows | SIEError:
         """A pass whose process dies is repeated once: most likely the fault was not in what it computed."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sie_triton.adapters import features
 from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.contract import (
-    FORWARD_OUTPUTS,
+    ENCODE_OUTPUTS,
     INPUT_IDS,
     LENGTHS,
     PROMPT_TOKENS,
@@ -35,6 +35,7 @@ Ints = npt.NDArray[np.int32]
 TaskParameters = Mapping[str, Mapping[str, Parameter]]  # by task, then by name
 
 NO_IDS: Ints = np.zeros(0, np.int32)
+NO_PROMPT: Ints = np.zeros(1, np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +49,7 @@ class Job:
     request: Request
     input_ids: Ints
     lengths: Ints
-    prompt_tokens: int
+    prompt_tokens: Ints
     stamps: Stamps
     deadline_ns: int = NEVER
     wanted: frozenset[str] = frozenset()
@@ -58,6 +59,7 @@ class Job:
     score_mode: str = ""
     costs: list[int] = field(default_factory=list)
     rows: list[Rows] = field(default_factory=list)
+    scores: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     error: SIEError | None = None
     ran: list[tuple[int, int]] = field(default_factory=list)
     is_deferred: bool = False
@@ -78,28 +80,23 @@ class Job:
         check_features(sent, spec, vocab_size)
         if stamps.shape != (PREPROCESS_STAMPS,):
             raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed, ticket)")
-        input_ids, lengths = sent[INPUT_IDS.name], sent[LENGTHS.name]
-        query_ids = sent.get(QUERY_IDS.name, input_ids[:0])
+        query_ids = sent.get(QUERY_IDS.name, NO_IDS)
         task = "score" if spec.scores_pairs or len(query_ids) else "encode"
-        if task not in parameters:
-            raise InputError("query_ids: is empty; this model only scores texts against a query")
         options = check_parameters(request.parameters, parameters[task])
-        if len(query_ids):
-            input_ids, lengths = np.concatenate([input_ids, query_ids]), np.append(lengths, np.int32(len(query_ids)))
-        mode = score_mode(spec, options) if task == "score" else ""
-        return cls(
+        job = cls(
             request,
-            input_ids,
-            lengths,
-            int(sent[PROMPT_TOKENS.name][0]) if PROMPT_TOKENS.name in sent else 0,
-            stamps,
-            deadline_ns(int(stamps[0]), request.timeout_us),
-            score_types(mode) if task == "score" else forward_types(wanted_types(spec, options)),
-            bool(options.get("is_query", False)),
-            sent.get(TOKEN_TYPE_IDS.name),
-            task,
-            mode,
+            input_ids=np.concatenate([sent[INPUT_IDS.name], query_ids]),
+            lengths=np.append(sent[LENGTHS.name], np.full(int(len(query_ids) > 0), len(query_ids), np.int32)),
+            prompt_tokens=sent.get(PROMPT_TOKENS.name, NO_PROMPT),
+            type_ids=sent.get(TOKEN_TYPE_IDS.name),
+            stamps=stamps,
+            deadline_ns=deadline_ns(int(stamps[0]), request.timeout_us),
+            task=task,
+            is_query=bool(options.get("is_query", False)),
         )
+        job.score_mode = score_mode(spec, options) if task == "score" else ""
+        job.wanted = score_types(job.score_mode) if task == "score" else forward_types(wanted_types(spec, options))
+        return job
 
     @property
     def is_done(self) -> bool:
@@ -120,33 +117,41 @@ class Job:
     def tokens(self, item: int) -> Ints:
         return self.input_ids[self._offsets[item] : self._offsets[item + 1]]
 
+    def prompt_tokens_of(self, item: int) -> int:
+        """The query, where there is one among the items, has its own."""
+        return int(self.prompt_tokens[-1 if self._is_scored_query(item) else 0])
+
     def types(self, item: int) -> Ints:
         assert self.type_ids is not None
         return self.type_ids[self._offsets[item] : self._offsets[item + 1]]
 
     def is_query_at(self, item: int) -> bool:
-        return self.is_query or (self.score_mode != "" and item == self.num_items - 1)
+        return self.is_query or self._is_scored_query(item)
+
+    def _is_scored_query(self, item: int) -> bool:
+        return self.score_mode != "" and item == self.num_items - 1
 
     def put(self, item: int, row: Rows) -> None:
         """Keep what belongs to one item."""
         self.rows[item] = row
         self._missing -= 1
 
+    def score(self) -> None:
+        """Make the scores of what has come back, where the forward pass did not."""
+        if self.score_mode and self.error is None:
+            *texts, query = self.rows
+            self.scores = similarity(self.score_mode, query, texts)
+
     def outputs(self, types: Iterable[str]) -> Rows:
         """The tensors of all these output types of encode, those that were not wanted empty; or the scores."""
         if self.task == "score":
-            return {SCORES.name: self._scores()}
+            made = self.score_mode != ""
+            return {SCORES.name: self.scores if made else np.array([row[SCORES.name] for row in self.rows], np.float32)}
         return {
             tensor.name: self._tensor(tensor) if each in self.wanted else tensor.empty()
             for each in types
-            for tensor in FORWARD_OUTPUTS[each]
+            for tensor in ENCODE_OUTPUTS[each]
         }
-
-    def _scores(self) -> npt.NDArray[np.float32]:
-        if not self.score_mode:
-            return np.array([row[SCORES.name] for row in self.rows], np.float32)
-        *texts, query = self.rows
-        return similarity(self.score_mode, query, texts)
 
     def _tensor(self, tensor: Tensor) -> npt.NDArray[Any]:
         if tensor.name in RAGGED:
@@ -163,7 +168,7 @@ def pack(slots: SubBatch) -> PackedBatch:
     return PackedBatch(
         input_ids=np.concatenate([job.tokens(item) for job, item in slots]),
         lengths=np.array([job.lengths[item] for job, item in slots], np.int32),
-        prompt_tokens=np.array([job.prompt_tokens for job, _ in slots], np.int32),
+        prompt_tokens=np.array([job.prompt_tokens_of(item) for job, item in slots], np.int32),
         is_query=np.array([job.is_query_at(item) for job, item in slots]),
         outputs=frozenset().union(*(job.wanted for job, _ in slots)),
         type_ids=None if slots[0][0].type_ids is None else np.concatenate([job.types(item) for job, item in slots]),
@@ -193,9 +198,9 @@ def check_features(sent: Mapping[str, Ints], spec: ModelSpec, vocab_size: int) -
     type_ids = sent.get(TOKEN_TYPE_IDS.name, np.zeros_like(input_ids))
     if type_ids.shape != input_ids.shape or int(type_ids.min()) < 0 or int(type_ids.max()) > 1:
         raise InputError("token_type_ids: must be 0 or 1, one for each of input_ids")
-    prompt_tokens = sent.get(PROMPT_TOKENS.name, np.zeros(1, np.int32))
-    if prompt_tokens.shape != (1,) or prompt_tokens[0] < 0:
-        raise InputError("prompt_tokens: must be one integer, 0 or more")
+    prompt_tokens = sent.get(PROMPT_TOKENS.name, NO_PROMPT)
+    if prompt_tokens.shape not in ((1,), (2,)) or (prompt_tokens < 0).any():
+        raise InputError("prompt_tokens: must be one integer or two, 0 or more")
 
 
 def check_lengths(lengths: Ints, num_tokens: int, max_length: int) -> None:

@@ -16,6 +16,8 @@ from sie_triton.contract import (
     MUVERA,
     QUANTIZED,
     RAGGED,
+    SCALED_DTYPES,
+    SCALES,
     SCORES,
     STAMPS,
     TIMING_MS,
@@ -28,7 +30,7 @@ from sie_triton.spec import ModelSpec
 from sie_triton.stages.request import Answer, Outputs, Request, vector
 from sie_triton.stages.stage import internal_error
 from sie_triton.stages.timing import INFERENCE_STAMPS, Stamps, timing_ms
-from sie_triton.transforms import Muvera, normalize, quantize, truncate
+from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
 
 
 @dataclass(slots=True)
@@ -118,9 +120,16 @@ class Postprocess:
         outputs: dict[str, npt.NDArray[Any]] = {}
         for each in self._spec.output_types:
             tensors = self._transformed(each, request) if each in request.wanted else {}
-            declared = [*ENCODE_OUTPUTS[each], *([QUANTIZED[each]] if each in QUANTIZED else [])]
-            outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in declared}
+            outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in self._declared(each)}
         return outputs | timing
+
+    def _declared(self, output_type: str) -> list[Tensor]:
+        forms = [QUANTIZED[output_type]] if output_type in QUANTIZED else []
+        return [
+            *ENCODE_OUTPUTS[output_type],
+            *forms,
+            *([SCALES[output_type]] if output_type in self._spec.scaled else []),
+        ]
 
     def _transformed(self, output_type: str, request: Vectors) -> dict[str, npt.NDArray[Any]]:
         tensors = {tensor.name: request.tensors[tensor.name] for tensor in ENCODE_OUTPUTS[output_type]}
@@ -128,7 +137,10 @@ class Postprocess:
             tensors[DENSE.name] = self._dense(tensors[DENSE.name], request.options)
         dtype = request.options.get("output_dtype", "float32")
         if output_type in QUANTIZED and dtype != "float32":
-            tensors[QUANTIZED[output_type].name] = quantize(tensors.pop(output_type), dtype)
+            vectors = tensors.pop(output_type)
+            tensors[QUANTIZED[output_type].name] = quantize(vectors, dtype)
+            if output_type in self._spec.scaled and dtype in SCALED_DTYPES:
+                tensors[SCALES[output_type].name] = scales(vectors, dtype)
         return tensors
 
     def _dense(self, dense: npt.NDArray[np.float32], options: dict[str, Any]) -> npt.NDArray[np.float32]:

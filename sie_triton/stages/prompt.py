@@ -14,6 +14,10 @@ class Prompt:
     before: str = ""
     after: str = ""
 
+    @property
+    def num_characters(self) -> int:
+        return len(self.before) + len(self.after)
+
     def around(self, text: str) -> str:
         return f"{self.before}{text}{self.after}"
 

@@ -86,9 +86,12 @@ class ColdStage(ABC, Generic[Loaded]):
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])
         self.status.add(num_requests=len(accepted), num_open=len(accepted), num_refused=num_refused)
-        answers = self._answer(accepted)
-        num_deferred = answers.count(DEFERRED)
-        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
+        num_deferred = 0
+        try:
+            answers = self._answer(accepted)
+            num_deferred = answers.count(DEFERRED)
+        finally:
+            self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
         return [*answers, *[too_many(self.limit)] * num_refused]
 
     def close(self) -> None:

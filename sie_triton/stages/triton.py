@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from sie_triton.errors import SIEError
+from sie_triton.errors import InputError, SIEError
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
@@ -34,7 +34,10 @@ class TritonRequest:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
+        try:
+            parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
+        except ValueError as exc:  # bytes that are no UTF-8
+            raise InputError("parameters: cannot be read; send UTF-8 text") from exc
         return parameters
 
     @cached_property

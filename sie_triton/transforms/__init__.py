@@ -1,8 +1,8 @@
 """Numpy in, numpy out: what happens to vectors after the forward pass."""
 
 from sie_triton.transforms.muvera import Muvera
-from sie_triton.transforms.quantize import quantize
+from sie_triton.transforms.quantize import quantize, scales
 from sie_triton.transforms.similarity import similarity
 from sie_triton.transforms.truncate import normalize, truncate
 
-__all__ = ["Muvera", "normalize", "quantize", "similarity", "truncate"]
+__all__ = ["Muvera", "normalize", "quantize", "scales", "similarity", "truncate"]

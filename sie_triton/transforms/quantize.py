@@ -23,17 +23,40 @@ def quantize(vectors: Floats, dtype: str) -> Bytes:
     return (_int8(finite) if dtype == "int8" else _uint8(finite)).view(np.uint8)
 
 
+def scales(vectors: Floats, dtype: str) -> Floats:
+    """[rows, d] → float32 [rows, 2], step and offset of each row: int8 and uint8 entries q stand for offset + step · q.
+
+    >>> scales(np.array([[-1.0, 1.0]], np.float32), "uint8")[:, 1].tolist()
+    [-1.0]
+    """
+    finite = np.nan_to_num(vectors)
+    if dtype == "int8":
+        step = _largest(finite) / np.float32(127)
+        return np.concatenate([step, np.zeros_like(step)], axis=1)
+    low, span = _range(finite)
+    return np.concatenate([span * np.float32(2 / 255), low * np.float32(2)], axis=1)
+
+
 def _int8(vectors: Floats) -> npt.NDArray[np.int8]:
-    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
-    scale = np.where(largest == 0, np.float32(1), largest)
-    scaled: Floats = vectors / scale * np.float32(127)
+    scaled: Floats = vectors / _largest(vectors) * np.float32(127)
     return np.rint(scaled).astype(np.int8)
 
 
+def _largest(vectors: Floats) -> Floats:
+    """[rows, 1]; 1 for a row of zeros."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    return np.where(largest == 0, np.float32(1), largest)
+
+
 def _uint8(vectors: Floats) -> Bytes:
-    # Halves of all: the range of a row may be too large for a float32, its half is not, and the quotient is the same.
-    halves = vectors * np.float32(0.5)
-    low = halves.min(axis=1, keepdims=True, initial=np.inf)
-    span = halves.max(axis=1, keepdims=True, initial=-np.inf) - low
-    scaled: Floats = (halves - low) / np.where(span > 0, span, np.float32(1)) * np.float32(255)
+    low, span = _range(vectors)
+    scaled: Floats = (vectors * np.float32(0.5) - low) / np.where(span > 0, span, np.float32(1)) * np.float32(255)
     return np.rint(scaled).astype(np.uint8)
+
+
+def _range(vectors: Floats) -> tuple[Floats, Floats]:
+    """Half of each row's smallest entry and half of its range, [rows, 1]: the range may be too large for a float32."""
+    halves = vectors * np.float32(0.5)
+    low: Floats = halves.min(axis=1, keepdims=True, initial=np.inf)
+    span: Floats = halves.max(axis=1, keepdims=True, initial=-np.inf) - low
+    return low, span

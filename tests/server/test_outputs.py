@@ -113,6 +113,19 @@ def test_quantised(client, dtype):
                 assert far.mean() < 0.01
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_scales_where_the_model_file_declares_them(client, dtype):
+    for model, name in ((BGE_M3, "dense"), (COLBERT, "multivector"), (COLBERT, "muvera")):
+        plain = client.encode(model, TEXTS, output_types=[name])
+        small = client.encode(model, TEXTS, output_types=[name], output_dtype=dtype)
+        for given, row in zip(plain, small, strict=True):
+            assert set(row) == {name, f"{name}_scales", "token_count", "timing"}
+            step, offset = np.moveaxis(row[f"{name}_scales"], -1, 0)[..., None]
+            assert (np.abs(offset + step * row[name] - given[name]) <= 0.51 * step + 1e-5).all()
+    assert "dense_scales" not in client.encode(MINILM, "a", output_dtype=dtype)
+    assert "dense_scales" not in client.encode(BGE_M3, "a", output_dtype="float16")
+
+
 def test_dimensions_are_cut_normalised_and_then_quantised(client):
     (plain,) = client.encode(MINILM, ["a"])
     (small,) = client.encode(MINILM, ["a"], output_dtype="int8", options={"dimensions": 128})

@@ -40,8 +40,8 @@ class Scorer:
         self.tokenizer = load_tokenizer(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory, "cpu", Measurements())
 
-    def __call__(self, query, texts, instruction=""):
-        tokens = self.tokenizer.encode(self.tokenizer.pairs(query, texts, instruction))
+    def __call__(self, query, texts, instruction=None):
+        tokens = self.tokenizer.encode(self.tokenizer.pairs(self.tokenizer.question(query, instruction), texts))
         prompt_tokens = np.zeros(len(texts), np.int32)
         batch = PackedBatch(tokens.input_ids, tokens.lengths, prompt_tokens, type_ids=tokens.type_ids)
         return self.adapter.forward(batch)["scores"]

@@ -33,10 +33,10 @@ class Reranker:
         self.tokenizer = load_tokenizer(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory, "cpu", Measurements())
 
-    def tokens(self, query, texts, instruction=""):
-        return self.tokenizer.encode(self.tokenizer.pairs(query, texts, instruction))
+    def tokens(self, query, texts, instruction=None):
+        return self.tokenizer.encode(self.tokenizer.pairs(self.tokenizer.question(query, instruction), texts))
 
-    def __call__(self, query, texts, instruction=""):
+    def __call__(self, query, texts, instruction=None):
         tokens = self.tokens(query, texts, instruction)
         batch = PackedBatch(tokens.input_ids, tokens.lengths, np.zeros(len(texts), np.int32))
         return self.adapter.forward(batch)["scores"]
@@ -77,7 +77,7 @@ def logits(directory, questions, words):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("instruction", ["", "Find the botanist's answer"])
+@pytest.mark.parametrize("instruction", [None, "Find the botanist's answer"])
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_the_probability_of_yes(tmp_path, minilm_directory, architecture, instruction):
     directory = save_causal(tmp_path, minilm_directory, architecture)
@@ -90,7 +90,7 @@ def test_the_probability_of_yes(tmp_path, minilm_directory, architecture, instru
     np.testing.assert_allclose(scores, np.concatenate([reranker(QUERY, [t], instruction) for t in TEXTS]), atol=2e-5)
 
 
-@pytest.mark.parametrize("instruction", ["", "Find the botanist's answer"])
+@pytest.mark.parametrize("instruction", [None, "Find the botanist's answer"])
 def test_the_difference_of_one_and_zero(tmp_path, minilm_directory, instruction):
     directory = save_causal(tmp_path, minilm_directory, "qwen2")
     no, yes = logits(directory, [mxbai(QUERY, text, instruction) for text in TEXTS], ("0", "1")).T

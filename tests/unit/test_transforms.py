@@ -5,7 +5,7 @@ import pytest
 
 from sie_triton.contract import SCORE_MODES
 from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera, quantize, similarity
+from sie_triton.transforms import Muvera, quantize, scales, similarity
 from sie_triton.transforms import muvera as module
 
 DIM = 24
@@ -164,6 +164,17 @@ def test_uint8():
     assert got[2].tolist() == [0] * 9
     assert got[3].tolist() == [128, 255, 0, 128, 128, 128, 128, 128, 191]
     assert got[4][:2].tolist() == [255, 0]
+
+
+@pytest.mark.parametrize(("dtype", "view"), [("int8", np.int8), ("uint8", np.uint8)])
+def test_scales_give_the_rows_back(dtype, view):
+    """Within half a step, huge rows too; the constant ones exactly."""
+    step, offset = scales(ROWS, dtype).astype(np.float64).T[:, :, None]
+    back = offset + step * quantize(ROWS, dtype).view(view)
+    assert np.isfinite(scales(ROWS, dtype)).all()
+    given = np.nan_to_num(ROWS).astype(np.float64)
+    assert (np.abs(back - given) <= 0.5001 * step).all()
+    np.testing.assert_allclose(back[1:3], given[1:3], rtol=1e-6)
 
 
 def test_float16_and_bits():
