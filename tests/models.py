@@ -167,6 +167,20 @@ def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
     return root
 
 
+def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, architecture: str = "bert") -> Path:
+    """As Stanford's ColBERT saves it: the projection beside the encoder; no artifact.metadata if None; 32 entries."""
+    root = root / "model"
+    encoder = save_encoder(root, tokenizer, architecture)
+    weights = {f"{encoder.base_model_prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
+    torch.manual_seed(3)
+    save_file({**weights, "linear.weight": torch.randn(32, 64)}, root / "model.safetensors")
+    config = json.loads((root / "config.json").read_text())
+    (root / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    if metadata is not None:
+        (root / "artifact.metadata").write_text(json.dumps(metadata))
+    return root
+
+
 def save_cross_encoder(root: Path, tokenizer: Path, architecture: str = "bert", **config: Any) -> Path:
     """A CrossEncoder directory of a tiny model with one label; `config` goes into its config.json."""
     torch.manual_seed(7)
