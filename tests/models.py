@@ -53,6 +53,7 @@ CONFIGS: dict[str, Any] = {
     "electra": transformers.ElectraConfig(
         **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
     ),
+    "gte": transformers.GteConfig(**SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=0),
     "qwen2": transformers.Qwen2Config(
         **SIZES, intermediate_size=128, num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0
     ),
@@ -164,6 +165,20 @@ def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
     }
     for name, content in files.items():
         (root / name).write_text(json.dumps(content))
+    return root
+
+
+def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, architecture: str = "bert") -> Path:
+    """As Stanford's ColBERT saves it: the projection beside the encoder; no artifact.metadata if None; 32 entries."""
+    root = root / "model"
+    encoder = save_encoder(root, tokenizer, architecture)
+    weights = {f"{encoder.base_model_prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
+    torch.manual_seed(3)
+    save_file({**weights, "linear.weight": torch.randn(32, 64)}, root / "model.safetensors")
+    config = json.loads((root / "config.json").read_text())
+    (root / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    if metadata is not None:
+        (root / "artifact.metadata").write_text(json.dumps(metadata))
     return root
 
 

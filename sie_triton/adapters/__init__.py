@@ -80,6 +80,7 @@ REFERENCE_ADAPTERS = {
     "bert_flash:BertFlashAdapter": "sentence_transformer",
     "xlm_roberta_flash:XLMRobertaFlashAdapter": "sentence_transformer",
     "splade_flash:SPLADEFlashAdapter": "splade",
+    "gte_sparse_flash:GTESparseFlashAdapter": "splade",
     "colbert:ColBERTAdapter": "multivector",
     "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter": "multivector",
     "colbert_rotary_flash:ColBERTRotaryFlashAdapter": "multivector",

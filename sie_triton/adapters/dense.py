@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from sie_triton.errors import LoadError
 from sie_triton.weights.sentence_transformers import DenseLayer
@@ -19,8 +18,10 @@ def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:
 def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
     linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
     try:
-        weights = load_file(layer.directory / "model.safetensors")
-        linear.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
+        with safe_open(layer.directory / "model.safetensors", "pt") as weights:
+            # Stanford's ColBERT keeps its encoder in the same file.
+            names = [name for name in weights.keys() if name.startswith("linear.")]  # noqa: SIM118
+            linear.load_state_dict({name.removeprefix("linear."): weights.get_tensor(name) for name in names})
     except (OSError, KeyError, RuntimeError, SafetensorError) as exc:
         raise LoadError(f"weights in {layer.directory} cannot be loaded: {exc}", "corrupt") from exc
     return [linear, activation(layer.activation)]

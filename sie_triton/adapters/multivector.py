@@ -18,6 +18,7 @@ from sie_triton.contract import MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.sentence_transformers import MultiVectorFiles
+from sie_triton.weights.stanford_colbert import read_multi_vector
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ class MultiVectorAdapter:
 
 
 def load(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> MultiVectorAdapter:
-    """Load a directory saved by MultiVectorEncoder or PyLate; LoadError says what in it cannot be used."""
-    files = MultiVectorFiles.read(directory)
+    """Load what MultiVectorEncoder, PyLate or Stanford's ColBERT saved; LoadError says what in it cannot be used."""
+    files = read_multi_vector(directory)
     dtype = choose_dtype(spec.runtime.precision, device)
     encoder = load_encoder(files.text.transformer, dtype, device, spec.runtime.attention)
     projection = dense_layers(files.dense).eval().to(device)

@@ -9,6 +9,7 @@ from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.errors import LoadError
 from sie_triton.weights.sentence_transformers import Expansion, MultiVectorFiles
+from sie_triton.weights.stanford_colbert import read_multi_vector
 
 
 class MultiVectorTokenizer(TextTokenizer):
@@ -23,7 +24,7 @@ class MultiVectorTokenizer(TextTokenizer):
     @classmethod
     def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
-        files = MultiVectorFiles.read(directory)
+        files = read_multi_vector(directory)
         longest = min(max_length, files.text.max_sequence_length)
         query_length = files.query_length or longest
         if files.expansion is not None and files.expansion.is_ceiling:

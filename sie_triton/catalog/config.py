@@ -7,14 +7,26 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from sie_triton.adapters import FAMILIES, family_of
-from sie_triton.contract import QUANTIZED, SCORE_MODES
+from sie_triton.contract import QUANTIZED, SCORE_MODES, TASKS
 from sie_triton.errors import CatalogError
 from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 from sie_triton.spec import Profile as ProfileSpec
 
 DEFAULT_BATCH_COST = 16384
 
-ModelName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+(/[\w.-]+)?$", max_length=200)]
+SUFFIXES = ("-preprocess", "-inference", "-postprocess", *(f"-{task}" for task in TASKS))
+
+
+def check_name(name: str) -> str:
+    """The names of a model's steps and further tasks are its own with a suffix."""
+    if name.endswith(SUFFIXES):
+        raise ValueError(f"must not end in {', '.join(SUFFIXES)}; they name parts of a model")
+    return name
+
+
+ModelName = Annotated[
+    str, StringConstraints(pattern=r"^[\w.-]+(/[\w.-]+)?$", max_length=200), AfterValidator(check_name)
+]
 
 
 def triton_name(model: str) -> str:

@@ -1,4 +1,4 @@
-"""A directory as sentence-transformers or PyLate saves it → ModelConfig, with no model file written."""
+"""A directory as sentence-transformers, PyLate or Stanford's ColBERT saves it → ModelConfig; no model file written."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,12 +19,8 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.cross_encoder import CrossEncoderFiles
 from sie_triton.weights.kind import kind_of
-from sie_triton.weights.sentence_transformers import (
-    MultiVectorFiles,
-    SentenceTransformerFiles,
-    SparseEncoderFiles,
-    TextFiles,
-)
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles, TextFiles
+from sie_triton.weights.stanford_colbert import read_multi_vector
 
 # What its texts are like, whether its dense vectors are normalised (None: it has none), what it does.
 Recognised = tuple[TextFiles, bool | None, Tasks]
@@ -65,7 +61,7 @@ def _sparse(directory: Path) -> Recognised:
 
 
 def _multivector(directory: Path) -> Recognised:
-    files = MultiVectorFiles.read(directory)
+    files = read_multi_vector(directory)
     return files.text, None, Tasks(encode=Encode(multivector=Output(dim=files.dim)), score=Score())
 
 

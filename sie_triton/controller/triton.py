@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import tritonclient.grpc as triton
 
@@ -39,9 +40,9 @@ class ModelControl:
 
     def unload(self, name: str) -> None:
         """Take a model's ensembles and their steps out of service."""
-        index = self._client.get_model_repository_index(headers=self._headers, as_json=True).get("models", [])
+        options: dict[str, Any] = {"headers": self._headers, "client_timeout": LOAD_TIMEOUT_S}
+        index = self._client.get_model_repository_index(as_json=True, **options).get("models", [])
         known = {model["name"] for model in index}
-        for each in [name for name in (name, *(f"{name}-{task}" for task in TASKS)) if name in known]:
-            self._client.unload_model(
-                each, unload_dependents=True, headers=self._headers, client_timeout=LOAD_TIMEOUT_S
-            )
+        for each in (name, *(f"{name}-{task}" for task in TASKS)):
+            if each in known:
+                self._client.unload_model(each, unload_dependents=True, **options)

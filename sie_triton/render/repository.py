@@ -36,7 +36,11 @@ def render(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, 
     """
     directory.mkdir(parents=True, exist_ok=True)
     for spec in specs:
-        for name, files in _models(spec, options).items():
+        models = _models(spec, options)
+        for name in ensemble_names(directory, triton_name(spec.model)):
+            if name not in models:
+                shutil.rmtree(directory / name)  # of a task that it no longer has
+        for name, files in models.items():
             hooked = hook if name.endswith("-inference") else None
             _replace(directory / name, files, hooked)
 

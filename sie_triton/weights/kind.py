@@ -5,12 +5,15 @@ from pathlib import Path
 from sie_triton.errors import LoadError
 from sie_triton.weights.cross_encoder import is_cross_encoder
 from sie_triton.weights.sentence_transformers import BGE_M3_LAYERS, SPLADE, modules_of, read_json
+from sie_triton.weights.stanford_colbert import is_stanford_colbert
 
 
 def kind_of(directory: Path) -> str:
     """The family's name; LoadError where only a model file can say how it is to be used."""
     if any(path for name in BGE_M3_LAYERS for path in directory.glob(f"{name}.*")):
         return "bge_m3"
+    if is_stanford_colbert(directory):
+        return "multivector"
     modules = modules_of(directory)
     names = [name for name, _ in modules]
     if "LogitScore" in names:

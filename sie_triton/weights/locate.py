@@ -5,8 +5,9 @@ from pathlib import Path
 
 from sie_triton.errors import LoadError
 from sie_triton.weights.sentence_transformers import BGE_M3_LAYERS
+from sie_triton.weights.stanford_colbert import METADATA
 
-TOKENIZER_FILES = ["*.json", "*.txt", "*.model"]
+TOKENIZER_FILES = ["*.json", "*.txt", "*.model", METADATA]
 # What a model is recognised by.
 CATALOG_FILES = [*TOKENIZER_FILES, *(f"{name}.*" for name in BGE_M3_LAYERS)]
 MODEL_FILES = [*CATALOG_FILES, "*.safetensors"]

@@ -155,7 +155,8 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class MultiVectorFiles:
-    """A late-interaction model's files, as sentence-transformers (MultiVectorEncoder) or PyLate save them.
+    """A late-interaction model's files; `read` knows what sentence-transformers (MultiVectorEncoder) or PyLate save,
+    and stanford_colbert.py the others.
 
     `query_length`, `document_length`: 0 for that of the transformer. `markers` are prompts, or their first words,
     that are one token where the tokenizer knows them. Tokens of `skipped` words give no vector in the roles

@@ -186,6 +186,7 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
     [
         ("sie_server.adapters.splade_flash:SPLADEFlashAdapter", "splade"),
         ("sie_server.adapters.splade_flash.adapter:SPLADEFlashAdapter", "splade"),
+        ("sie_server.adapters.gte_sparse_flash:GTESparseFlashAdapter", "splade"),
         ("sie_server.adapters.colbert:ColBERTAdapter", "multivector"),
         ("sie_server.adapters.bge_m3:BGEM3Adapter", "bge_m3"),
         ("sie_server.adapters.bge_m3_flash:BGEM3FlashAdapter", "bge_m3"),

@@ -1,10 +1,13 @@
 """Late-interaction models against sentence-transformers' MultiVectorEncoder on the same weights."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -13,13 +16,29 @@ from sie_triton.adapters import load_adapter
 from sie_triton.adapters.base import PACKED, PackedBatch
 from sie_triton.adapters.multivector_tokenizer import MultiVectorTokenizer
 from sie_triton.bench.workload import texts
+from sie_triton.catalog import recognise
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
-from tests.models import save_encoder, save_pylate
+from sie_triton.weights.kind import kind_of
+from sie_triton.weights.locate import TOKENIZER_FILES
+from sie_triton.weights.stanford_colbert import is_stanford_colbert, read_multi_vector
+from tests.models import save_encoder, save_pylate, save_stanford
 
 TEXTS = ["", "a", "Stop. Look, listen!", *texts(12, seed=3), " ".join(["many, words."] * 200)]
-DIM = 32  # of save_pylate too
+DIM = 32  # of save_pylate and save_stanford too
+
+# What colbert-ir/colbertv2.0 says of itself, as far as it matters here.
+COLBERT_V2 = {
+    "query_token_id": "[unused0]",
+    "doc_token_id": "[unused1]",
+    "dim": 128,
+    "similarity": "cosine",
+    "query_maxlen": 32,
+    "doc_maxlen": 180,
+    "attend_to_mask_tokens": False,
+    "mask_punctuation": True,
+}
 
 
 def spec(directory: Path) -> ModelSpec:
@@ -96,6 +115,72 @@ def test_the_same_as_multi_vector_encoder(tmp_path, minilm_directory, architectu
 )
 def test_pylate_directories(tmp_path, minilm_directory, config):
     check(save_pylate(tmp_path, minilm_directory, **config))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "architecture"),
+    [
+        (COLBERT_V2, "bert"),
+        ({**COLBERT_V2, "attend_to_mask_tokens": True, "query_maxlen": 16, "doc_maxlen": 100}, "bert"),
+        ({**COLBERT_V2, "mask_punctuation": False, "query_token_id": "[unused5]", "doc_token_id": "[unused6]"}, "bert"),
+        ({}, "bert"),
+        (None, "bert"),
+        (COLBERT_V2, "distilbert"),
+    ],
+)
+def test_stanford_checkpoints(tmp_path, minilm_directory, metadata, architecture):
+    directory = save_stanford(tmp_path, minilm_directory, metadata, architecture)
+    check(directory)
+    config = recognise(directory, "mine", {"weights_path": str(directory)})
+    resolved = config.resolve(Runtime())
+    assert (resolved.family, resolved.multivector_dim, resolved.max_sequence_length) == ("multivector", DIM, 512)
+
+
+@pytest.mark.parametrize(("metadata", "dim"), [({"dim": 96}, 96), ({}, 128), (None, 128)])
+def test_recognising_a_stanford_checkpoint_needs_its_small_files_only(tmp_path, minilm_directory, metadata, dim):
+    directory = save_stanford(tmp_path, minilm_directory, metadata)
+    (directory / "model.safetensors").unlink()
+    assert kind_of(directory) == "multivector"
+    assert read_multi_vector(directory).dim == dim
+    needed = {path.name for path in directory.iterdir()}
+    assert set(filter_repo_objects([*needed, "pytorch_model.bin"], allow_patterns=TOKENIZER_FILES)) == needed
+
+
+def test_modules_say_more_than_the_architecture(tmp_path, minilm_directory):
+    directory = save_pylate(tmp_path, minilm_directory, query_length=16)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    assert read_multi_vector(directory).query_length == 16
+    (directory / "modules.json").unlink()
+    assert is_stanford_colbert(directory)
+
+
+def refused(directory: Path) -> LoadError:
+    with pytest.raises(LoadError) as caught:
+        load_adapter(spec(directory), directory, "cpu", Measurements())
+    return caught.value
+
+
+def test_a_stanford_checkpoint_that_cannot_be_used_says_why(tmp_path, minilm_directory):
+    directory = save_stanford(tmp_path, minilm_directory, COLBERT_V2)
+    path = directory / "model.safetensors"
+    weights = load(path.read_bytes())
+    for write in (
+        lambda: path.write_bytes(b"no"),
+        lambda: save_file({name: weight for name, weight in weights.items() if name != "linear.weight"}, path),
+        lambda: save_file({**weights, "linear.weight": torch.zeros(32, 7)}, path),
+        lambda: save_file({"linear.weight": weights["linear.weight"]}, path),
+    ):
+        write()
+        error = refused(directory)
+        assert (str(directory) in str(error), error.reason) == (True, "corrupt"), error
+    path.rename(directory / "pytorch_model.bin")
+    error = refused(directory)
+    assert ("no .safetensors in" in str(error), error.reason) == (True, "not found")
+    for name in ("artifact.metadata", "config.json"):
+        (directory / name).write_text("")
+        error = refused(directory)
+        assert (name in str(error), error.reason) == (True, "corrupt")
 
 
 def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):

@@ -56,6 +56,7 @@ def check(got, expected):
         ("bert", "max", "log1p_relu"),
         ("roberta", "max", "relu"),
         ("distilbert", "max", "relu"),
+        ("gte", "max", "log1p_relu"),
     ],
 )
 def test_the_same_as_sparse_encoder(tmp_path, minilm_directory, architecture, pooling, activation):
