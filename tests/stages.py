@@ -72,9 +72,10 @@ class EchoWorker:
 
     def forward(self, batch, threads):
         assert threads >= 1
-        self.batches.append(int(batch.lengths.sum()))
+        num_tokens = int(batch.lengths.sum())
+        self.batches.append(num_tokens)
         time.sleep(self.delay_s)
-        if self.batches[-1] > self.memory and self.shortages:
+        if num_tokens > self.memory and self.shortages:
             self.shortages -= 1
             raise MemoryError
         if 13 in batch.input_ids:

@@ -11,6 +11,8 @@ from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.sentence_transformers import TextFiles
 
+MUCH = 4
+
 
 class TextTokenizer:
     """A tokenizer with its model's prompts; safe to call from several threads."""
@@ -51,12 +53,17 @@ class TextTokenizer:
         """`question` and each text as `encode` takes them."""
         return [(question, text) for text in texts]
 
-    def shortened(self, text: str, max_tokens: int) -> str:
-        """`text` to the end of the word in which its token number `max_tokens` ends."""
+    def shortened(self, text: str, max_length: int) -> str:
+        """`text`, if it is far too long, to the end of the word in which its token number MUCH · `max_length` ends.
+
+        Which of two texts is cut depends on which is longer: where both are that long, it may be the other by a token.
+        """
+        max_tokens = MUCH * max_length
         if len(text) <= max_tokens:
             return text
-        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets[:max_tokens]
-        end = max((end for _, end in offsets), default=0)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        offsets = [offset for part in (encoding, *encoding.overflowing) for offset in part.offsets]
+        end = max((end for _, end in offsets[:max_tokens]), default=0)
         while end < len(text) and not text[end].isspace():
             end += 1
         return text[:end]

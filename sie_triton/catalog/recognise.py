@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from sie_triton.catalog.config import (
     AdapterOptions,
     Encode,
@@ -15,6 +17,7 @@ from sie_triton.catalog.config import (
     Score,
     Tasks,
 )
+from sie_triton.catalog.load import complaints
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.cross_encoder import CrossEncoderFiles
@@ -36,18 +39,18 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
         text, normalize, tasks = READERS[family](directory)
     except LoadError as exc:
         raise CatalogError(f"{directory}: {exc}") from exc
-    return ModelConfig(
-        sie_id=model,
-        **source,
-        inputs=Inputs(text=True),
-        tasks=tasks,
-        max_sequence_length=text.max_sequence_length,
-        profiles={
-            "default": Profile(
-                adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize))
-            )
-        },
-    )
+    profile = Profile(adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize)))
+    try:
+        return ModelConfig(
+            sie_id=model,
+            **source,
+            inputs=Inputs(text=True),
+            tasks=tasks,
+            max_sequence_length=text.max_sequence_length,
+            profiles={"default": profile},
+        )
+    except ValidationError as exc:
+        raise CatalogError("\n".join(f"{directory}: {line}" for line in complaints(exc, ModelConfig))) from exc
 
 
 def _dense(directory: Path) -> Recognised:

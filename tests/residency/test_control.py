@@ -14,7 +14,12 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.controller.cli import act, show
+from sie_triton.controller.triton import ModelControl
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.render.build import write_repository
+from sie_triton.server.launch import Server
+from tests.conftest import fresh_settings, model_file
+from tests.models import save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
 
 
@@ -155,3 +160,21 @@ def test_preloaded_models_are_in_memory_before_the_server_is_ready(tmp_path, tin
         assert crowd.state(first) == "resident"
         assert crowd.state(second) == "cold"
         assert json.loads(urllib.request.urlopen(f"{crowd.url}/v1/models/{triton_name(first)}").read())["pid"]
+
+
+def test_unload_takes_every_task_of_a_model(tmp_path, minilm_directory):
+    model, directory = "test/both", save_pylate(tmp_path, minilm_directory)
+    tasks = {"encode": {"multivector": {"dim": 32}}, "score": {}}
+    (tmp_path / "both.yaml").write_text(model_file(model, directory, "multivector", tasks))
+    settings = fresh_settings(tmp_path, models_dir=tmp_path)
+    write_repository(tmp_path / "repository", settings, [model], runtime=settings.runtime)
+    with Server(settings, tmp_path / "repository", [triton_name(model)]) as server:
+        server.wait_ready()
+        address = f"127.0.0.1:{settings.grpc_port}"
+        with SIEClient(address) as client, triton.InferenceServerClient(address) as raw:
+            assert client.list_models() == [model]
+            assert len(client.score(model, "who?", ["I", "you"])["scores"]) == 2
+            ModelControl(address, server.control_token).unload(triton_name(model))
+            names = (f"{triton_name(model)}{suffix}" for suffix in ("", "-score", "-inference"))
+            wait_for(lambda: not any(raw.is_model_ready(name) for name in names))
+            assert client.list_models() == []

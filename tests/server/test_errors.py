@@ -53,6 +53,7 @@ BAD = {
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
+    "parameter of other bytes": (encode(TEXT, instruction="\udcff".encode(errors="surrogateescape")), "parameters: "),
     "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 3 integers"),
     "two batch rows": (
         inference(

@@ -77,7 +77,14 @@ def test_ids_come_back(client):
     result = client.score(CROSS_ENCODER, {"text": QUERY, "id": "q-7"}, items)
     assert result["query_id"] == "q-7"
     assert {entry["item_id"] for entry in result["scores"]} == {item["id"] for item in items}
-    assert client.score(CROSS_ENCODER, QUERY, [])["scores"] == []
+    assert client.score(CROSS_ENCODER, {"text": QUERY, "id": 0}, []) == {
+        "model": CROSS_ENCODER,
+        "scores": [],
+        "query_id": "0",
+    }
+    (one,) = client.score(CROSS_ENCODER, QUERY, Item(text="vines climb", id="0"))["scores"]
+    assert one["item_id"] == "0"
+    assert one["score"] == pytest.approx(client.score(CROSS_ENCODER, QUERY, "vines climb")["scores"][0]["score"])
 
 
 @pytest.mark.parametrize("model", SCORED)

@@ -6,9 +6,9 @@ import pytest
 from sie_triton.adapters import family_of
 from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
-from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
+from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 from tests.conftest import model_file
-from tests.models import save_bert, save_pylate, save_splade
+from tests.models import save_bert, save_cross_encoder, save_pylate, save_splade
 
 MODEL_FILE = """
 sie_id: org/name
@@ -189,6 +189,9 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
         ("sie_server.adapters.gte_sparse_flash:GTESparseFlashAdapter", "splade"),
         ("sie_server.adapters.colbert:ColBERTAdapter", "multivector"),
         ("sie_server.adapters.bge_m3:BGEM3Adapter", "bge_m3"),
+        ("sie_server.adapters.cross_encoder:CrossEncoderAdapter", "cross_encoder"),
+        ("sie_server.adapters.bert_flash_cross_encoder:BertFlashCrossEncoderAdapter", "cross_encoder"),
+        ("sie_server.adapters.qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter", "llm_reranker"),
         ("sie_server.adapters.bge_m3_flash:BGEM3FlashAdapter", "bge_m3"),
         ("multivector", "multivector"),
     ],
@@ -263,3 +266,46 @@ def test_a_model_cannot_score_without_the_outputs_for_it(tmp_path):
     ):
         with pytest.raises(CatalogError, match=complaint):
             load(tmp_path, COLBERT_FILE.replace("colbert:ColBERTAdapter", family)).resolve(Runtime())
+
+
+@pytest.mark.parametrize("name", ["my/m-score", "my/m-inference"])
+def test_a_name_is_none_of_a_models_parts(tmp_path, name, minilm_directory):
+    with pytest.raises(CatalogError, match=r"sie_id: .*must not end in -preprocess"):
+        load(tmp_path, MODEL_FILE.replace("sie_id: org/name", f"sie_id: {name}"))
+    with pytest.raises(CatalogError, match="must not end in -preprocess"):
+        recognise(minilm_directory, name, {"weights_path": str(minilm_directory)})
+
+
+def test_what_scores_is_recognised(tmp_path, minilm_directory):
+    directory = save_cross_encoder(tmp_path, minilm_directory)
+    spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
+    assert (spec.family, spec.tasks, spec.scores_pairs, spec.output_types) == ("cross_encoder", ("score",), True, ())
+    assert ModelSpec.from_json(spec.to_json()) == spec
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {
+            "idx": 1,
+            "name": "1",
+            "path": "1_LogitScore",
+            "type": "sentence_transformers.cross_encoder.modules.LogitScore",
+        },
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CatalogError, match="needs a model file: adapter_path llm_reranker"):
+        recognise(directory, "mine", {"weights_path": str(directory)})
+
+
+def test_a_reranker_takes_its_settings_from_the_model_file(tmp_path):
+    """SIE's own, with the names that it has for them."""
+    options = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3", "score_mode": "log_softmax"}
+    path = tmp_path / "m.yaml"
+    path.write_text(
+        model_file(
+            "my/m", tmp_path, "llm_reranker", {"score": {}}, loadtime={**options, "default_instruction": "find plants"}
+        )
+    )
+    spec = load_file(path).resolve(Runtime())
+    assert spec.reranker == RerankerConfig("yes", "no", "qwen3", "log_softmax", "find plants")
+    path.write_text(model_file("my/m", tmp_path, "llm_reranker", {"score": {}}, loadtime={"input_format": "gemma"}))
+    with pytest.raises(CatalogError, match=r"input_format: .*'qwen3' or 'mxbai'"):
+        load_file(path)

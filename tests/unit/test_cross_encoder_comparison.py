@@ -85,6 +85,18 @@ def test_an_instruction_stands_before_the_query(tmp_path, minilm_directory):
     assert np.abs(scorer(QUERY, TEXTS, "find: ") - scorer(QUERY, TEXTS)).max() > 1e-3
 
 
+def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
+    directory = save_cross_encoder(tmp_path, minilm_directory)
+    settings = json.loads((directory / "config_sentence_transformers.json").read_text())
+    settings |= {"prompts": {"find": "find: "}, "default_prompt_name": "find"}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    scorer = Scorer(directory)
+    np.testing.assert_allclose(scorer(QUERY, TEXTS), expected, atol=2e-5)
+    np.testing.assert_array_equal(scorer(QUERY, TEXTS), scorer(QUERY, TEXTS, "find: "))
+    assert np.abs(scorer(QUERY, TEXTS) - scorer(QUERY, TEXTS, "")).max() > 1e-3
+
+
 def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
     scorer = Scorer(save_cross_encoder(tmp_path, minilm_directory))
     long = " ".join(texts(60, seed=8))

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from sie_triton.adapters import load_adapter, load_tokenizer
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.bench.workload import texts
+from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import RerankerConfig
 from tests.models import save_causal
@@ -111,3 +112,9 @@ def test_what_is_too_long_loses_the_end_of_its_text(tmp_path, minilm_directory, 
     before = len(whole.input_ids) - after - 1
     np.testing.assert_array_equal(cut.input_ids[:before], whole.input_ids[:before])
     assert reranker.tokens(long, [long]).lengths[0] <= 200
+
+
+def test_a_limit_without_room_is_refused(tmp_path, minilm_directory):
+    directory = save_causal(tmp_path, minilm_directory, "qwen2")
+    with pytest.raises(LoadError, match="max_sequence_length 64 has no room beside the"):
+        Reranker(directory, QWEN3, max_length=64)

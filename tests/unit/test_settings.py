@@ -4,6 +4,7 @@ from click.testing import CliRunner
 from sie_triton.cli import cli
 from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, flag, read_settings, unknown_variables
+from sie_triton.spec import Runtime
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +70,7 @@ def test_every_setting_is_a_flag_of_serve_with_its_variable():
 def test_settings_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         read_settings().http_port = 1
+
+
+def test_runtime_defaults_are_portable():
+    assert Runtime().status_dir == ""

@@ -1,0 +1,154 @@
+"""The preprocess stage at its own seam, with a real tokenizer."""
+
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import ModelError, SIEError
+from sie_triton.stages.preprocess import Preprocess
+from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.status import StatusWriter
+from tests.stages import FakeRequest, run, spec
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "complaint"),
+    [
+        (None, {}, "text: missing"),
+        (np.zeros((1, 0), object), {}, "text: is empty"),
+        (np.array([b"a"], object), {}, r"text: has shape \[1\]"),
+        (np.array([[b"ok", b"a\xff"]], object), {}, r"text\[1\]: not valid UTF-8 \(byte 0xff at 1\)"),
+        (np.array([[b"ok"]], object), {"nope": 1}, "parameter nope: unknown"),
+    ],
+)
+def test_preprocess_names_the_field(tmp_path, minilm_directory, text, parameters, complaint):
+    stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
+    bad, good = run(stage, [FakeRequest(parameters, text=text), FakeRequest(text=np.array([[b"hi"]], object))])
+    with pytest.raises(SIEError, match=complaint):
+        raise bad
+    assert good["input_ids"].tolist() == [101, 7632, 102]
+    stage.close()
+
+
+def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_directory):
+    stage = Preprocess(
+        spec(weights=str(minilm_directory), max_sequence_length=256), StatusWriter(tmp_path, "m", "preprocess", 0)
+    )
+    stage.warm_up()
+    texts = [f"text number {i} " + "word " * (i % 40) for i in range(400)]
+    bulk = FakeRequest(text=np.array([[t.encode() for t in texts]], object))
+    singles = [FakeRequest(text=np.array([[t.encode()]], object)) for t in texts]
+    (together,) = run(stage, [bulk])
+    apart = run(stage, singles)
+    assert bulk.deferred
+    assert not singles[0].deferred
+    assert together["input_ids"].tolist() == np.concatenate([a["input_ids"] for a in apart]).tolist()
+    assert together["lengths"].tolist() == [a["lengths"][0] for a in apart]
+    assert together["cost"][0] == together["lengths"].sum() == len(together["input_ids"])
+    stage.close()
+
+
+TASKS = {"encode": ("encode", "score"), "modes": ("dense",)}
+
+
+@pytest.fixture
+def scorer(tmp_path, minilm_directory):
+    """Of a model that encodes and scores by its outputs."""
+    changes = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",), "max_sequence_length": 32}
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def pairs(tmp_path, minilm_directory):
+    """Of a cross-encoder."""
+    changes = {"family": "cross_encoder", "tasks": ("score",), "output_types": (), "max_sequence_length": 32}
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
+    yield stage
+    stage.close()
+
+
+def preprocess(directory, of):
+    stage = Preprocess(of, StatusWriter(directory, "m", "preprocess", 0))
+    stage.warm_up()
+    return stage
+
+
+def texts(*items):
+    return np.array([[item.encode() for item in items]], object)
+
+
+def test_a_query_goes_along_and_is_paid_for(scorer):
+    both, alone, query = run(
+        scorer,
+        [
+            FakeRequest(query=texts("who?"), text=texts("I, you", "nobody")),
+            FakeRequest(text=texts("I, you", "nobody")),
+            FakeRequest(text=texts("who?"), parameters={"is_query": True}),
+        ],
+    )
+    np.testing.assert_array_equal(both["query_ids"], query["input_ids"])
+    for name in ("input_ids", "lengths"):
+        np.testing.assert_array_equal(both[name], alone[name])
+    assert len(alone["query_ids"]) == 0
+    assert both["cost"][0] == alone["cost"][0] + query["cost"][0]
+
+
+@pytest.mark.parametrize("repeat", [1, 300])
+def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
+    (answer,) = run(pairs, [FakeRequest(query=texts("who?"), text=texts(*["I, you", ""] * repeat))])
+    first, second = [101, 2040, 1029, 102], [1045, 1010, 2017, 102]
+    assert answer["input_ids"].tolist() == [*first, *second, *first, 102] * repeat
+    assert answer["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1] * repeat
+    assert answer["lengths"].tolist() == [8, 5] * repeat
+
+
+LONG = "why " * 100_000
+
+
+@pytest.mark.parametrize("request_", [{"query": LONG}, {"instruction": LONG}])
+@pytest.mark.parametrize("stage", ["scorer", "pairs"])
+def test_a_huge_query_or_instruction_holds_nobody_up(stage, request_, request):
+    """It is deferred, however few its texts are, and cut once."""
+    stage = request.getfixturevalue(stage)
+    given = {"query": texts(request_.get("query", "who?")), "text": texts(*["nobody"] * 300)}
+    parameters = {"instruction": request_["instruction"]} if "instruction" in request_ else {}
+    huge, small = FakeRequest(parameters=parameters, **given), FakeRequest(query=texts("who?"), text=texts("I"))
+    started = time.monotonic()
+    direct = stage.execute([huge, small])
+    assert direct[0] is DEFERRED
+    assert direct[1] is not DEFERRED
+    answer = huge.answer(direct[0])
+    assert len(answer["lengths"]) == 300
+    assert answer["lengths"].max() <= 32
+    assert time.monotonic() - started < 20
+
+
+def test_a_long_query_is_cut_as_the_tokenizer_would(pairs):
+    """What is left out beforehand would not have been seen."""
+    for words in (10, 40, 400):
+        query = "climbing plants " * words
+        (answer,) = run(pairs, [FakeRequest(query=texts(query), text=texts("of the vine", "x " * 50))])
+        encodings = pairs._loaded._tokenizer.encode_batch([(query, "of the vine"), (query, "x " * 50)])
+        assert answer["input_ids"].tolist() == [token for encoding in encodings for token in encoding.ids]
+
+
+def test_an_error_that_nobody_foresaw_leaves_nothing_open(pairs):
+    class Broken(FakeRequest):
+        @property
+        def parameters(self):
+            raise RuntimeError("secret detail")
+
+        @parameters.setter
+        def parameters(self, value):
+            pass
+
+    good = {"query": texts("who?"), "text": texts("I")}
+    for _ in range(3):
+        first, broken, second = run(pairs, [FakeRequest(**good), Broken(**good), FakeRequest(**good)])
+        assert isinstance(broken, ModelError)
+        assert "secret" not in str(broken)
+        np.testing.assert_array_equal(first["input_ids"], second["input_ids"])
+    assert pairs.status.record["num_open"] == 0

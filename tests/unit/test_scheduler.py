@@ -1,0 +1,213 @@
+"""What runs when: lanes, turns, the CPU threads, and the clocks."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_triton.stages import budget
+from sie_triton.stages.background import Background
+from sie_triton.stages.budget import CpuBudget
+from sie_triton.stages.open_requests import NEVER
+from sie_triton.stages.scheduler import Scheduler, cost
+from sie_triton.stages.timing import BusyLog, covered_ns
+
+
+def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
+    log: list[str] = []
+    gate = threading.Event()
+
+    def job(name, steps):
+        gate.wait(5)
+        for i in range(steps):
+            log.append(f"{name}{i}")
+            yield
+        if name == "b":
+            raise RuntimeError
+
+    background = Background("test")
+    background.submit(job("a", 3))
+    background.submit(job("b", 2))
+    gate.set()
+    background.close()
+    assert log == ["a0", "b0", "a1", "b1", "a2"]
+
+
+class Slots:
+    """Jobs as the scheduler sees them: costs, and whether they are of any use."""
+
+    def __init__(self, *costs: int) -> None:
+        self.costs = costs
+        self.over = False
+        self.deadline_ns = NEVER
+
+    def is_over(self, now_ns):
+        return self.over
+
+    def __iter__(self):
+        return ((self, i) for i in range(len(self.costs)))
+
+
+@pytest.fixture
+def scheduled():
+    """A scheduler of one lane that is busy until `release` is set, and what ran on it."""
+    ran: list[list[int]] = []
+    release, busy = threading.Event(), threading.Event()
+
+    def run(sub_batch, threads):
+        ran.append([cost(slot) for slot in sub_batch])
+        busy.set()
+        release.wait(5)
+
+    scheduler = Scheduler("gpu", run, budget=10)
+    scheduler.submit(list(Slots(1)))
+    busy.wait(5)
+    yield scheduler, release, ran
+    release.set()
+    scheduler.close()
+
+
+def test_interactive_work_goes_first_but_not_for_ever(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
+    waiting = threading.Thread(target=lambda: [scheduler.submit(list(Slots(10))) for _ in range(5)])
+    waiting.start()
+    release.set()
+    waiting.join()
+    wait_for(lambda: len(ran) == 8)
+    assert ran.index([99]) in (2, 3)
+    assert ran.count([10]) == 5
+
+
+def test_what_waits_grows_together_in_order_of_arrival_up_to_the_budget(scheduled):
+    scheduler, release, ran = scheduled
+    for costs in ((3,), (1,), (4,), (20,), (5,)):
+        scheduler.submit(list(Slots(*costs)))
+    release.set()
+    wait_for(lambda: len(ran) == 4)
+    assert ran == [[1], [1, 3, 4], [20], [5]]
+
+
+def test_a_long_item_does_not_wait_for_a_flood_of_short_ones(scheduled):
+    scheduler, release, ran = scheduled
+    for _ in range(8):
+        scheduler.submit(list(Slots(*[1] * 60)))
+    scheduler.submit(list(Slots(9)))
+    release.set()
+    scheduler.close()
+    assert any(9 in costs for costs in ran[:3])
+
+
+def test_many_items_do_not_starve_beside_single_ones(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit(list(Slots(*[2] * 30)))
+    for _ in range(100):
+        scheduler.submit(list(Slots(9)))
+    release.set()
+    scheduler.close()
+    of_several = [i for i, costs in enumerate(ran) if 2 in costs]
+    assert max(np.diff([0, *of_several])) <= 4
+    assert sum(map(sum, ran)) == 1 + 60 + 900
+
+
+def test_bulk_requests_take_turns(scheduled):
+    scheduler, release, ran = scheduled
+    scheduler.submit_bulk([list(Slots(i)) for i in (11, 12, 13)])
+    scheduler.submit_bulk([list(Slots(i)) for i in (21, 22)])
+    release.set()
+    scheduler.close()
+    assert ran == [[1], [11], [21], [12], [22], [13]]
+
+
+def test_what_is_over_is_not_run(scheduled):
+    scheduler, release, ran = scheduled
+    late, bulk = Slots(9), Slots(55)
+    scheduler.submit(list(late))
+    scheduler.submit(list(Slots(3)))
+    scheduler.submit_bulk([list(bulk), list(bulk)])
+    late.over = bulk.over = True
+    release.set()
+    scheduler.close()
+    assert ran == [[1], [3]]
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(0.07, [1, 1, 1]), (10, [1] * 8), (0.001, [1, 1])])
+def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
+    """20 ms for a cost of 1, a budget of 8: three fit in 70 ms; a quarter of the budget is always tried."""
+    ran: list[list[int]] = []
+    scheduler = Scheduler("gpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), budget=8)
+    scheduler._pace.add(1, 20_000_000)
+    with scheduler.whole():
+        jobs = [Slots(1) for _ in range(8)]
+        for job in jobs:
+            job.deadline_ns = time.monotonic_ns() + int(left_s * 1e9)
+            scheduler.submit(list(job))
+    scheduler.close()
+    assert ran[0] == expected
+
+
+def test_the_whole_device_is_only_given_when_idle(scheduled):
+    scheduler, release, ran = scheduled
+    with scheduler.whole() as alone:
+        assert not alone
+    release.set()
+    wait_for(lambda: scheduler._idle == 1)
+    with scheduler.whole() as alone:
+        assert alone
+        with scheduler.whole() as again:
+            assert not again
+        scheduler.submit(list(Slots(7)))
+        time.sleep(0.05)
+        assert ran == [[1]]
+    wait_for(lambda: ran == [[1], [7]])
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_models_in_use_share_one_thread_budget(monkeypatch):
+    now, second = 100 * 10**9, 10**9
+    monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
+    busy = {"busy_since_ns": now - 60 * second, "last_used_ns": 0}
+    just_now = {"busy_since_ns": 0, "last_used_ns": now}
+    long_ago = {"busy_since_ns": 0, "last_used_ns": now - 60 * second}
+    others: list[dict[str, int]] = [long_ago]
+    cpu = CpuBudget(8, lambda: others)
+    assert cpu.threads() == 8
+    others += [busy, just_now]
+    assert cpu.threads() == 8  # counted again after REFRESH_NS
+    now += second
+    assert cpu.threads() == 8 // 3
+    others += [busy] * 20
+    now += second
+    assert cpu.threads() == 1
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12).map(
+    lambda pairs: [(start, start + length) for start, length in pairs]
+)
+
+
+@given(INTERVALS, st.integers(0, 60), st.integers(0, 60))
+def test_idle_and_covered_time_against_counting(intervals, since, until):
+    since, until = min(since, until), max(since, until)
+    busy = {t for start, end in intervals for t in range(start, end)}
+    log = BusyLog()
+    for interval in sorted(intervals, key=lambda i: i[1]):
+        log.add(*interval)
+    assert log.idle_ns(since, until) == sum(t not in busy for t in range(since, until))
+    assert covered_ns(intervals) == len(busy)
+
+
+def test_a_forgotten_past_counts_as_busy():
+    log = BusyLog(max_intervals=2)
+    for start in (0, 10, 20):
+        log.add(start, start + 5)
+    assert log.idle_ns(0, 30) == 5 + 5

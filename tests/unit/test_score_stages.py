@@ -1,0 +1,138 @@
+"""Scores at the seam of inference and postprocess: queries as items, beside requests to encode."""
+
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import BusyError, InputError, OutOfMemory
+from sie_triton.stages.postprocess import Postprocess
+from tests.stages import FakeRequest, run, spec, tokens
+
+MODEL = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",)}
+PAIRS = {"family": "cross_encoder", "tasks": ("score",), "output_types": ()}
+
+by_outputs = pytest.mark.parametrize("inference", [MODEL], indirect=True)
+
+
+def asking(query, *items, **changes):
+    return tokens(*items, query_ids=np.array([query], np.int32), **changes)
+
+
+def cosine(query, item):
+    """Of what EchoWorker makes of tokens: the first, and how many."""
+    a, b = (np.array([each[0], len(each)], float) for each in (query, item))
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@by_outputs
+def test_scores_and_vectors_in_one_batch(inference):
+    inference.warm_up()
+    score, encode = asking([7] * 3, [1], [5, 5]), asking([], [9, 9, 9])
+    first, second = run(inference, [score, encode])
+    np.testing.assert_allclose(first["scores"], [cosine([7] * 3, [1]), cosine([7] * 3, [5, 5])], rtol=1e-6)
+    assert set(first) == {"scores", "stamps"}
+    assert second["dense"].tolist() == [[9, 3]]
+    assert sum(inference.worker.batches) == 9
+
+
+@by_outputs
+@pytest.mark.parametrize("memory", [10, 22, 30])
+def test_out_of_memory_wherever_the_query_falls(inference, memory):
+    inference.warm_up()
+    inference.worker.memory = memory
+    items = [[i + 1] * (i + 1) for i in range(8)]
+    for query in ([9] * 2, [9] * 5, [9] * 10):
+        (answer,) = run(inference, [asking(query, *items)])
+        np.testing.assert_allclose(answer["scores"], [cosine(query, item) for item in items], rtol=1e-6)
+
+
+@by_outputs
+def test_a_query_that_never_fits_spoils_its_own_request(inference):
+    inference.warm_up()
+    inference.worker.memory = 20
+    bad, good = run(inference, [asking([9] * 30, [1]), asking([9], [1], [2])])
+    assert isinstance(bad, OutOfMemory)
+    assert len(good["scores"]) == 2
+
+
+@by_outputs
+def test_bulk_scores_are_deferred_and_complete(inference):
+    inference.warm_up()
+    items = [[i % 12 + 1] * 4 for i in range(200)]
+    request = asking([3] * 6, *items)
+    (answer,) = run(inference, [request])
+    assert request.deferred
+    np.testing.assert_allclose(answer["scores"], [cosine([3] * 6, item) for item in items], rtol=1e-5)
+
+
+@by_outputs
+def test_a_deadline_that_has_passed(inference):
+    inference.warm_up()
+    before = len(inference.worker.batches)
+    long_ago = np.array([[time.monotonic_ns() - 10**9] * 2 + [0]], np.int64)
+    (answer,) = run(inference, [asking([3], [1], stamps=long_ago, timeout_us=1000)])
+    assert isinstance(answer, BusyError)
+    assert len(inference.worker.batches) == before
+
+
+@by_outputs
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"query_ids": np.array([[100]], np.int32)}, "query_ids: must be from 0 to 99"),
+        ({"query_ids": np.array([[-1]], np.int32)}, "query_ids: must be from 0 to 99"),
+        ({"query_ids": np.ones((1, 65), np.int32)}, "query_ids: must be at most 64"),
+        ({"query_ids": None}, "query_ids: missing"),
+        ({"query_ids": np.ones((2, 1), np.int32)}, r"query_ids: has shape \[2, 1\]"),
+        ({"prompt_tokens": np.zeros((1, 3), np.int32)}, "prompt_tokens: must be one integer or two"),
+        ({"parameters": {"output_types": "dense"}}, "output_types: unknown here"),
+    ],
+)
+def test_inference_trusts_nobody_with_a_query(inference, changes, complaint):
+    inference.warm_up()
+    bad = tokens([1], **{"query_ids": np.array([[5]], np.int32), **changes})
+    answer, good = run(inference, [bad, asking([5], [1])])
+    with pytest.raises(InputError, match=complaint):
+        raise answer
+    assert len(good["scores"]) == 1
+
+
+@pytest.mark.parametrize("inference", [PAIRS], indirect=True)
+@pytest.mark.parametrize("types", [[[0]], [[0, 2]], [[0, -1]], [[]]])
+def test_token_types_are_checked(inference, types):
+    inference.warm_up()
+    (answer,) = run(inference, [tokens([1, 2], token_type_ids=np.array(types, np.int32))])
+    with pytest.raises(InputError, match="token_type_ids: must be 0 or 1, one for each of input_ids"):
+        raise answer
+
+
+@by_outputs
+def test_the_query_has_prompt_tokens_of_its_own(inference):
+    seen = []
+    forward = inference.worker.forward
+    inference.worker.forward = lambda batch, threads: seen.append(batch) or forward(batch, threads)
+    inference.warm_up()
+    run(inference, [asking([9] * 4, [1] * 3, [2] * 2, prompt_tokens=np.array([[1, 2]], np.int32))])
+    items = {
+        int(batch.lengths[i]): (int(batch.prompt_tokens[i]), bool(batch.is_query[i]))
+        for batch in seen
+        for i in range(len(batch.lengths))
+    }
+    assert items == {3: (1, False), 2: (1, False), 4: (2, True)}
+
+
+def test_postprocess_hands_scores_on_and_checks_them():
+    stage = Postprocess(spec(**MODEL))
+    stamps = np.zeros((1, 5), np.int64)
+    good, bad = run(
+        stage,
+        [
+            FakeRequest(scores=np.array([[0.5, 2.0]], np.float32), stamps=stamps),
+            FakeRequest(scores=np.ones((1, 2, 2), np.float32), stamps=stamps),
+        ],
+    )
+    assert good["scores"].tolist() == [0.5, 2.0]
+    assert set(good) == {"scores", "timing_ms"}
+    with pytest.raises(InputError, match="scores: must have shape"):
+        raise bad
