@@ -1,5 +1,7 @@
 """Bad input: a clear error for its sender, a correct answer for everybody beside it."""
 
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -53,7 +55,6 @@ BAD = {
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
-    "parameter of other bytes": (encode(TEXT, instruction="\udcff".encode(errors="surrogateescape")), "parameters: "),
     "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 3 integers"),
     "two batch rows": (
         inference(
@@ -90,6 +91,20 @@ def test_a_bad_request_is_told_why_and_31_neighbours_are_answered(server, expect
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
         assert "Traceback" not in str(caught.value)
         assert_parity(np.stack([n.result()["dense"] for n in neighbours]), expected, TO_ITSELF)
+
+
+def test_a_parameter_that_is_no_utf_8(server):
+    """Triton's JSON reader lets it through."""
+    body = b'{"parameters": {"instruction": "\xed\xa0\x80"}, "inputs": [%s]}' % (
+        b'{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}'
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(f"http://{server.http}/v2/models/{NAME}/infer", body))
+    answer = caught.value.read().decode()
+    assert caught.value.code == 400
+    assert "parameters: cannot be read; send UTF-8 text" in answer
+    assert "Traceback" not in answer
+    assert server.status(TINY, "preprocess")["num_open"] == 0
 
 
 def test_a_false_cost_changes_nothing(server):
