@@ -2,6 +2,7 @@
 
 import statistics
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,11 @@ def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     texts = log_normal_texts(NUM_TEXTS)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        theirs, mine = "sentence-transformers", "ours"
         for name, library, lanes in (late_interaction(Path(scratch)), sparse(Path(scratch)), pairs(Path(scratch))):
-            subjects: dict[str, Any] = {
-                theirs: partial(library.encode_document, texts, batch_size=32, show_progress_bar=False),
-                mine: partial(lanes.encode, texts),
-            }
+            theirs, mine = "sentence-transformers", "ours"
+            subjects = {theirs: partial(library, texts), mine: partial(lanes.encode, texts)}
             if name.startswith("Cross-encoder"):
-                subjects = {
-                    theirs: partial(library.predict, [(QUERY, text) for text in texts], show_progress_bar=False),
-                    mine: partial(lanes.score, QUERY, texts),
-                }
+                subjects[mine] = partial(lanes.score, QUERY, texts)
             rates = interleaved(subjects, len(texts), rounds)
             if name.startswith("ColBERT"):
                 rows += muvera(lanes, texts, rounds)
@@ -47,7 +42,7 @@ def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     return title, ["", "ours", "beside", "ratio"], rows
 
 
-def late_interaction(scratch: Path) -> tuple[str, Any, Lanes]:
+def late_interaction(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
     import torch
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -62,10 +57,11 @@ def late_interaction(scratch: Path) -> tuple[str, Any, Lanes]:
     modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
     library = MultiVectorEncoder(modules=modules, device="cpu")
     library.save(str(scratch / "colbert"))
-    return "ColBERT, documents", library, Lanes(_spec(scratch / "colbert", "multivector"), scratch / "colbert")
+    encode = partial(library.encode_document, batch_size=32, show_progress_bar=False)
+    return "ColBERT, documents", encode, Lanes(_spec(scratch / "colbert", "multivector"), scratch / "colbert")
 
 
-def sparse(scratch: Path) -> tuple[str, Any, Lanes]:
+def sparse(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
     import torch
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Transformer
@@ -76,17 +72,22 @@ def sparse(scratch: Path) -> tuple[str, Any, Lanes]:
         modules=[Transformer(str(_minilm()), transformer_task="fill-mask"), SpladePooling()], device="cpu"
     )
     library.save(str(scratch / "splade"))
-    return "SPLADE, documents", library, Lanes(_spec(scratch / "splade", "sparse"), scratch / "splade")
+    encode = partial(library.encode_document, batch_size=32, show_progress_bar=False)
+    return "SPLADE, documents", encode, Lanes(_spec(scratch / "splade", "sparse"), scratch / "splade")
 
 
-def pairs(scratch: Path) -> tuple[str, Any, Lanes]:
+def pairs(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
     import torch
     from sentence_transformers import CrossEncoder
 
     torch.manual_seed(0)
     library = CrossEncoder(str(_minilm()), num_labels=1, device="cpu")
     library.save(str(scratch / "cross-encoder"))
-    return "Cross-encoder, pairs", library, Lanes(_spec(scratch / "cross-encoder", "scores"), scratch / "cross-encoder")
+
+    def predict(texts: list[str]) -> Any:
+        return library.predict([(QUERY, text) for text in texts], batch_size=32, show_progress_bar=False)
+
+    return "Cross-encoder, pairs", predict, Lanes(_spec(scratch / "cross-encoder", "scores"), scratch / "cross-encoder")
 
 
 def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
