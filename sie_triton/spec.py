@@ -43,7 +43,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class MuveraConfig:
-    """`num_simhash_projections` k gives 2^k partitions; `projection_dim` and `final_projection_dim` None: none."""
+    """`num_simhash_projections` k gives 2^k partitions; `projection_dim` and `final_projection_dim` None: none.
+
+    `center_tokens`: without the mean of an item's vectors, for models whose vectors have much in common.
+    """
 
     num_repetitions: int = 40
     num_simhash_projections: int = 6
@@ -51,6 +54,7 @@ class MuveraConfig:
     final_projection_dim: int | None = 10240
     seed: int = 42
     normalize: bool = False
+    center_tokens: bool = False
 
     @property
     def num_partitions(self) -> int:

@@ -54,6 +54,9 @@ CONFIGS: dict[str, Any] = {
         **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
     ),
     "gte": transformers.GteConfig(**SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=0),
+    "jina": transformers.JinaEmbeddingsV3Config(
+        **SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=1
+    ),
     "qwen2": transformers.Qwen2Config(
         **SIZES, intermediate_size=128, num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0
     ),

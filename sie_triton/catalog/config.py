@@ -86,6 +86,7 @@ class MuveraOptions(Frozen):
     final_projection_dim: PositiveInt | None = 10240
     seed: int = 42
     normalize: bool = False
+    center_tokens: bool = False
 
 
 class LoadtimeOptions(Frozen):

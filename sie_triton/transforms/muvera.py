@@ -32,6 +32,8 @@ class Muvera:
         A query sums the vectors of a partition, a document takes their mean.
         """
         vectors = np.ascontiguousarray(vectors, np.float32)
+        if self.config.center_tokens:
+            vectors = centred(vectors, lengths)
         values = vectors @ self._projections if self.config.projection_dim else vectors
         products: Floats = np.ascontiguousarray(vectors @ self._planes)
         out = np.zeros((len(lengths), self.dim), np.float32)
@@ -126,6 +128,17 @@ class Muvera:
                 row[:] = np.bincount(places, weights=signs * blocks.ravel(), minlength=self.dim)
             else:
                 row[:] = blocks.ravel()
+
+
+def centred(vectors: Floats, lengths: Ints) -> Floats:
+    """Each item's vectors without their mean."""
+    items = np.repeat(np.arange(len(lengths)), lengths)
+    sums = np.zeros((len(lengths), vectors.shape[1]), np.float32)
+    filled = np.flatnonzero(lengths)
+    if len(filled):
+        sums[filled] = np.add.reduceat(vectors, (np.cumsum(lengths) - lengths)[filled], axis=0)
+    without: Floats = vectors - (sums / np.maximum(lengths, 1).astype(np.float32)[:, None])[items]
+    return without
 
 
 def _address(array: npt.NDArray[np.generic] | None) -> ctypes.c_void_p:

@@ -13,7 +13,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import InputError
 from sie_triton.spec import MuveraConfig
 from sie_triton.transforms import Muvera, quantize
-from tests.conftest import BGE_M3, COLBERT, MINILM, MUVERA, SPLADE
+from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, MINILM, MUVERA, RERANKER, SPLADE
 
 TEXTS = ["", "Stop. Look, listen!", *texts(10, seed=5)]
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
@@ -172,21 +172,33 @@ def test_mixed_traffic_of_all_outputs(server):
         (BGE_M3, {}),
         (BGE_M3, {"output_types": ["sparse"]}),
     ]
+    scored = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3]
     work = [(model, text, options) for text in TEXTS for model, options in kinds]
 
     async def ask() -> list:
         async with AsyncSIEClient(server.grpc) as client:
             places = asyncio.Semaphore(32)
 
-            async def one(model, text, options):
+            async def encode(model, text, options):
                 async with places:
                     return await client.encode(model, text, **options)
 
-            return await asyncio.gather(*(one(*each) for each in work))
+            async def score(model, query):
+                async with places:
+                    return await client.score(model, query, TEXTS)
 
+            encoded = asyncio.gather(*(encode(*each) for each in work))
+            ranked = asyncio.gather(*(score(model, query) for query in TEXTS for model in scored))
+            return await encoded, await ranked
+
+    encoded, ranked = asyncio.run(ask())
     with SIEClient(server.grpc) as client:
         alone = [client.encode(model, text, **options) for model, text, options in work]
-    for single, mixed in zip(alone, asyncio.run(ask()), strict=True):
+        for mixed, (query, model) in zip(ranked, [(q, m) for q in TEXTS for m in scored], strict=True):
+            both = (client.score(model, query, TEXTS), mixed)
+            first, second = ({each["item_id"]: each["score"] for each in result["scores"]} for result in both)
+            assert first == pytest.approx(second, rel=1e-3, abs=1e-4)
+    for single, mixed in zip(alone, encoded, strict=True):
         assert set(single) == set(mixed)
         for name in set(single) - {"timing", "token_count", "sparse"}:
             assert single[name].shape == mixed[name].shape

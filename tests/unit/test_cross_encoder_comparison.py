@@ -27,6 +27,7 @@ ARCHITECTURES = [
     ("electra", {}, "packed", "first"),
     ("modernbert", {"classifier_pooling": "cls"}, "packed", "first"),
     ("modernbert", {"classifier_pooling": "mean"}, "packed", "mean"),
+    ("jina", {}, "packed", "first"),
     ("deberta", {}, "padded", "first"),
     ("qwen3", {}, "packed", "last"),
 ]

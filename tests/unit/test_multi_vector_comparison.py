@@ -98,6 +98,8 @@ def check(directory: Path) -> None:
         ("bert", {"query_length": 24}),
         ("modernbert", {"query_expansion": {"strategy": "fixed", "length": 32}}),
         ("distilbert", {"query_expansion": {"strategy": "fixed", "length": 32}}),
+        ("jina", {"query_expansion": {"strategy": "fixed", "length": 32}}),
+        ("gte", {"query_expansion": {"strategy": "fixed", "length": 32}}),
     ],
 )
 def test_the_same_as_multi_vector_encoder(tmp_path, minilm_directory, architecture, options):
