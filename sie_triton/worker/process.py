@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from threading import Thread
 from typing import Any
 
@@ -93,7 +93,8 @@ class Worker:
             end.close()
         self._control, *lanes = [Connection(end.detach()) for end in ours]
         self._connections = lanes
-        self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
+        # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
+        self._idle: LifoQueue[Connection[Any, Any]] = LifoQueue()
         for connection in lanes:
             self._idle.put(connection)
         try:
