@@ -99,6 +99,7 @@ def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, se
 
 
 def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
+    settles(server)
     before = counts(server)
     with triton.InferenceServerClient(server.grpc) as client:
         for text in load.texts[:20]:
@@ -110,9 +111,12 @@ def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
     assert after["num_expired"] == before["num_expired"] + 20
 
 
-@pytest.mark.parametrize("seconds", [8, LONG])
-def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds):
-    """Server's and transport's at once: the client is gone just when its answer is sent."""
+@pytest.mark.parametrize(("seconds", "hangs_up"), [(8, False), pytest.param(60, True, marks=LONG.marks)])
+def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds, hangs_up):
+    """With `hangs_up` the transport's passes too: the client is gone just when its answer is sent.
+
+    Triton 24.10's gRPC front end may crash on that by itself (ARCHITECTURE.md), so it is no part of CI.
+    """
 
     def ask(seed: int) -> Counter[str]:
         random, outcomes, until = np.random.default_rng(seed), Counter(), time.monotonic() + seconds
@@ -120,7 +124,8 @@ def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds):
         with triton.InferenceServerClient(server.grpc) as client:
             while time.monotonic() < until:
                 left = random.uniform(0.001, 0.15)
-                deadline = {"timeout": int(left * 1e6), "client_timeout": left + random.uniform(0, 0.01)}
+                grace = random.uniform(0, 0.01) if hangs_up else 10
+                deadline = {"timeout": int(left * 1e6), "client_timeout": left + grace}
                 try:
                     client.infer(**call.arguments(slice(random.choice([1, 40, 512]))), **deadline)
                 except InferenceServerException as exc:
@@ -343,18 +348,20 @@ def memory(server: Running) -> int:
 
 
 def settles(server: Running, model: str = MINILM) -> None:
-    """Nothing is in progress any more, and every ticket was taken.
+    """Nothing is in progress any more, not even a forward pass that nobody waits for, and every ticket was taken.
 
     The ticket of a request that Triton itself dropped between two steps, as it may when a client gives up, is
     forgotten with the next request.
     """
     deadline = time.monotonic() + 60
+    before: tuple[dict[str, int], ...] = ()
     with SIEClient(server.grpc) as client:
         while time.monotonic() < deadline:
-            preprocess, inference = server.status(model, "preprocess"), server.status(model)
-            if not preprocess["num_open"] and not inference["num_open"]:
+            preprocess, inference = now = server.status(model, "preprocess"), server.status(model)
+            if now == before and not preprocess["num_open"] + inference["num_open"] + inference["busy_since_ns"]:
                 if preprocess["highest_ticket"] == inference["highest_ticket"]:
                     return
                 client.encode(model, "the next request")
+            before = now
             time.sleep(0.1)
-    raise AssertionError((preprocess, inference))
+    raise AssertionError(now)
