@@ -9,11 +9,6 @@ from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids
 class PairTokenizer(TextTokenizer):
     """The longer of the two is cut first, as sentence-transformers' CrossEncoder does."""
 
-    def question(self, query: str, instruction: str | None) -> str:
-        prompt = self.default_prompt if instruction is None else instruction
-        longest = self._tokenizer.truncation or {}
-        return self.shortened(prompt + query, int(longest["max_length"]))
-
     def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         encodings = self._tokenizer.encode_batch_fast(list(texts))
         tokens = packed_ids([encoding.ids for encoding in encodings])

@@ -22,6 +22,7 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
         self._tokenizer = tokenizer
+        self._max_length = int((tokenizer.truncation or {}).get("max_length", files.max_sequence_length))
         self._special_ids = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         self.prompts = files.prompts
         self.default_prompt = files.default_prompt
@@ -47,7 +48,8 @@ class TextTokenizer:
 
         `instruction` None: the model's own. What `encode` would cut anyway may be left out.
         """
-        raise NotImplementedError
+        prompt = self.default_prompt if instruction is None else instruction
+        return self.shortened(prompt + query, self._max_length)
 
     def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
         """`question` and each text as `encode` takes them."""
