@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import AsyncRetrying
 
-from sie_triton.client.codec import (
-    SCORE_SUFFIX,
-    Call,
-    EncodeCall,
-    ScoreCall,
-    model_names,
-    parse_url,
-    score_ensemble,
-    score_result,
-    triton_errors,
-    triton_name,
-)
+from sie_triton.client import codec
 from sie_triton.client.retry import Deadline
 from sie_triton.client.sync import NETWORK_TIMEOUT_S
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
@@ -34,7 +23,7 @@ class AsyncSIEClient:
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
-        self._transport, self._address = parse_url(url)
+        self._transport, self._address = codec.parse_url(url)
         self._triton: Any = import_module(f"tritonclient.{self._transport}.aio")
         self._timeout = timeout
         self._places = asyncio.Semaphore(max_concurrency)
@@ -63,7 +52,7 @@ class AsyncSIEClient:
     async def encode(self, model: str, items: Any, **options: Any) -> Any:
         """As SIEClient.encode."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = EncodeCall(self._triton, model, items, options)
+        call = codec.EncodeCall(self._triton, model, items, options)
         return call.results(await self._responses(call, deadline))
 
     async def score(
@@ -72,24 +61,24 @@ class AsyncSIEClient:
         """As SIEClient.score."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         if not items:
-            return score_result(model, query, [])
-        call = ScoreCall(self._triton, model, await self._score_ensemble(model), query, items, options)
+            return codec.score_result(model, query, [])
+        call = codec.ScoreCall(self._triton, model, await self._score_ensemble(model), query, items, options)
         return call.results(await self._responses(call, deadline))
 
     async def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
-        with triton_errors():
-            return model_names(await self._connection.get_inference_statistics())
+        with codec.triton_errors():
+            return codec.model_names(await self._connection.get_inference_statistics())
 
     async def _score_ensemble(self, model: str) -> str:
         if model not in self._score_ensembles:
-            with triton_errors():
-                metadata = await self._connection.get_model_metadata(triton_name(model))
-                has_score = await self._connection.is_model_ready(triton_name(model) + SCORE_SUFFIX)
-            self._score_ensembles[model] = score_ensemble(model, metadata, has_score=has_score)
+            with codec.triton_errors():
+                metadata = await self._connection.get_model_metadata(codec.triton_name(model))
+                has_score = await self._connection.is_model_ready(codec.triton_name(model) + codec.SCORE_SUFFIX)
+            self._score_ensembles[model] = codec.score_ensemble(model, metadata, has_score=has_score)
         return self._score_ensembles[model]
 
-    async def _responses(self, call: Call, deadline: Deadline) -> Sequence[Any]:
+    async def _responses(self, call: codec.Call, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:
             return [await self._infer(call, call.pieces[0], deadline)]
         tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
@@ -99,13 +88,13 @@ class AsyncSIEClient:
             for task in tasks:
                 task.cancel()
 
-    async def _infer_in_turn(self, call: Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer_in_turn(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
         async with self._places:
             return await self._infer(call, piece, deadline)
 
-    async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
         async for attempt in AsyncRetrying(**deadline.retrying()):
-            with attempt, triton_errors():
+            with attempt, codec.triton_errors():
                 return await self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
         raise AssertionError("tenacity raises when it stops")
 

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import Retrying
 
-from sie_triton.client.codec import (
-    SCORE_SUFFIX,
-    Call,
-    EncodeCall,
-    ScoreCall,
-    model_names,
-    parse_url,
-    score_ensemble,
-    score_result,
-    triton_errors,
-    triton_name,
-)
+from sie_triton.client import codec
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 
@@ -41,7 +30,7 @@ class SIEClient:
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
-        self._transport, self._address = parse_url(url)
+        self._transport, self._address = codec.parse_url(url)
         self._triton: Any = import_module(f"tritonclient.{self._transport}")
         self._timeout = timeout
         self._max_concurrency = max_concurrency
@@ -77,7 +66,7 @@ class SIEClient:
         Raises InputError, BusyError, LoadError or ModelError; see sie_triton.errors.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = EncodeCall(self._triton, model, items, options)
+        call = codec.EncodeCall(self._triton, model, items, options)
         return call.results(self._responses(call, deadline))
 
     def score(
@@ -86,25 +75,25 @@ class SIEClient:
         """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         if not items:
-            return score_result(model, query, [])
-        call = ScoreCall(self._triton, model, self._score_ensemble(model), query, items, options)
+            return codec.score_result(model, query, [])
+        call = codec.ScoreCall(self._triton, model, self._score_ensemble(model), query, items, options)
         return call.results(self._responses(call, deadline))
 
     def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
-        with triton_errors():
-            return model_names(self._connection.get_inference_statistics())
+        with codec.triton_errors():
+            return codec.model_names(self._connection.get_inference_statistics())
 
     def _score_ensemble(self, model: str) -> str:
         """A model that encodes too scores under another name."""
         if model not in self._score_ensembles:
-            with triton_errors():
-                metadata = self._connection.get_model_metadata(triton_name(model))
-                has_score = self._connection.is_model_ready(triton_name(model) + SCORE_SUFFIX)
-            self._score_ensembles[model] = score_ensemble(model, metadata, has_score=has_score)
+            with codec.triton_errors():
+                metadata = self._connection.get_model_metadata(codec.triton_name(model))
+                has_score = self._connection.is_model_ready(codec.triton_name(model) + codec.SCORE_SUFFIX)
+            self._score_ensembles[model] = codec.score_ensemble(model, metadata, has_score=has_score)
         return self._score_ensembles[model]
 
-    def _responses(self, call: Call, deadline: Deadline) -> list[Any]:
+    def _responses(self, call: codec.Call, deadline: Deadline) -> list[Any]:
         if len(call.pieces) == 1:
             return [self._infer(call, call.pieces[0], deadline)]
         futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
@@ -114,9 +103,9 @@ class SIEClient:
             for future in futures:
                 future.cancel()
 
-    def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
+    def _infer(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
         for attempt in Retrying(**deadline.retrying()):
-            with attempt, triton_errors():
+            with attempt, codec.triton_errors():
                 return self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
         raise AssertionError("tenacity raises when it stops")
 
