@@ -7,8 +7,10 @@ import pytest
 
 from sie_triton.errors import ModelError, SIEError
 from sie_triton.stages.preprocess import Preprocess
+from sie_triton.stages.prompt import Prompt
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.status import StatusWriter
+from sie_triton.stages.texts import Query, Texts
 from tests.stages import FakeRequest, run, spec
 
 
@@ -113,7 +115,7 @@ LONG = "why " * 100_000
 def test_a_huge_query_or_instruction_holds_nobody_up(stage, request_, request):
     """It is deferred, however few its texts are, and cut once."""
     stage = request.getfixturevalue(stage)
-    given = {"query": texts(request_.get("query", "who?")), "text": texts(*["nobody"] * 300)}
+    given = {"query": texts(request_.get("query", "who?")), "text": texts(*["nobody"] * 20)}
     parameters = {"instruction": request_["instruction"]} if "instruction" in request_ else {}
     huge, small = FakeRequest(parameters=parameters, **given), FakeRequest(query=texts("who?"), text=texts("I"))
     started = time.monotonic()
@@ -121,9 +123,27 @@ def test_a_huge_query_or_instruction_holds_nobody_up(stage, request_, request):
     assert direct[0] is DEFERRED
     assert direct[1] is not DEFERRED
     answer = huge.answer(direct[0])
-    assert len(answer["lengths"]) == 300
+    assert len(answer["lengths"]) == 20
     assert answer["lengths"].max() <= 32
     assert time.monotonic() - started < 20
+
+
+LONG_TEXT = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("given", "is_bulk"),
+    [
+        ({}, False),
+        ({"prompt": Prompt(LONG_TEXT)}, True),
+        ({"prompt": Prompt(after=LONG_TEXT)}, True),
+        ({"query": Query(LONG_TEXT)}, False),
+        ({"query": Query(LONG_TEXT, in_pairs=True)}, True),
+        ({"query": Query("who?", instruction=LONG_TEXT, in_pairs=True)}, True),
+    ],
+)
+def test_what_stands_beside_each_text_counts_each_time(given, is_bulk):
+    assert Texts(["nobody"] * 20, 0, **given).is_bulk == is_bulk
 
 
 def test_a_long_query_is_cut_as_the_tokenizer_would(pairs):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sie_triton import late_interaction
 from sie_triton.contract import SCORE_MODES
 from sie_triton.spec import MuveraConfig
 from sie_triton.transforms import Muvera, quantize, scales, similarity
@@ -205,9 +206,11 @@ def rows(rng, num_tokens, num_entries):
     }
 
 
+@pytest.mark.parametrize("max_products", [1, 12, 1 << 20])
 @pytest.mark.parametrize("query_size", [0, 5])
-def test_similarity_by_its_definition(query_size):
-    """In float64, a text at a time; among them texts without vectors or entries."""
+def test_similarity_by_its_definition(query_size, max_products, monkeypatch):
+    """In float64, a text at a time; among them texts without vectors or entries, and texts of several blocks."""
+    monkeypatch.setattr(late_interaction, "MAX_PRODUCTS", max_products)
     rng = np.random.default_rng(3)
     query = rows(rng, query_size, query_size)
     texts = [rows(rng, size, size) for size in (7, 0, 1, 30, 0)]
