@@ -26,6 +26,7 @@ RENDER_SETTINGS = (
     "recalibrate",
     "cpu_threads",
     "preload_models",
+    "open_steps",
     "hf_fallback",
 )
 

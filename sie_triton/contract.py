@@ -113,7 +113,7 @@ PROMPT_TOKENS = Tensor(
     "prompt_tokens", "INT32", (-1,), "[1] leading tokens of each text kept out of pooling; [2]: and the query's"
 )
 COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
-STAMPS = Tensor("stamps", "INT64", (-1,), "monotonic ns; see stages.timing")
+STAMPS = Tensor("stamps", "INT64", (-1,), "monotonic ns, and the seal; see stages.timing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     min_residency_s: float = Field(5, ge=0, description="a model stays this long before it makes room for another")
     idle_evict_s: float = Field(0, ge=0, description="evict a model that was not used for so long; 0: never")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
+    open_steps: bool = Field(
+        False, description="let clients call the steps of a model by themselves, to measure one; not for production"
+    )
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
     @field_validator("device", mode="before")
@@ -127,6 +130,7 @@ class Settings(BaseSettings):
             max_concurrent_requests=self.max_concurrent_requests,
             forward_timeout_s=self.forward_timeout_s,
             allow_hub=self.hf_fallback,
+            open_steps=self.open_steps,
         )
 
     @property

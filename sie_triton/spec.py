@@ -24,8 +24,9 @@ class Runtime:
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
     cores. A forward pass longer than `forward_timeout_s` is ended together with its process.
-    `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the
-    running tritonserver; `cache_dir` empty: the user's cache directory.
+    Only with `open_steps` may clients call a step without the one before it. `precision` empty: float32 on
+    a CPU, float16 on a GPU. `status_dir` empty: a directory of the running tritonserver; `cache_dir` empty:
+    the user's cache directory.
     """
 
     device: str = "auto"
@@ -37,6 +38,7 @@ class Runtime:
     max_concurrent_requests: int = 512
     forward_timeout_s: float = 120.0
     allow_hub: bool = True
+    open_steps: bool = False
     status_dir: str = ""
     cache_dir: str = ""
 

@@ -155,14 +155,21 @@ static void attend(const Layer *l, long item, int length, int keys, int head, fl
 }
 
 /* out [tokens, heads, width] of query, key and value [tokens, heads or kv_heads, width], whose elements of one head are
- * contiguous; `strides` are those of a token and of a head, for each of the three. -1 where memory is short. */
+ * contiguous; `strides` are those of a token and of a head, for each of the three. -1 where memory is short, -2 where
+ * the lengths do not sum to `tokens`, or an item has more keys than tokens. */
 int sie_packed_attention(const float *query, const float *key, const float *value, float *out, const long strides[6],
-                         const int32_t *lengths, const int32_t *keys, int items, int heads, int kv_heads, int width,
-                         float scale, long left, long right, int threads) {
+                         long tokens, const int32_t *lengths, const int32_t *keys, int items, int heads, int kv_heads,
+                         int width, float scale, long left, long right, int threads) {
     const Layer layer = {query,      key,   value,    out,   strides[0], strides[1], strides[2], strides[3], strides[4],
                          strides[5], heads, kv_heads, width, scale,      left,       right};
     int longest = 0, failed = 0;
-    for (int i = 0; i < items; i++) longest = MAX(longest, lengths[i]);
+    long total = 0;
+    for (int i = 0; i < items; i++) {
+        if (lengths[i] < 0 || keys[i] < 0 || keys[i] > lengths[i]) return -2;
+        longest = MAX(longest, lengths[i]);
+        total += lengths[i];
+    }
+    if (total != tokens) return -2;
     const size_t floats = scratch_size(width) + (size_t)longest * BLOCK;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {

@@ -13,6 +13,9 @@ LANES = 16
 
 UNLIMITED = 1 << 30
 
+# What the C code returns where lengths are wrong.
+BAD_LENGTHS = -2
+
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 
 
@@ -38,7 +41,8 @@ def attention(
     """Attention within items laid end to end: [1, heads, tokens, d] each → [1, tokens, heads, d].
 
     The first `keys` tokens of an item are seen. A query sees keys from window[0] before to window[1] after it;
-    -1 is no limit. MemoryError if the scores of the longest item do not fit.
+    -1 is no limit. MemoryError if the scores of the longest item do not fit, ValueError where lengths or keys reach
+    beyond the tokens.
     """
     _, heads, tokens, width = query.shape
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
@@ -49,12 +53,15 @@ def attention(
     failed = _built().sie_packed_attention(
         *(x.data_ptr() for x in (query, key, value, out)),
         (_LONG * 6)(*strides),
+        tokens,
         items.ctypes.data,
         seen.ctypes.data,
         *(len(items), heads, key.shape[1], width),
         scaling,
         *(left, right, torch.get_num_threads()),
     )
+    if failed == BAD_LENGTHS:
+        raise ValueError("lengths must sum to the tokens, and no item may have more keys than tokens")
     if failed:
         raise MemoryError("no memory for attention scores")
     return out
@@ -86,6 +93,7 @@ def _bind(built: ctypes.CDLL) -> ctypes.CDLL:
     built.sie_packed_attention.argtypes = [
         *[_POINTER] * 4,
         _LONG * 6,
+        _LONG,
         _POINTER,
         _POINTER,
         *[_INT] * 4,

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NO_MEMORY 1
+#define BAD_ENDS 2
 #define SIGN 0x80000000u
 #define CHUNK 64 /* entries that are scattered together */
 
@@ -69,11 +71,15 @@ static int partition(const float *restrict products, int k)
 /* values: [tokens, width] shared by all repetitions (value_step 0), or [tokens, reps, width] (value_step width).
    products: [tokens, reps, k] with the hyperplanes; ends: [items], the first token of the next item.
    places: [reps, parts, width], where each entry of the blocks goes in out [items, dim], the highest bit set where it
-   changes sign; NULL: blocks as they are. Returns nonzero if there is no memory. */
-int sie_muvera(const float *values, long token_step, long value_step, const float *products, const long *ends,
-               long items, int reps, int k, int width, int mean, const uint32_t *places, float *out, long dim)
+   changes sign; NULL: blocks as they are. Returns NO_MEMORY, or BAD_ENDS unless the ends rise from 0 to `tokens`. */
+int sie_muvera(const float *values, long tokens, long token_step, long value_step, const float *products,
+               const long *ends, long items, int reps, int k, int width, int mean, const uint32_t *places, float *out,
+               long dim)
 {
     const int parts = 1 << k;
+    for (long item = 0, start = 0; item < items; start = ends[item++])
+        if (ends[item] < start || ends[item] > tokens)
+            return BAD_ENDS;
     float *block = malloc(sizeof(float) * parts * width);
     int *counts = malloc(sizeof(int) * parts);
     const float **sums = malloc(sizeof(float *) * parts); /* of one token: its values, where they are */
@@ -81,7 +87,7 @@ int sie_muvera(const float *values, long token_step, long value_step, const floa
         free(block);
         free(counts);
         free(sums);
-        return 1;
+        return NO_MEMORY;
     }
     for (long item = 0, start = 0; item < items; start = ends[item++])
         for (int rep = 0; rep < reps; rep++) {

@@ -39,8 +39,8 @@ def ensembles(spec: ModelSpec, name: str) -> Iterable[ModelConfig]:
 
 def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> ModelConfig:
     raw = {t.name: f"{t.name}_raw" for t in forward_outputs(spec, task)}
-    inputs, outputs = task_inputs(task), task_outputs(spec, task)
-    between = {f.name: f.name for f in features(spec) if f != LENGTHS} | {LENGTHS.name: TOKEN_COUNT.name}
+    inputs, outputs = task_inputs(task), [*task_outputs(spec, task), TOKEN_COUNT, TIMING_MS]
+    between = {f.name: f.name for f in features(spec)}
     arrival = {COST.name: COST.name, STAMPS.name: "arrival_stamps"}
     steps = [
         _step(name, "preprocess", {t.name: t.name for t in inputs}, between | arrival),
@@ -48,8 +48,8 @@ def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> Model
         _step(
             name,
             "postprocess",
-            raw | {STAMPS.name: "inference_stamps"},
-            {t.name: t.name for t in [*outputs, TIMING_MS]},
+            raw | {LENGTHS.name: LENGTHS.name, STAMPS.name: "inference_stamps"},
+            {t.name: t.name for t in outputs},
         ),
     ]
     return _model_config(
@@ -58,7 +58,7 @@ def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> Model
             "platform": "ensemble",
             "maxBatchSize": 0,
             "input": [_tensor(t) | _reshape(t) for t in inputs],
-            "output": [_tensor(t) | _reshape(t) for t in [*outputs, TOKEN_COUNT, TIMING_MS]],
+            "output": [_tensor(t) | _reshape(t) for t in outputs],
             "ensembleScheduling": {"step": steps},
             "parameters": _parameters({"model": spec.model, **(dims(spec) if task == "encode" else {})}),
         }
@@ -77,7 +77,7 @@ def composing_models(
     tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
         "preprocess": (_in_any_task(spec, lambda _, task: task_inputs(task)), to_inference),
         "inference": (to_inference, [*forward, STAMPS]),
-        "postprocess": ([*forward, STAMPS], [*_in_any_task(spec, task_outputs), TIMING_MS]),
+        "postprocess": ([*forward, LENGTHS, STAMPS], [*_in_any_task(spec, task_outputs), TOKEN_COUNT, TIMING_MS]),
     }
     in_all = {TEXT, STAMPS, *to_inference} if len(spec.tasks) > 1 else {t for each, _ in tensors.values() for t in each}
     for stage in STAGES:

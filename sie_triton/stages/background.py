@@ -1,28 +1,33 @@
 """Work that must not hold up `execute`: one thread, many jobs, a step of each in turn."""
 
-import logging
 from collections import deque
-from collections.abc import Iterator
-from threading import Condition, Thread
+from collections.abc import Callable, Iterator
+from threading import Condition
 
-log = logging.getLogger(__name__)
+from sie_triton.stages.threads import lasting
 
-Job = Iterator[None]
+Steps = Iterator[None]
+Failed = Callable[[BaseException], None]
+Job = tuple[Steps, Failed]
 
 
 class Background:
-    """Runs jobs round robin on one thread. A job is an iterator; each `next` is one step."""
+    """Runs jobs round robin on one thread. A job is an iterator; each `next` is one step.
 
-    def __init__(self, name: str) -> None:
+    `fault()` is called if the thread itself fails, and goes on.
+    """
+
+    def __init__(self, name: str, fault: Callable[[], None]) -> None:
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
         self._closed = False
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread = lasting(self._run, name, fault)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, steps: Steps, failed: Failed) -> None:
+        """`failed(error)` is called, and the job is over, if a step raises anything."""
         with self._changed:
-            self._jobs.append(job)
+            self._jobs.append((steps, failed))
             self._changed.notify()
 
     def close(self) -> None:
@@ -34,14 +39,15 @@ class Background:
 
     def _run(self) -> None:
         while (job := self._next_job()) is not None:
+            steps, failed = job
             try:
-                next(job)
+                next(steps)
             except StopIteration:
                 continue
-            except Exception:
-                log.exception("background job ended with an error it should have answered with")
+            except BaseException as exc:
+                failed(exc)
                 continue
-            self.submit(job)
+            self.submit(steps, failed)
 
     def _next_job(self) -> Job | None:
         with self._changed:

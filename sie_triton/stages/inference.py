@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 
 from sie_triton.adapters.base import Rows
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
-from sie_triton.contract import STAMPS
+from sie_triton.contract import LENGTHS, STAMPS
 from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
@@ -29,6 +29,7 @@ from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
 from sie_triton.stages.scheduler import Scheduler, cost
+from sie_triton.stages.seal import UNSEALED, Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -53,8 +54,10 @@ class Inference(ColdStage[Worker]):
         self._spec = spec
         self._device_name = device
         self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
+        self._seal = Seal(status.directory, is_open=spec.runtime.open_steps)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
-        self._scheduler = Scheduler(device, self._run, 1, CpuBudget(spec.runtime.cpu_threads, status.of_other_models))
+        cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
+        self._scheduler = Scheduler(device, self._run, 1, cpu, self.fault)
         self._set_budget(spec.admission_cost)
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
@@ -169,7 +172,7 @@ class Inference(ColdStage[Worker]):
 
     def _read(self, worker: Worker, request: Request) -> Job | SIEError:
         try:
-            job = Job.read(request, self._spec, self._parameters, worker.loaded.vocab_size)
+            job = Job.read(request, self._spec, self._parameters, worker.loaded.vocab_size, self._seal)
         except SIEError as exc:
             return exc
         except Exception as exc:
@@ -194,13 +197,27 @@ class Inference(ColdStage[Worker]):
         self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
 
     def _run(self, sub_batch: SubBatch, threads: int) -> None:
-        """Run one sub-batch; a failure spoils the requests that have items in it, no others."""
+        """Run one sub-batch; a failure spoils the requests that have items in it, no others. Never raises."""
+        try:
+            self._compute(sub_batch, threads)
+        except BaseException as exc:
+            self._spoil(sub_batch, exc)
+
+    def _compute(self, sub_batch: SubBatch, threads: int) -> None:
         bulk = sub_batch[0][0]
         if bulk.is_bulk and self.open.is_cancelled(bulk.request):
             self._cancel(bulk)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
         if slots:
             self._attempt(slots, threads, HALVINGS)
+
+    def _spoil(self, sub_batch: SubBatch, error: BaseException) -> None:
+        """Answer for what went wrong outside the forward pass."""
+        self.fault()
+        told = internal_error(self.name, error)
+        for job, _ in sub_batch:
+            job.error = job.error or told
+            self.open.reply(job.request, job.error)
 
     def _cancel(self, job: Job) -> None:
         job.error = Cancelled("cancelled by the client")
@@ -210,10 +227,12 @@ class Inference(ColdStage[Worker]):
     def _attempt(self, slots: SubBatch, threads: int, halvings: int) -> None:
         """Run `slots` together, or in halves where memory is short."""
         started = self.status.work_started()
-        result = self._forward(slots, threads)
+        try:
+            result = self._forward(slots, threads)
+        finally:
+            ended = self.status.work_ended(started)
         short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
         with self._books:
-            ended = self.status.work_ended(started)
             self._busy.add(started, ended)
             done = [] if short else settle(slots, result, (started, ended))
         if short:
@@ -265,23 +284,26 @@ class Inference(ColdStage[Worker]):
 
     def _reply(self, job: Job) -> None:
         if job.request in self.open:
-            try:
-                answer = job.error or self._outputs(job)
-            except Exception as exc:
-                answer = internal_error(self.name, exc)
-            self.open.reply(job.request, answer)
+            self.open.reply(job.request, self._result(job))
 
     def _answer_of(self, job: Job) -> Answer:
-        return DEFERRED if job.is_deferred else job.error or self._outputs(job)
+        return DEFERRED if job.is_deferred else self._result(job)
+
+    def _result(self, job: Job) -> Outputs | SIEError:
+        try:
+            return job.error or self._outputs(job)
+        except Exception as exc:
+            return internal_error(self.name, exc)
 
     def _outputs(self, job: Job) -> Outputs:
-        arrived, preprocessed, _ = job.stamps.tolist()
+        arrived, preprocessed, *_ = job.stamps.tolist()
         inference = covered_ns(job.ran)
         waited = max(end for _, end in job.ran) - preprocessed - inference
         with self._books:
             batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
-        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
-        return {**job.outputs(self._spec.forward_types), STAMPS.name: np.array(stamps, np.int64)}
+        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference, UNSEALED]
+        outputs = {**job.outputs(self._spec.forward_types), STAMPS.name: np.array(stamps, np.int64)}
+        return self._seal.put(outputs, beside={LENGTHS.name: job.text_lengths})
 
 
 def _tokens(slots: SubBatch) -> list[int]:

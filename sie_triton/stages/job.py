@@ -28,7 +28,8 @@ from sie_triton.parameters import forward_types, score_mode, score_types, wanted
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.open_requests import NEVER, deadline_ns
 from sie_triton.stages.request import Request, vector
-from sie_triton.stages.timing import PREPROCESS_STAMPS, Stamps
+from sie_triton.stages.seal import Seal
+from sie_triton.stages.timing import PREPROCESS_STAMPS, Stamps, read_stamps
 from sie_triton.transforms import similarity
 
 Ints = npt.NDArray[np.int32]
@@ -40,7 +41,7 @@ NO_PROMPT: Ints = np.zeros(1, np.int32)
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [3]; deadline and `ran` in monotonic ns.
+    """input_ids int32 [tokens], lengths int32 [items], stamps int64 [4]; deadline and `ran` in monotonic ns.
 
     With a `score_mode` the last item is the query that the others are scored against. type_ids, int32 [tokens], tell
     the texts of a pair apart where the model wants it. What the client sent as `cost` is never trusted.
@@ -73,13 +74,14 @@ class Job:
         self._offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
 
     @classmethod
-    def read(cls, request: Request, spec: ModelSpec, parameters: TaskParameters, vocab_size: int) -> "Job":
-        """Validate what inference was sent, also by a client that skipped preprocess."""
+    def read(
+        cls, request: Request, spec: ModelSpec, parameters: TaskParameters, vocab_size: int, seal: Seal
+    ) -> "Job":
+        """Validate what inference was sent, also where clients may skip preprocess."""
         sent = {f.name: vector(request, f.name, np.int32) for f in features(spec)}
-        stamps = vector(request, STAMPS.name, np.int64)
+        stamps = read_stamps(request, PREPROCESS_STAMPS, "arrived, preprocessed, ticket, seal")
+        seal.check({**sent, STAMPS.name: stamps})
         check_features(sent, spec, vocab_size)
-        if stamps.shape != (PREPROCESS_STAMPS,):
-            raise InputError(f"stamps: must be {PREPROCESS_STAMPS} integers (arrived, preprocessed, ticket)")
         query_ids = sent.get(QUERY_IDS.name, NO_IDS)
         task = "score" if spec.scores_pairs or len(query_ids) else "encode"
         options = check_parameters(request.parameters, parameters[task])
@@ -109,6 +111,11 @@ class Job:
     @property
     def ticket(self) -> int:
         return int(self.stamps[2])
+
+    @property
+    def text_lengths(self) -> Ints:
+        """Those of what the client sent as items, without the query."""
+        return self.lengths[:-1] if self.score_mode else self.lengths
 
     @property
     def num_items(self) -> int:

@@ -1,12 +1,16 @@
 """Deferred requests, each answered once: by the stage, or at its deadline by the clock."""
 
 import heapq
+import logging
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError, SIEError
 from sie_triton.stages.request import Outputs, Request
+from sie_triton.stages.threads import lasting
+
+log = logging.getLogger(__name__)
 
 NEVER = 2**63 - 1
 
@@ -21,10 +25,11 @@ def expired() -> BusyError:
 
 
 class OpenRequests:
-    """`answered(is_expired)` is called after each answer."""
+    """`answered(is_expired)` is called after each answer, also after one that Triton did not take; `fault()` for those."""
 
-    def __init__(self, answered: Callable[[bool], None]) -> None:
+    def __init__(self, answered: Callable[[bool], None], fault: Callable[[], None]) -> None:
         self._answered = answered
+        self._fault = fault
         self._changed = Condition()
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
@@ -72,13 +77,17 @@ class OpenRequests:
             if key is None:
                 return False
             del self._open[key]
-        request.reply(answer)
+        try:
+            request.reply(answer)
+        except Exception:
+            log.exception("Triton did not take an answer; its client gets none")
+            self._fault()
         self._answered(is_expired)
         return True
 
     def _start_clock(self) -> None:
         if self._clock is None:
-            self._clock = Thread(target=self._run_clock, name="deadlines", daemon=True)
+            self._clock = lasting(self._run_clock, "deadlines", self._fault)
             self._clock.start()
 
     def _run_clock(self) -> None:

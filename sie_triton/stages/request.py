@@ -38,6 +38,11 @@ class Request(Protocol):
         """The input of that name, or None; only valid until `execute` returns."""
         ...
 
+    @property
+    def is_deferred(self) -> bool:
+        """True once `defer` was called."""
+        ...
+
     def defer(self) -> None:
         """Promise to call `reply` once, after `execute` has returned."""
         ...

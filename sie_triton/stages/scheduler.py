@@ -19,6 +19,7 @@ from time import monotonic_ns
 
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Slot, SubBatch
+from sie_triton.stages.threads import lasting
 
 MAX_CPU_LANES = 2
 
@@ -35,11 +36,16 @@ GATHER_S = 0.01
 class Scheduler:
     """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
 
-    `run(sub_batch, threads)` gets the CPU threads it may use.
+    `run(sub_batch, threads)` gets the CPU threads it may use. `fault()` is called if a lane fails, and goes on.
     """
 
     def __init__(
-        self, device: str, run: Callable[[SubBatch, int], None], budget: int, cpu: CpuBudget | None = None
+        self,
+        device: str,
+        run: Callable[[SubBatch, int], None],
+        budget: int,
+        cpu: CpuBudget | None = None,
+        fault: Callable[[], None] = lambda: None,
     ) -> None:
         self.budget = budget
         self._run = run
@@ -54,9 +60,7 @@ class Scheduler:
         self._bulk: deque[deque[SubBatch]] = deque()
         self._since_several = self._since_bulk = 0
         self._pace = Pace()
-        self._lanes = [
-            threading.Thread(target=self._lane, name=f"lane-{i}", daemon=True) for i in range(self.num_lanes)
-        ]
+        self._lanes = [lasting(self._lane, f"lane-{i}", fault) for i in range(self.num_lanes)]
         for lane in self._lanes:
             lane.start()
 
@@ -106,9 +110,11 @@ class Scheduler:
         while (taken := self._next()) is not None:
             sub_batch, num_lanes = taken
             started = monotonic_ns()
-            self._run(sub_batch, self.threads(num_lanes))
-            self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
-            self._now_idle(num_lanes)
+            try:
+                self._run(sub_batch, self.threads(num_lanes))
+                self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
+            finally:
+                self._now_idle(num_lanes)
 
     def _next(self) -> tuple[SubBatch, int] | None:
         """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""

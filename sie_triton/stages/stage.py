@@ -26,7 +26,7 @@ RETRY_LOAD_AFTER_S = 30.0
 Loaded = TypeVar("Loaded")
 
 
-def internal_error(stage: str, error: Exception) -> ModelError:
+def internal_error(stage: str, error: BaseException) -> ModelError:
     """Log what the client must not see, and give the client one line."""
     log.exception("%s failed", stage, exc_info=error)
     return ModelError(f"{stage} failed with {type(error).__name__}; the server log has the details")
@@ -44,8 +44,8 @@ class ColdStage(ABC, Generic[Loaded]):
     def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
         self.status = status
         self.limit = max_concurrent_requests
-        self.open = OpenRequests(self._answered_later)
-        self.background = Background(self.name)
+        self.open = OpenRequests(self._answered_later, self.fault)
+        self.background = Background(self.name, self.fault)
         self._lock = Lock()
         self._loaded: Loaded | None = None
         self._waiting: list[Request] = []
@@ -79,19 +79,24 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def load_soon(self) -> None:
         """Load on the background thread, as a first request would."""
-        self.background.submit(self._load_and_reply())
+        self.background.submit(self._load_and_reply(), self._load_broke_off)
+
+    def fault(self) -> None:
+        """Count an error that no request's own handling caught."""
+        self.status.add(num_faults=1)
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        """One answer per request, whatever happens. Never raises: Triton would answer also what was deferred, and crash."""
         self.status.record["last_used_ns"] = monotonic_ns()
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])
         self.status.add(num_requests=len(accepted), num_open=len(accepted), num_refused=num_refused)
-        num_deferred = 0
         try:
             answers = self._answer(accepted)
-            num_deferred = answers.count(DEFERRED)
-        finally:
-            self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
+        except BaseException as exc:
+            answers = self._failed(accepted, exc)
+        num_deferred = answers.count(DEFERRED)
+        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
         return [*answers, *[too_many(self.limit)] * num_refused]
 
     def close(self) -> None:
@@ -105,6 +110,14 @@ class ColdStage(ABC, Generic[Loaded]):
             if loaded is None:
                 return self._wait(requests)
         return self.answer(loaded, requests)
+
+    def _failed(self, requests: Sequence[Request], error: BaseException) -> list[Answer]:
+        """What is left to say to `requests`, some of which may be deferred, or answered already."""
+        self.fault()
+        told = internal_error(self.name, error)
+        for request in requests:
+            self.open.reply(request, told)
+        return [DEFERRED if request.is_deferred else told for request in requests]
 
     def _answered_later(self, is_expired: bool) -> None:
         self.status.add(num_open=-1, num_expired=int(is_expired))
@@ -127,16 +140,24 @@ class ColdStage(ABC, Generic[Loaded]):
                 self.open.reply(request, exc)
             return
         waiting = [request for request in self._take_waiting(loaded) if request in self.open]
-        for request, answer in zip(waiting, self.answer(loaded, waiting), strict=True):
+        try:
+            answers = self.answer(loaded, waiting)
+        except BaseException as exc:
+            answers = self._failed(waiting, exc)
+        for request, answer in zip(waiting, answers, strict=True):
             if answer is not DEFERRED:
                 self.open.reply(request, answer)
         yield
+
+    def _load_broke_off(self, error: BaseException) -> None:
+        """Loading answers for its own failures; this is one of ours."""
+        self._failed(self._take_waiting(None), error)
 
     def _load(self) -> Loaded:
         self.status.record["state"] = LOADING
         try:
             loaded = self.load()
-        except Exception as exc:
+        except BaseException as exc:
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
             self.status.load_failed(error.reason)
             if error.is_permanent:

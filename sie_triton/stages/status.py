@@ -18,7 +18,7 @@ from sie_triton.errors import REASONS
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 5
+VERSION = 6
 
 # What loading spends its time on, fields of the record with `_ns` behind them.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -53,6 +53,7 @@ RECORD = np.dtype(
         ("num_cancelled", "<i8"),
         ("num_replaced", "<i8"),  # worker processes that died and were replaced
         ("num_deferred", "<i8"),
+        ("num_faults", "<i8"),  # errors that no request's own handling caught; answered all the same
         ("num_items", "<i8"),
         ("num_sub_batches", "<i8"),
         ("total_cost", "<i8"),

@@ -1,10 +1,10 @@
 """Where a request's time went. Stages hand monotonic nanoseconds along in the tensor `stamps`.
 
-    after preprocess   [arrived, preprocessed, ticket]                           (the last a number; see limit.py)
-    after inference    [arrived, preprocessed, queue, batch_wait, inference]     (the last three durations)
+    after preprocess   [arrived, preprocessed, ticket, seal]                        (ticket: a number; see limit.py)
+    after inference    [arrived, preprocessed, queue, batch_wait, inference, seal]  (the last three before it: durations)
 
 queue is the wait in which the instance was busy with other work, batch_wait the wait in which
-it was idle. What is missing in the sum of the parts was spent on the way between the stages.
+it was idle; the seal is that of `stages.seal`. What is missing in the sum of the parts was spent on the way between the stages.
 """
 
 from collections import deque
@@ -14,10 +14,22 @@ from time import monotonic_ns
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.contract import STAMPS
+from sie_triton.errors import InputError
+from sie_triton.stages.request import Request, vector
+
 Stamps = npt.NDArray[np.int64]
 
-PREPROCESS_STAMPS = 3
-INFERENCE_STAMPS = 5
+PREPROCESS_STAMPS = 4
+INFERENCE_STAMPS = 6
+
+
+def read_stamps(request: Request, count: int, names: str) -> Stamps:
+    """What the step before sent as `stamps`; InputError unless they are `count` integers."""
+    stamps = vector(request, STAMPS.name, np.int64)
+    if stamps.shape != (count,):
+        raise InputError(f"stamps: must be {count} integers ({names})")
+    return stamps
 
 
 class BusyLog:
@@ -57,7 +69,7 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 def timing_ms(stamps: Stamps, started_ns: int) -> npt.NDArray[np.float32]:
     """The `timing_ms` output, float32 [6], for a postprocess that began at `started_ns`."""
-    arrived, preprocessed, queue, batch_wait, inference = stamps.tolist()
+    arrived, preprocessed, queue, batch_wait, inference, _ = stamps.tolist()
     now = monotonic_ns()
     parts = [queue, preprocessed - arrived, batch_wait, inference, now - started_ns, now - arrived]
     return np.array(parts, np.float64).astype(np.float32) / np.float32(1e6)

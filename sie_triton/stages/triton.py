@@ -17,12 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from sie_triton.errors import InputError, SIEError
+from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
+from sie_triton.stages.seal import Seal
+from sie_triton.stages.shared_memory import AnswerRoom
 from sie_triton.stages.stage import ColdStage
 from sie_triton.stages.status import StatusWriter
+
+
+log = logging.getLogger(__name__)
+
+ROOM = AnswerRoom()
 
 
 class TritonRequest:
@@ -49,11 +56,17 @@ class TritonRequest:
         tensor = pb_utils.get_input_tensor_by_name(self._request, name)
         return None if tensor is None else tensor.as_numpy()
 
+    @property
+    def is_deferred(self) -> bool:
+        return self._sender is not None
+
     def defer(self) -> None:
         if self._sender is None:
             self._sender = self._request.get_response_sender()
 
     def reply(self, answer: Outputs | SIEError) -> None:
+        if not isinstance(answer, SIEError) and not ROOM.wait_for(sum(each.nbytes for each in answer.values())):
+            answer = BusyError("shared memory is full; retry, or give the server more (docker run --shm-size)")
         self._sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
@@ -84,7 +97,7 @@ class Model(ABC):
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         answers = self._stage.execute([TritonRequest(request) for request in requests])
-        return [None if isinstance(answer, Later) else _response(answer) for answer in answers]
+        return [None if isinstance(answer, Later) else _response_or_error(answer) for answer in answers]
 
     def finalize(self) -> None:
         self._stage.close()
@@ -129,8 +142,8 @@ class Postprocess(ColdModel):
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import postprocess
 
-        self.status(spec, parameters, args)
-        return postprocess.Postprocess(spec)
+        directory = self.status(spec, parameters, args).directory
+        return postprocess.Postprocess(spec, Seal(directory, is_open=spec.runtime.open_steps))
 
 
 def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
@@ -140,6 +153,15 @@ def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None
             stage.warm_up()
         else:
             stage.load_soon()
+
+
+def _response_or_error(answer: Outputs | SIEError) -> Any:
+    """Nothing may leave `execute` but responses."""
+    try:
+        return _response(answer)
+    except Exception:
+        log.exception("an answer could not be made into a response")
+        return _response(ModelError("the answer could not be sent; the server log has the details"))
 
 
 def _response(answer: Outputs | SIEError) -> Any:

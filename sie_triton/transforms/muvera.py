@@ -13,6 +13,10 @@ import numpy.typing as npt
 from sie_triton.native.library import library
 from sie_triton.spec import MuveraConfig
 
+# What the C code returns where lengths are wrong.
+BAD_ENDS = 2
+LENGTHS_ERROR = "lengths must be 0 or more, and sum to no more than there are vectors"
+
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
@@ -29,7 +33,8 @@ class Muvera:
     def encode(self, vectors: Floats, lengths: Ints, *, is_query: bool) -> Floats:
         """vectors [tokens, token_dim], the items one after another; lengths [n], 0 allowed → [n, dim].
 
-        A query sums the vectors of a partition, a document takes their mean.
+        A query sums the vectors of a partition, a document takes their mean. ValueError where `lengths` reach beyond
+        `vectors`.
         """
         vectors = np.ascontiguousarray(vectors, np.float32)
         if self.config.center_tokens:
@@ -96,6 +101,7 @@ class Muvera:
         places = self._signed_places if self.config.final_projection_dim else None
         failed = native.sie_muvera(
             _address(values),
+            ctypes.c_long(len(values)),
             ctypes.c_long(values.shape[1]),
             ctypes.c_long(self._width if self.config.projection_dim else 0),
             _address(products),
@@ -105,6 +111,8 @@ class Muvera:
             *(_address(places), _address(out)),
             ctypes.c_long(self.dim),
         )
+        if failed == BAD_ENDS:
+            raise ValueError(LENGTHS_ERROR)
         if failed:
             raise MemoryError("no memory for the blocks of an encoding")
         return True
@@ -113,6 +121,8 @@ class Muvera:
         config = self.config
         repetitions = np.arange(config.num_repetitions)[None]
         per_repetition = values.reshape(len(values), -1, self._width)
+        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) > len(values):
+            raise ValueError(LENGTHS_ERROR)
         start = 0
         for row, length in zip(out, lengths.tolist(), strict=True):
             item = slice(start, start + length)
