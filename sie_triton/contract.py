@@ -130,12 +130,13 @@ class Parameter:
     is_list: bool = False
     minimum: int | None = None
     maximum: int | None = None
+    max_characters: int | None = None
     doc: str = field(default="", compare=False)
 
     def check(self, value: Any) -> ParameterValue:
         """Return `value`, or raise InputError naming the parameter and what is allowed."""
-        if not (self._has_type(value) and self._is_choice(value) and self._in_range(value)):
-            raise InputError(f"parameter {self.name}: {value!r} is not allowed; give {self.allowed()}")
+        if not (self._has_type(value) and self._is_choice(value) and self._in_range(value) and self._is_short(value)):
+            raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}")
         return self.type(value)
 
     def allowed(self) -> str:
@@ -149,7 +150,7 @@ class Parameter:
         noun = {bool: "a boolean", int: "an integer", float: "a number", str: "a string"}[self.type]
         if self.minimum is not None and self.maximum is not None:
             return f"{noun} from {self.minimum} to {self.maximum}"
-        return noun
+        return f"{noun} of at most {self.max_characters} characters" if self.max_characters is not None else noun
 
     def _has_type(self, value: Any) -> bool:
         return type(value) is self.type or (self.type is float and type(value) is int)
@@ -158,9 +159,21 @@ class Parameter:
         members = value.split(",") if self.is_list else [value]
         return not self.choices or all(member in self.choices for member in members)
 
+    def _is_short(self, value: Any) -> bool:
+        return self.max_characters is None or len(value) <= self.max_characters
+
     def _in_range(self, value: Any) -> bool:
         above = self.minimum is None or value >= self.minimum
         return above and (self.maximum is None or bool(value <= self.maximum))
+
+
+def shown(value: Any, max_characters: int = 80) -> str:
+    """
+    >>> shown("x" * 100)[:12], shown("x" * 100)[-20:]
+    ("'xxxxxxxxxxx", '… (100 characters)')
+    """
+    text = repr(value)
+    return text if len(text) <= max_characters else f"{text[:max_characters]}… ({len(str(value))} characters)"
 
 
 OUTPUT_DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")

@@ -6,10 +6,18 @@ from typing import Any
 from sie_triton.contract import OUTPUT_DTYPES, QUANTIZED, SCORE_MODES, SCORES, Parameter, limit
 from sie_triton.spec import FORWARD_TYPE, ModelSpec, Profile
 
+# An instruction goes with every text. A longer one, for each token that the model reads, would leave no room for the
+# texts, and cost its length for each of them.
+CHARACTERS_PER_TOKEN = 16
+
 
 def model_parameters(spec: ModelSpec, task: str = "encode") -> Mapping[str, Parameter]:
     """Parameters of one task by name, for checking requests and for documentation."""
-    parameters = [limit("instruction"), limit("profile", choices=tuple(p.name for p in spec.profiles))]
+    longest = CHARACTERS_PER_TOKEN * spec.max_sequence_length
+    parameters = [
+        limit("instruction", max_characters=longest),
+        limit("profile", choices=tuple(p.name for p in spec.profiles)),
+    ]
     if task == "score":
         parameters += [limit("score_mode", choices=spec.score_modes)] if len(spec.score_modes) > 1 else []
     else:

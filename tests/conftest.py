@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from sie_triton.weights import locate
 from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook
+TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook; its steps are open to clients
 TINY_NO_HOOK = "test/tiny-no-hook"
 MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
 BUDGET = 512
@@ -102,10 +102,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    hooked = [MINILM, MINILM_512, TINY, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER]
-    assert write_repository(repository, settings, hooked, runtime=settings.runtime) == []
-    write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
-    names = [triton_name(model) for model in (*hooked, TINY_NO_HOOK)]
+    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER]
+    is_open = replace(settings.runtime, open_steps=True)
+    assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
+    write_repository(repository, settings, [TINY], runtime=is_open)
+    write_repository(repository, settings, [TINY_NO_HOOK], runtime=is_open, hook=False)
+    names = [triton_name(model) for model in (*closed, TINY, TINY_NO_HOOK)]
     with Server(settings, repository, names) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.request import DEFERRED
 from sie_triton.worker.process import Loaded, WorkerDied
 
 VOCABULARY = 100
+
+# Requests come to a stage without the one before it.
+OPEN = Runtime(open_steps=True)
 
 
 class FakeRequest:
@@ -22,7 +25,7 @@ class FakeRequest:
         self.timeout_us = timeout_us
         self.cancelled = False
         self._tensors = tensors
-        self.deferred = False
+        self.is_deferred = False
         self.answers: list[Any] = []
         self.answered = threading.Event()
 
@@ -30,14 +33,14 @@ class FakeRequest:
         return self._tensors.get(name)
 
     def defer(self):
-        self.deferred = True
+        self.is_deferred = True
 
     def is_cancelled(self):
         assert not self.answers, "Triton crashes"
         return self.cancelled
 
     def reply(self, answer):
-        assert self.deferred
+        assert self.is_deferred
         self.answers.append(answer)
         self.answered.set()
 
@@ -96,6 +99,7 @@ def spec(**changes: Any) -> ModelSpec:
         "dense_dim": 2,
         "max_sequence_length": 64,
         "max_batch_cost": 100,
+        "runtime": OPEN,
     }
     return ModelSpec(**{**defaults, **changes})
 
@@ -105,7 +109,7 @@ def tokens(*items: list[int], **changes: Any) -> FakeRequest:
         "input_ids": np.array([[t for item in items for t in item]], np.int32),
         "lengths": np.array([[len(item) for item in items]], np.int32),
         "prompt_tokens": np.zeros((1, 1), np.int32),
-        "stamps": np.array([[time.monotonic_ns()] * 2 + [0]], np.int64),
+        "stamps": np.array([[time.monotonic_ns()] * 2 + [0, 0]], np.int64),
     }
     return FakeRequest(**{**tensors, **changes})
 

@@ -24,7 +24,7 @@ from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
-from sie_triton.stages.job import Job, SubBatch, pack, rows_of
+from sie_triton.stages.job import Job, SubBatch, pack, settle
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
@@ -308,17 +308,3 @@ class Inference(ColdStage[Worker]):
 
 def _tokens(slots: SubBatch) -> list[int]:
     return [int(job.lengths[item]) for job, item in slots]
-
-
-def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> list[Job]:
-    """Hand each row back to its job, or the error to all of them; the jobs that are done by this."""
-    jobs = {id(job): job for job, _ in slots if not job.is_done}
-    if isinstance(result, SIEError):
-        for job, _ in slots:
-            job.error = job.error or result
-    else:
-        for (job, item), row in zip(slots, rows_of(result, len(slots)), strict=True):
-            job.put(item, row)
-    for job in jobs.values():
-        job.ran.append(ran)
-    return [job for job in jobs.values() if job.is_done]

@@ -74,9 +74,7 @@ class Job:
         self._offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
 
     @classmethod
-    def read(
-        cls, request: Request, spec: ModelSpec, parameters: TaskParameters, vocab_size: int, seal: Seal
-    ) -> "Job":
+    def read(cls, request: Request, spec: ModelSpec, parameters: TaskParameters, vocab_size: int, seal: Seal) -> "Job":
         """Validate what inference was sent, also where clients may skip preprocess."""
         sent = {f.name: vector(request, f.name, np.int32) for f in features(spec)}
         stamps = read_stamps(request, PREPROCESS_STAMPS, "arrived, preprocessed, ticket, seal")
@@ -190,6 +188,20 @@ def rows_of(result: Rows, num_items: int) -> list[Rows]:
         for row, piece in zip(rows, pieces, strict=True):
             row[name] = piece
     return rows
+
+
+def settle(slots: SubBatch, result: Rows | SIEError, ran: tuple[int, int]) -> list[Job]:
+    """Hand each row back to its job, or the error to all of them; the jobs that are done by this."""
+    jobs = {id(job): job for job, _ in slots if not job.is_done}
+    if isinstance(result, SIEError):
+        for job, _ in slots:
+            job.error = job.error or result
+    else:
+        for (job, item), row in zip(slots, rows_of(result, len(slots)), strict=True):
+            job.put(item, row)
+    for job in jobs.values():
+        job.ran.append(ran)
+    return [job for job in jobs.values() if job.is_done]
 
 
 def check_features(sent: Mapping[str, Ints], spec: ModelSpec, vocab_size: int) -> None:

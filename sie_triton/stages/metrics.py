@@ -17,12 +17,18 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "num_requests": ("sie_requests_accepted_total", "requests accepted"),
         "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
         "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
-        "num_faults": ("sie_faults_total", "errors outside any request's own handling, and answers Triton did not take"),
+        "num_faults": (
+            "sie_faults_total",
+            "errors outside any request's own handling, and answers Triton did not take",
+        ),
     },
     "inference": {
         "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
         "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
-        "num_faults": ("sie_faults_total", "errors outside any request's own handling, and answers Triton did not take"),
+        "num_faults": (
+            "sie_faults_total",
+            "errors outside any request's own handling, and answers Triton did not take",
+        ),
         "num_cancelled": ("sie_requests_cancelled_total", "requests given up because nobody waited any more"),
         "num_replaced": ("sie_workers_replaced_total", "processes that died with the weights and were replaced"),
         "num_deferred": ("sie_requests_deferred_total", "requests answered after execute had returned"),

@@ -25,7 +25,7 @@ def expired() -> BusyError:
 
 
 class OpenRequests:
-    """`answered(is_expired)` is called after each answer, also after one that Triton did not take; `fault()` for those."""
+    """`answered(is_expired)` is called after each answer; after one that Triton did not take, `fault()` too."""
 
     def __init__(self, answered: Callable[[bool], None], fault: Callable[[], None]) -> None:
         self._answered = answered

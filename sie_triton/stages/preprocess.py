@@ -5,6 +5,7 @@ Here is where a model with too many requests in progress refuses more.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +27,17 @@ from sie_triton.contract import (
     TOKEN_TYPE_IDS,
     check_parameters,
 )
-from sie_triton.errors import InputError, SIEError
+from sie_triton.errors import Cancelled, InputError, SIEError
 from sie_triton.parameters import model_parameters, profile_of
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.limit import RequestLimit
 from sie_triton.stages.open_requests import deadline_ns
 from sie_triton.stages.prompt import Prompt, prompt_of
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
+from sie_triton.stages.seal import UNSEALED, Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusReader, StatusWriter
-from sie_triton.stages.texts import Query, Texts, decode, only
+from sie_triton.stages.texts import Query, Texts, decode, only, reading
 from sie_triton.weights import locate
 from sie_triton.weights.locate import TOKENIZER_FILES
 
@@ -53,6 +55,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
         limit = spec.runtime.max_concurrent_requests
         self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
         self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
+        self._seal = Seal(status.directory, is_open=spec.runtime.open_steps)
         self._features = frozenset(feature.name for feature in features(spec))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         if spec.runtime.device == "cpu":
@@ -82,7 +85,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
                 answers.append(texts)
             elif texts.is_bulk:
                 self.open.add(request, deadline_ns(arrived, request.timeout_us))
-                self.background.submit(self._tokenize_bulk(loaded, request, texts))
+                self.background.submit(self._tokenize_bulk(loaded, request, texts), partial(self._give_up, request))
                 answers.append(DEFERRED)
             else:
                 answers.append(tokenized[id(texts)])
@@ -133,31 +136,52 @@ class Preprocess(ColdStage["TextTokenizer"]):
         try:
             items = [each.items(tokenizer, each.question(tokenizer), each.texts) for each in requests]
             tokens = tokenizer.encode([item for group in items for item in group], is_query=is_query)
-        except Exception as exc:
-            return [internal_error(self.name, exc)] * len(requests)
+        except BaseException as exc:
+            if len(requests) == 1:
+                return [self._blame(tokenizer, requests[0], exc)]
+            return [answer for each in requests for answer in self._tokenize_alike(tokenizer, [each], is_query)]
         parts = tokens.split([len(request.texts) for request in requests])
         return [self._answer_of(tokenizer, each, part) for each, part in zip(requests, parts, strict=True)]
 
     def _tokenize_bulk(self, tokenizer: "TextTokenizer", request: Request, texts: Texts) -> Iterator[None]:
         parts: list[Tokens] = []
-        try:
+        with reading("query"):
             question = texts.question(tokenizer)
-            for chunk in texts.chunks(question):
-                if request not in self.open:
-                    return
+        for chunk in texts.chunks(question):
+            if self.open.is_cancelled(request):
+                self.open.reply(request, Cancelled("cancelled by the client"))
+            if request not in self.open:
+                return
+            try:
                 parts.append(tokenizer.encode(texts.items(tokenizer, question, chunk), is_query=texts.is_query))
-                yield
-        except Exception as exc:
-            self.open.reply(request, internal_error(self.name, exc))
-            return
+            except BaseException as exc:
+                raise self._blame(tokenizer, texts, exc) from exc
+            yield
         self.open.reply(request, self._answer_of(tokenizer, texts, Tokens.join(parts)))
+
+    def _give_up(self, request: Request, error: BaseException) -> None:
+        self.open.reply(request, error if isinstance(error, SIEError) else internal_error(self.name, error))
+
+    def _blame(self, tokenizer: "TextTokenizer", request: Texts, error: BaseException) -> SIEError:
+        """What to say where the texts of a request could not be tokenized together."""
+        try:
+            with reading("query"):
+                question = request.question(tokenizer)
+            for i, text in enumerate(request.texts):
+                with reading(f"text[{i}]"):
+                    tokenizer.encode(request.items(tokenizer, question, [text]), is_query=request.is_query)
+        except InputError as exc:
+            return exc
+        except BaseException as exc:
+            return internal_error(self.name, exc)
+        return internal_error(self.name, error)
 
     def _answer_of(self, tokenizer: "TextTokenizer", request: Texts, tokens: Tokens) -> Outputs | SIEError:
         try:
             return self._outputs(tokenizer, request, tokens)
         except SIEError as exc:
             return exc
-        except Exception as exc:
+        except BaseException as exc:
             return internal_error(self.name, exc)
 
     def _outputs(self, tokenizer: "TextTokenizer", request: Texts, tokens: Tokens) -> Outputs:
@@ -167,7 +191,8 @@ class Preprocess(ColdStage["TextTokenizer"]):
         prompts, query_ids = [request.prompt], NO_IDS
         if request.query is not None and not request.query.in_pairs:
             prompts.append(request.query.prompt)
-            query_ids = tokenizer.encode([prompts[1].around(request.query.text)], is_query=True).input_ids
+            with reading("query"):
+                query_ids = tokenizer.encode([prompts[1].around(request.query.text)], is_query=True).input_ids
             if not len(query_ids):
                 raise InputError("query: makes no token of this model; send a text that does")
         lengths = np.append(tokens.lengths, np.int32(len(query_ids)))
@@ -179,8 +204,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
             PROMPT_TOKENS.name: np.array([tokenizer.prompt_tokens(prompt.before) for prompt in prompts], np.int32),
             QUERY_IDS.name: query_ids,
         }
-        return {
-            **{name: array for name, array in known.items() if name in self._features},
-            COST.name: np.array([cost], np.int32),
-            STAMPS.name: np.array([request.arrived_ns, monotonic_ns(), self.status.next_ticket()], np.int64),
-        }
+        stamps = [request.arrived_ns, monotonic_ns(), self.status.next_ticket(), UNSEALED]
+        sent = {name: array for name, array in known.items() if name in self._features}
+        sealed = self._seal.put({**sent, STAMPS.name: np.array(stamps, np.int64)})
+        return {**sealed, COST.name: np.array([cost], np.int32)}

@@ -1,8 +1,8 @@
 """Is there shared memory for an answer?
 
-Triton's Python backend carries answers through a region in /dev/shm that it grows as needed. Where that fails, an answer
-returned from `execute` becomes an error; one that is sent later is lost, and with it the right to send another. So room
-is looked for first.
+Triton's Python backend carries answers through a region in /dev/shm that it grows as needed. Where that fails, an
+answer returned from `execute` becomes an error; one that is sent later is lost, and with it the right to send another.
+So room is looked for first.
 """
 
 import os

@@ -86,7 +86,7 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.add(num_faults=1)
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
-        """One answer per request, whatever happens. Never raises: Triton would answer also what was deferred, and crash."""
+        """One answer per request. Never raises: Triton would answer what was deferred as well, and crash later."""
         self.status.record["last_used_ns"] = monotonic_ns()
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])

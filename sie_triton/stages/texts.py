@@ -1,6 +1,7 @@
 """The texts of one request: decoded, and on their way to the tokenizer."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,17 @@ class Texts:
                 chunk, size = [], 0
         if chunk:
             yield chunk
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """A panic of the tokenizer's library, which is no Exception, as the fault of what it was given."""
+    try:
+        yield
+    except BaseException as exc:
+        if type(exc).__name__ != "PanicException":
+            raise
+        raise InputError(f"{name}: the model's tokenizer gives up on it; send another text") from exc
 
 
 def decode(array: npt.NDArray[Any] | None, name: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Where a request's time went. Stages hand monotonic nanoseconds along in the tensor `stamps`.
 
-    after preprocess   [arrived, preprocessed, ticket, seal]                        (ticket: a number; see limit.py)
-    after inference    [arrived, preprocessed, queue, batch_wait, inference, seal]  (the last three before it: durations)
+    after preprocess   [arrived, preprocessed, ticket, seal]
+    after inference    [arrived, preprocessed, queue, batch_wait, inference, seal]
 
-queue is the wait in which the instance was busy with other work, batch_wait the wait in which
-it was idle; the seal is that of `stages.seal`. What is missing in the sum of the parts was spent on the way between the stages.
+Of these, queue, batch_wait and inference are durations; ticket and seal are numbers, see limit.py and seal.py. queue
+is the wait in which the instance was busy with other work, batch_wait the wait in which it was idle. What is missing
+in the sum of the parts was spent on the way between the stages.
 """
 
 from collections import deque

@@ -26,7 +26,6 @@ from sie_triton.stages.shared_memory import AnswerRoom
 from sie_triton.stages.stage import ColdStage
 from sie_triton.stages.status import StatusWriter
 
-
 log = logging.getLogger(__name__)
 
 ROOM = AnswerRoom()

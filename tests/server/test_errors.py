@@ -55,7 +55,7 @@ BAD = {
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
-    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 3 integers"),
+    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 4 integers"),
     "two batch rows": (
         inference(
             input_ids=[[1], [1]],

@@ -26,7 +26,7 @@ def test_one_request_on_an_idle_device_is_answered_at_once(inference):
     request = tokens([1, 2, 3])
     (answer,) = inference.execute([request])
     assert answer["dense"].tolist() == [[1, 3]]
-    assert not request.deferred
+    assert not request.is_deferred
 
 
 def test_concurrent_first_requests_load_once(inference):
@@ -176,7 +176,7 @@ def test_what_counts_as_out_of_memory(error, expected):
         ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
         ({"input_ids": None}, "input_ids: missing"),
         ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be one integer"),
-        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 3 integers"),
+        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 4 integers"),
     ],
 )
 def test_inference_trusts_nobody(inference, changes, complaint):

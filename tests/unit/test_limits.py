@@ -25,7 +25,9 @@ LIMIT = 8
 @pytest.fixture
 def inference(tmp_path):
     stage = Inference(
-        spec(runtime=Runtime(max_concurrent_requests=LIMIT)), "cpu", StatusWriter(tmp_path, "m", "inference", 0)
+        spec(runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)),
+        "cpu",
+        StatusWriter(tmp_path, "m", "inference", 0),
     )
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
@@ -107,7 +109,7 @@ def test_bulk_tokenizing_stops_at_the_deadline(tmp_path, minilm_directory):
 
 def test_whoever_answers_first_wins():
     answered = []
-    requests = OpenRequests(answered.append)
+    requests = OpenRequests(answered.append, lambda: None)
     request = tokens([1])
     requests.add(request, time.monotonic_ns() + 20_000_000)
     assert requests.reply(request, {"x": 1})
@@ -119,7 +121,7 @@ def test_whoever_answers_first_wins():
 
 
 def test_deadlines_come_in_order_whatever_the_order_of_arrival():
-    requests = OpenRequests(lambda _: None)
+    requests = OpenRequests(lambda _: None, lambda: None)
     now, answered = time.monotonic_ns(), []
     for delay_ms in (60, 20, 40):
         request = tokens([1])
@@ -211,7 +213,9 @@ def test_a_new_process_goes_on_with_the_tickets(limited):
 
 def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory):
     status = StatusWriter(tmp_path, "m", "preprocess", 0)
-    stage = Preprocess(spec(weights=str(minilm_directory), runtime=Runtime(max_concurrent_requests=LIMIT)), status)
+    stage = Preprocess(
+        spec(weights=str(minilm_directory), runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)), status
+    )
     stage.warm_up()
     answers = stage.execute([FakeRequest(text=np.array([[b"hi"]], object)) for _ in range(LIMIT + 2)])
     assert [answer["stamps"][2] for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))

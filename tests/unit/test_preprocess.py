@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from sie_triton.errors import ModelError, SIEError
+from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.prompt import Prompt
 from sie_triton.stages.request import DEFERRED
@@ -43,8 +43,8 @@ def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_dir
     singles = [FakeRequest(text=np.array([[t.encode()]], object)) for t in texts]
     (together,) = run(stage, [bulk])
     apart = run(stage, singles)
-    assert bulk.deferred
-    assert not singles[0].deferred
+    assert bulk.is_deferred
+    assert not singles[0].is_deferred
     assert together["input_ids"].tolist() == np.concatenate([a["input_ids"] for a in apart]).tolist()
     assert together["lengths"].tolist() == [a["lengths"][0] for a in apart]
     assert together["cost"][0] == together["lengths"].sum() == len(together["input_ids"])
@@ -110,14 +110,24 @@ def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
 LONG = "why " * 100_000
 
 
-@pytest.mark.parametrize("request_", [{"query": LONG}, {"instruction": LONG}])
 @pytest.mark.parametrize("stage", ["scorer", "pairs"])
-def test_a_huge_query_or_instruction_holds_nobody_up(stage, request_, request):
+def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, request):
+    stage = request.getfixturevalue(stage)
+    for length, is_refused in ((512, False), (513, True)):
+        given = {"query": texts("who?"), "text": texts("nobody")}
+        (answer,) = run(stage, [FakeRequest({"instruction": "w" * length}, **given)])
+        assert isinstance(answer, InputError) == is_refused
+    assert "parameter instruction: 'www" in str(answer)
+    assert "(513 characters) is not allowed; give a string of at most 512 characters" in str(answer)
+    assert len(str(answer)) < 300
+
+
+@pytest.mark.parametrize("stage", ["scorer", "pairs"])
+def test_a_huge_query_holds_nobody_up(stage, request):
     """It is deferred, however few its texts are, and cut once."""
     stage = request.getfixturevalue(stage)
-    given = {"query": texts(request_.get("query", "who?")), "text": texts(*["nobody"] * 20)}
-    parameters = {"instruction": request_["instruction"]} if "instruction" in request_ else {}
-    huge, small = FakeRequest(parameters=parameters, **given), FakeRequest(query=texts("who?"), text=texts("I"))
+    huge = FakeRequest(query=texts(LONG), text=texts(*["nobody"] * 20))
+    small = FakeRequest(query=texts("who?"), text=texts("I"))
     started = time.monotonic()
     direct = stage.execute([huge, small])
     assert direct[0] is DEFERRED

@@ -28,12 +28,12 @@ def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
         if name == "b":
             raise RuntimeError
 
-    background = Background("test")
-    background.submit(job("a", 3))
-    background.submit(job("b", 2))
+    background = Background("test", lambda: log.append("fault"))
+    background.submit(job("a", 3), log.append)
+    background.submit(job("b", 2), lambda error: log.append(type(error).__name__))
     gate.set()
     background.close()
-    assert log == ["a0", "b0", "a1", "b1", "a2"]
+    assert log == ["a0", "b0", "a1", "b1", "a2", "RuntimeError"]
 
 
 class Slots:

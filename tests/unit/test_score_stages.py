@@ -7,6 +7,7 @@ import pytest
 
 from sie_triton.errors import BusyError, InputError, OutOfMemory
 from sie_triton.stages.postprocess import Postprocess
+from sie_triton.stages.seal import Seal
 from tests.stages import FakeRequest, run, spec, tokens
 
 MODEL = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",)}
@@ -62,7 +63,7 @@ def test_bulk_scores_are_deferred_and_complete(inference):
     items = [[i % 12 + 1] * 4 for i in range(200)]
     request = asking([3] * 6, *items)
     (answer,) = run(inference, [request])
-    assert request.deferred
+    assert request.is_deferred
     np.testing.assert_allclose(answer["scores"], [cosine([3] * 6, item) for item in items], rtol=1e-5)
 
 
@@ -70,7 +71,7 @@ def test_bulk_scores_are_deferred_and_complete(inference):
 def test_a_deadline_that_has_passed(inference):
     inference.warm_up()
     before = len(inference.worker.batches)
-    long_ago = np.array([[time.monotonic_ns() - 10**9] * 2 + [0]], np.int64)
+    long_ago = np.array([[time.monotonic_ns() - 10**9] * 2 + [0, 0]], np.int64)
     (answer,) = run(inference, [asking([3], [1], stamps=long_ago, timeout_us=1000)])
     assert isinstance(answer, BusyError)
     assert len(inference.worker.batches) == before
@@ -122,17 +123,16 @@ def test_the_query_has_prompt_tokens_of_its_own(inference):
     assert items == {3: (1, False), 2: (1, False), 4: (2, True)}
 
 
-def test_postprocess_hands_scores_on_and_checks_them():
-    stage = Postprocess(spec(**MODEL))
-    stamps = np.zeros((1, 5), np.int64)
-    good, bad = run(
-        stage,
-        [
-            FakeRequest(scores=np.array([[0.5, 2.0]], np.float32), stamps=stamps),
-            FakeRequest(scores=np.ones((1, 2, 2), np.float32), stamps=stamps),
-        ],
-    )
+def test_postprocess_hands_scores_on_and_checks_them(tmp_path):
+    stage = Postprocess(spec(**MODEL), Seal(tmp_path, is_open=True))
+    same = {"stamps": np.zeros((1, 6), np.int64), "lengths": np.array([[3, 4]], np.int32)}
+    scores = [np.array([[0.5, 2.0]], np.float32), np.ones((1, 2, 2), np.float32), np.ones((1, 3), np.float32)]
+    good, *bad = run(stage, [FakeRequest(scores=each, **same) for each in scores])
     assert good["scores"].tolist() == [0.5, 2.0]
-    assert set(good) == {"scores", "timing_ms"}
-    with pytest.raises(InputError, match="scores: must have shape"):
-        raise bad
+    assert good["token_count"].tolist() == [3, 4]
+    assert set(good) == {"scores", "token_count", "timing_ms"}
+    for answer, complaint in zip(
+        bad, ["scores: must have shape", "scores: has 3 rows; lengths tells of 2"], strict=True
+    ):
+        with pytest.raises(InputError, match=complaint):
+            raise answer
