@@ -85,8 +85,9 @@ def test_whatever_is_raised_execute_answers_every_request(inference, monkeypatch
     direct = inference.execute([bulk, single, tokens(), FakeRequest()])
     assert direct[0] is DEFERRED
     assert isinstance(single.answer(direct[1]), ModelError)
-    assert isinstance(bulk.answer(direct[0]), ModelError)
-    assert "secret" not in str(bulk.answer(direct[0]))
+    answer = bulk.answer(direct[0])  # a lane may have been faster
+    assert isinstance(answer, ModelError) or len(answer["dense"]) == 4
+    assert "secret" not in str(answer)
     assert all(isinstance(answer, InputError | ModelError) or answer is DEFERRED for answer in direct)
     assert inference.status.record["num_faults"] >= 1
     assert inference.status.record["num_open"] == 0
