@@ -1,0 +1,109 @@
+"""`sie-triton serve` as people start it, with one model of each kind that this suite attacks."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sie_triton.settings import Settings
+from sie_triton.stages.status import all_records, is_alive
+from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MUVERA, SPLADE, fresh_settings, minilm_file, model_file
+from tests.models import save_cross_encoder, save_pylate, save_splade
+
+MODELS = (MINILM, COLBERT, SPLADE, CROSS_ENCODER)
+READY_S = 120
+ADMIN_TOKEN = "for-tests"
+
+
+@dataclass
+class Served:
+    """A running `sie-triton serve`."""
+
+    settings: Settings
+    process: subprocess.Popen[str]
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.settings.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.settings.http_port}"
+
+    def tritonserver(self) -> psutil.Process:
+        (found,) = [p for p in psutil.Process(self.process.pid).children() if p.name() == "tritonserver"]
+        return found
+
+    def pids(self) -> set[int]:
+        """Of all that live: stages, workers, and what the launcher started."""
+        records = [
+            r for by_model in all_records(self.settings.status_dir).values() for rs in by_model.values() for r in rs
+        ]
+        named = {r[name] for r in records for name in ("pid", "worker_pid") if r[name]}
+        children = {child.pid for child in psutil.Process(self.process.pid).children()}
+        return {pid for pid in named | children if is_alive(pid)}
+
+    def log(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in (self.settings.data_dir / "logs").glob("*"))
+
+
+@pytest.fixture(scope="package")
+def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("attacked")
+    models_dir = root / "models"
+    models_dir.mkdir()
+    multivector, sparse = {"multivector": {"dim": 32}}, {"sparse": {"dim": 30522}}
+    colbert, splade = save_pylate(root / "colbert", minilm_directory), save_splade(root / "splade", minilm_directory)
+    files = {
+        MINILM: minilm_file(MINILM, 256, 16384),
+        COLBERT: model_file(
+            COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}
+        ),
+        SPLADE: model_file(SPLADE, splade, "splade", {"encode": sparse}),
+        CROSS_ENCODER: model_file(
+            CROSS_ENCODER, save_cross_encoder(root / "ce", minilm_directory), "cross_encoder", {"score": {}}
+        ),
+    }
+    for name, text in files.items():
+        (models_dir / f"{re.sub('/', '__', name)}.yaml").write_text(text)
+    settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN)
+    with serving(settings) as served:
+        yield served
+
+
+class serving:
+    """Starts it; at the end it must go cleanly, and leave nothing behind."""
+
+    def __init__(self, settings: Settings) -> None:
+        given = settings.model_dump(exclude_defaults=True)
+        environment = {f"SIE_{name.upper()}": str(value) for name, value in given.items()}
+        self._settings = settings
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sie_triton.cli", "serve"],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Served:
+        assert self._process.stdout is not None
+        assert any(line.strip() == "SIE ready" for line in self._process.stdout)
+        return Served(self._settings, self._process)
+
+    def __exit__(self, *_: object) -> None:
+        left = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(30) == 0
+        deadline = time.monotonic() + 5
+        while any(is_alive(child.pid) for child in left) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [child for child in left if is_alive(child.pid)] == []
+        assert list(Path("/dev/shm").glob(f"sie_{self._process.pid}_*")) == []
