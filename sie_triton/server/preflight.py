@@ -39,6 +39,10 @@ def check_python() -> Iterator[str]:
             f"{sys.executable} has no shared libpython, which Triton's stub loads; install your system's "
             "python3-dev, or build Python with --enable-shared"
         )
+
+
+def check_venv() -> Iterator[str]:
+    """What scripts/* make the environment with; a container may do without."""
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -92,7 +96,7 @@ def shared_libpython() -> Path | None:
 
 
 if __name__ == "__main__":
-    problems = list(check_python())
+    problems = [*check_python(), *check_venv()]
     for problem in problems:
         print(f"✗ {problem}", file=sys.stderr)
     sys.exit(1 if problems else 0)
