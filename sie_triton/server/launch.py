@@ -17,6 +17,7 @@ from typing import IO
 
 from sie_triton.errors import ServerError
 from sie_triton.render.repository import ensemble_names
+from sie_triton.server import stack
 from sie_triton.server.locate import Triton, find_triton
 from sie_triton.settings import CONTROL_KEY, Settings
 
@@ -64,7 +65,7 @@ class Server:
                 stderr=None if self._verbose else log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=before_triton,
             )
 
     def command(self) -> list[str]:
@@ -176,3 +177,9 @@ def _kill_group(pid: int) -> None:
 def end_with_parent() -> None:
     """For a child, before it starts its program."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def before_triton() -> None:
+    """For the child that becomes tritonserver."""
+    end_with_parent()
+    stack.deepen()

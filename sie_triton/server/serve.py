@@ -18,11 +18,12 @@ from sie_triton.settings import Settings
 
 EXAMPLES = {
     "encode": """\
-curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "text", "shape": [1], "datatype": "BYTES", \
-"data": ["Hello, world"]}}]}}'""",
+curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{"inputs": [{{"name": "text", \
+"shape": [1], "datatype": "BYTES", "data": ["Hello, world"]}}]}}'""",
     "score": """\
-curl -s {url}/v2/models/{model}/infer -d '{{"inputs": [{{"name": "query", "shape": [1], "datatype": "BYTES", \
-"data": ["What is it?"]}}, {{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["It is this.", "No."]}}]}}'""",
+curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{"inputs": [{{"name": "query", \
+"shape": [1], "datatype": "BYTES", "data": ["What is it?"]}}, {{"name": "text", "shape": [2], "datatype": "BYTES", \
+"data": ["It is this.", "No."]}}]}}'""",
 }
 
 

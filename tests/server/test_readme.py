@@ -1,0 +1,184 @@
+"""README's examples, run from README's own text against one server with small models under the names it uses."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.catalog.config import ModelConfig
+from sie_triton.server.serve import EXAMPLES
+from sie_triton.settings import Settings
+from sie_triton.spec import Runtime
+from tests.conftest import MINILM, fresh_settings
+from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+from tests.server.test_serve import port_flags, sie
+
+README = Path(__file__).parents[2] / "README.md"
+HEADER = "-H 'Content-Type: application/json'"
+
+INSTALLS = "installs or makes an environment: a clean clone is the test"
+BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
+# Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
+NOT_RUN = {
+    "scripts/serve": INSTALLS,
+    "scripts/test": INSTALLS,
+    "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
+    "scripts/serve ./my-model": BY_HAND,
+    "scripts/serve --help": BY_HAND,
+    "pip install -c constraints.txt '.[server,embedded,demo]'": INSTALLS,
+    "sie-triton serve": BY_HAND,
+    "pip install 'torch==2.13.0+cpu'": INSTALLS,
+    "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
+    "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of README and the line it begins on."""
+
+    line: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.language}-{self.line}"
+
+
+def blocks_of(text: str) -> list[Block]:
+    fences = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(text[: m.start()].count("\n") + 1, m[1], m[2]) for m in fences]
+
+
+BLOCKS = blocks_of(README.read_text())
+YAML = [block for block in BLOCKS if block.language == "yaml"]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]
+
+
+def lines_not_run(blocks: list[Block]) -> list[str]:
+    lines = [
+        line for block in blocks if block.language == "bash" and block not in CURL for line in block.text.split("\n")
+    ]
+    return [command for line in lines if (command := line.partition(" #")[0].strip())]
+
+
+def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
+    """The model file over small weights: only what says where they are and how large changes."""
+    content = {key: value for key, value in model.items() if key not in ("hf_id", "weights_path")}
+    content["weights_path"] = str(directory)
+    for output, size in (content["tasks"].get("encode") or {}).items():
+        size["dim"] = dims[output]
+    content["max_sequence_length"] = min(model["max_sequence_length"], 512)
+    return content
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, dict[str, int]]]:
+    """Directories and dims for the names of README's model files."""
+    root = tmp_path_factory.mktemp("readme")
+    return {
+        "my/dense": (minilm_directory, {"dense": 384}),
+        "my/splade": (save_splade(root / "splade", minilm_directory), {"sparse": 30522}),
+        "my/colbert": (save_pylate(root / "colbert", minilm_directory), {"multivector": 32}),
+        "my/cross-encoder": (save_cross_encoder(root / "cross-encoder", minilm_directory), {}),
+        "Qwen/Qwen3-Reranker-0.6B": (save_causal(root / "reranker", minilm_directory), {}),
+        "BAAI/bge-m3": (
+            save_bge_m3(root / "bge-m3", minilm_directory, 32),
+            {"dense": 64, "sparse": 30522, "multivector": 32},
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, small_models) -> Iterator[Settings]:
+    """`sie-triton serve --models-dir` with every model file of README, and the demo model."""
+    root = tmp_path_factory.mktemp("readme-server")
+    settings = fresh_settings(root, models_dir=root / "my-models")
+    settings.models_dir.mkdir()
+    models = [yaml.safe_load(block.text) for block in YAML]
+    for model in models:
+        path = settings.models_dir / f"{triton_name(model['sie_id'])}.yaml"
+        path.write_text(yaml.safe_dump(stand_in(model, *small_models[model["sie_id"]])))
+    ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
+    names = [*(model["sie_id"] for model in models), MINILM]
+    # A size that is given needs no calibration.
+    flags = [f"--models-dir={settings.models_dir}", f"--data-dir={settings.data_dir}", "--max-sub-batch-cost=512"]
+    process = sie("serve", *names, *flags, *port_flags(ports))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE ready\n"
+        yield settings
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def here(text: str, settings: Settings) -> str:
+    """`text` with the ports of this server."""
+    ports = {"localhost:8000": settings.http_port, "localhost:8001": settings.grpc_port}
+    for given, port in ports.items():
+        text = text.replace(given, f"127.0.0.1:{port}")
+    return text
+
+
+def ask(command: str) -> list[str]:
+    """What a curl command gets: the names of the outputs that are not empty."""
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=120)
+    return [output["name"] for output in json.loads(answer.stdout)["outputs"] if output["data"]]
+
+
+def test_every_block_is_run_or_listed():
+    assert {block.language for block in BLOCKS} == {"bash", "python", "yaml"}
+    assert lines_not_run(BLOCKS) == list(NOT_RUN)
+
+
+def test_a_new_line_is_noticed():
+    (block,) = blocks_of("text\n```bash\nscripts/new --flag  # why\n```\n")
+    assert block.line == 2
+    assert lines_not_run([block]) == ["scripts/new --flag"]
+
+
+@pytest.mark.parametrize("block", CURL, ids=lambda block: block.name)
+def test_curl(served, block):
+    assert HEADER in block.text
+    asked = re.findall(r'"outputs": \[\{"name": "(\w+)"', block.text)
+    assert ask(here(block.text, served)) == asked != []
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "output"), [("encode", MINILM, "dense"), ("score", "my/cross-encoder", "scores")]
+)
+def test_what_serve_prints_to_paste(served, task, model, output):
+    command = EXAMPLES[task].format(url=f"http://127.0.0.1:{served.http_port}", model=triton_name(model))
+    assert HEADER in command
+    assert output in ask(command)
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+def test_python(served, block, capsys):
+    """Prints what its comments in brackets, or after a type, say."""
+    exec(compile(here(block.text, served), f"{README}:{block.line}", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    said = re.findall(r"^ *print\(.*\)  # ((?:\w+ )?\([\d, ]+\))$", block.text, re.MULTILINE)
+    assert set(said) <= set(printed)
+
+
+@pytest.mark.parametrize("block", YAML, ids=lambda block: yaml.safe_load(block.text)["sie_id"])
+def test_model_file(served, block):
+    """Loads as it stands, and its model does over small weights what it says there."""
+    model = ModelConfig.model_validate(yaml.safe_load(block.text))
+    assert model.resolve(Runtime()).model == model.sie_id
+    with SIEClient(f"127.0.0.1:{served.grpc_port}") as client:
+        if model.tasks.encode:
+            assert set(model.dims) <= set(client.encode(model.sie_id, "Hello"))
+        if model.tasks.score:
+            assert len(client.score(model.sie_id, "who?", ["I, you.", "Nobody."])["scores"]) == 2

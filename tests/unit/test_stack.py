@@ -1,0 +1,44 @@
+"""The limit that tritonserver's threads take as the size of their stacks."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from sie_triton.server import stack
+
+MB = 1024**2
+UNLIMITED = resource.RLIM_INFINITY
+PROGRAM = "import resource; print(*resource.getrlimit(resource.RLIMIT_STACK))"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((8 * MB, UNLIMITED), stack.STACK_BYTES),
+        ((UNLIMITED, UNLIMITED), stack.STACK_BYTES),
+        ((8 * MB, 64 * MB), 64 * MB),
+        ((64 * MB, 64 * MB), 64 * MB),
+        ((2 * stack.STACK_BYTES, UNLIMITED), 2 * stack.STACK_BYTES),
+    ],
+)
+def test_it_grows_as_far_as_it_may(before, after):
+    assert limits(before) == [after, before[1]]
+
+
+def test_it_stays_where_unused_memory_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(stack, "OVERCOMMIT", tmp_path / "overcommit_memory")
+    stack.OVERCOMMIT.write_text("2\n")
+    assert limits((8 * MB, UNLIMITED)) == [8 * MB, UNLIMITED]
+
+
+def limits(before: tuple[int, int]) -> list[int]:
+    """Of a child that had those `before`."""
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+        stack.deepen()
+
+    child = subprocess.run([sys.executable, "-c", PROGRAM], preexec_fn=prepare, capture_output=True, check=True)
+    return [int(value) for value in child.stdout.split()]
