@@ -28,7 +28,6 @@ from sie_triton.stages.request import Answer, Later, Outputs
 from sie_triton.stages.stage import ColdStage
 from sie_triton.stages.status import StatusWriter
 
-
 log = logging.getLogger(__name__)
 
 
