@@ -24,8 +24,8 @@ def private_directory(path: Path) -> Path:
     for each in reversed(_upwards(path)):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)
-    if not path.is_dir():
-        raise NotADirectoryError(f"{path} is not a directory")
+        if not each.is_dir():
+            raise NotADirectoryError(f"{each} is not a directory")
     _check(path, may_be_sticky=False)
     return path
 

@@ -22,10 +22,13 @@ READY_TIMEOUT_S = 30.0
 
 
 class Companion:
-    """`python -m MODULE ARGUMENTS`. Use as a context manager; at its end all that it forked ends too."""
+    """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that the launcher was started in.
+
+    Use as a context manager; at its end all that it forked ends too.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [sys.executable, "-P", "-m", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._log_path = log
         self._closing = Event()
@@ -83,7 +86,7 @@ def controller(settings: Settings, control_token: str) -> Companion:
 
 def resolved(settings: Settings) -> dict[str, str]:
     """Environment in which they are read as they are here, whatever else is in the environment or a file."""
-    given = settings.model_dump(mode="json", exclude_none=True)
+    given = settings.model_copy(update={"data_dir": settings.data_dir.absolute()}).model_dump(exclude_none=True)
     return {FILE_VARIABLE: os.devnull, **{variable(name): str(value) for name, value in given.items()}}
 
 

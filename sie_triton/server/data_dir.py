@@ -51,7 +51,7 @@ def remember(held: IO[str], shm_prefix: str) -> None:
 
 def mark(data_dir: Path) -> dict[str, str]:
     """Environment of every process that serves from `data_dir`, and of those that it starts."""
-    return {SERVED_FROM: str(data_dir.absolute())}
+    return {SERVED_FROM: str(data_dir.resolve())}
 
 
 def end_leftovers(data_dir: Path) -> int:
@@ -97,4 +97,5 @@ def remove_regions(shm_prefix: str) -> None:
 def clean(directory: Path) -> Path:
     """An empty directory at that path, for this user alone."""
     shutil.rmtree(directory, ignore_errors=True)
-    return private_directory(directory)
+    private_directory(directory)
+    return directory

@@ -18,8 +18,7 @@ from sie_triton.private import private_directory
 from sie_triton.render.repository import ensemble_names
 from sie_triton.server import hidden
 from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
-from sie_triton.server.locate import Triton, find_triton
-from sie_triton.server.plain import PlainPaths
+from sie_triton.server.locate import Triton, find_triton, stage_directory
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
@@ -39,7 +38,6 @@ class Server:
         self._repository = repository
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._process: subprocess.Popen[bytes] | None = None
-        self._paths = PlainPaths()
         self._log_start = 0
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
@@ -73,7 +71,8 @@ class Server:
         environment = {**self._triton.environment, **mark(self._settings.data_dir)}
         with self.log_path.open("ab") as log:
             output = {} if self._verbose else {"stdout": log, "stderr": log}
-            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, **output}
+            cwd = stage_directory(self._settings.data_dir)
+            options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": True, **output}
             try:
                 self._process = hidden.start(
                     self.command(), self.secrets(), environment, before=end_with_parent, **options
@@ -91,8 +90,8 @@ class Server:
         s = self._settings
         return [
             str(self._triton.binary),
-            f"--model-repository={self._paths.of(self._repository)}",
-            f"--backend-directory={self._paths.of(self._triton.backend_directory)}",
+            f"--model-repository={self._repository.absolute()}",
+            f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._models),
@@ -143,7 +142,6 @@ class Server:
                 self._process.wait(KILL_AFTER_S)
         self._end_the_rest()
         self._process = None
-        self._paths.remove()
 
     def _end_the_rest(self) -> None:
         """What is left of the process, its stages, their workers, and their shared memory."""

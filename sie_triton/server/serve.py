@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import IO
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -16,6 +17,7 @@ from sie_triton.server import preflight
 from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
+from sie_triton.server.plain import plain
 from sie_triton.server.supervise import supervise
 from sie_triton.settings import Settings
 
@@ -42,41 +44,46 @@ class Stopped(Exception):
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; 0 after a clean end, 1 if Triton died and could not be brought back."""
-    console = Console(stderr=True)
     held = lock(settings.data_dir)
     for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
             signal.signal(signum, _stop)
     try:
-        configs = selected(settings, names)
-        models = [triton_name(config.sie_id) for config in configs]
         if num_ended := clean_after_predecessor(held, settings.data_dir):
-            console.print(f"ended {num_ended} processes that a server before this one had left", highlight=False)
-        check_machine(settings, len(models))
-        repository = clean(settings.data_dir.absolute() / "model_repository")
-        clean(settings.status_dir)
-        for warning in write_repository(repository, settings, names, runtime=settings.runtime):
-            console.print(warning, style="yellow")
-        server = Server(settings, repository, models, verbose=verbose)
-        remember(held, server.shm_prefix)
-        with (
-            # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-            nursery(settings),
-            server,
-            controller(settings, server.control_token),
-        ):
-            _wait_ready(server, len(models), console)
-            wait_for_controller(settings)
-            _introduce(settings, models, server, console)
-            task = "encode" if configs[0].tasks.encode else "score"
-            print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
-            print("SIE ready", flush=True)
-            return _stay(server)
+            _say(f"ended {num_ended} processes that a server before this one had left")
+        with plain(settings.data_dir.absolute()) as data_dir:
+            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose)
     except Stopped:
         _say("stopped")
         return 0
     finally:
         held.close()
+
+
+def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool) -> int:
+    console = Console(stderr=True)
+    configs = selected(settings, names)
+    models = [triton_name(config.sie_id) for config in configs]
+    check_machine(settings, len(models))
+    repository = clean(settings.data_dir / "model_repository")
+    clean(settings.status_dir)
+    for warning in write_repository(repository, settings, names, runtime=settings.runtime):
+        console.print(warning, style="yellow")
+    server = Server(settings, repository, models, verbose=verbose)
+    remember(held, server.shm_prefix)
+    with (
+        # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
+        nursery(settings),
+        server,
+        controller(settings, server.control_token),
+    ):
+        _wait_ready(server, len(models), console)
+        wait_for_controller(settings)
+        _introduce(settings, models, server, console)
+        task = "encode" if configs[0].tasks.encode else "score"
+        print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
+        print("SIE ready", flush=True)
+        return _stay(server)
 
 
 def _stay(server: Server) -> int:
@@ -121,7 +128,7 @@ def _introduce(settings: Settings, models: Sequence[str], server: Server, consol
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
     console.print(f"control  http://{settings.host}:{settings.controller_port}/v1/models", highlight=False)
-    console.print(f"log      {server.log_path}\n", highlight=False)
+    console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
     if server.shows_its_token:
         console.print(READABLE_BY_ALL, style="yellow")
 

@@ -30,7 +30,7 @@ def supervise(server: Server, say: Callable[[str], None]) -> None:
         say(f"tritonserver ended {how_it_ended(status, server.log())}, {lived_s:.0f} s after it was ready; restarting")
         _bring_back(server, pauses(deaths - 1), say)
         ready_since = time.monotonic()
-        say(f"SIE is back after {ready_since - died:.1f} s; the log says more: {server.log_path}")
+        say(f"SIE is back after {ready_since - died:.1f} s; the log says more: {server.log_path.resolve()}")
 
 
 def _bring_back(server: Server, waits: Iterator[float], say: Callable[[str], None]) -> None:
@@ -65,7 +65,8 @@ def how_it_ended(status: int, log: str) -> str:
     """
     >>> how_it_ended(-9, "")
     'by SIGKILL, as the system does when memory is short'
-    >>> how_it_ended(-11, "Signal (11) received.\\n 0# 0x1 in tritonserver\\n 1# 0x2 in /libc.so.6\\n 2# 0x3 in /x/y.so\\n")
+    >>> stack = "0# 0x1 in tritonserver\\n1# 0x2 in /libc.so.6\\n2# 0x3 in /x/y.so\\n"
+    >>> how_it_ended(-11, "Signal (11) received.\\n" + stack)
     'by SIGSEGV in y.so'
     >>> how_it_ended(1, "")
     'with status 1'

@@ -196,7 +196,7 @@ def test_a_data_directory_of_any_name_and_a_host_by_name(tmp_path, name):
         assert client.encode(MINILM, "hello")["dense"].shape == (384,)
         assert nursery_pid(settings.status_dir)
         (record,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        assert command_of(record["worker_pid"])[-2] == str(settings.status_dir)  # forked by that nursery
+        assert command_of(record["worker_pid"])[-2].endswith("/status")  # forked by that nursery
 
 
 def test_a_data_directory_that_cannot_be_used_is_one_line(tmp_path):
@@ -206,5 +206,5 @@ def test_a_data_directory_that_cannot_be_used_is_one_line(tmp_path):
     assert process.returncode == 2
     assert [line for line in told.splitlines() if not line.startswith("[transformers]")] == [
         f"error: --data-dir={tmp_path / 'file' / 'data'} cannot be used: "
-        f"{tmp_path / 'file'}: Not a directory; choose another one"
+        f"{tmp_path / 'file'} is not a directory; choose another one"
     ]
