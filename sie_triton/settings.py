@@ -5,6 +5,7 @@ of the settings file.
 """
 
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +31,16 @@ FILE_VARIABLE = "SIE_CONFIG"
 CONTROL_KEY = "sie-control"
 CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 
+# Tells which launcher's a process is: the data directory.
+SERVED_FROM = "SIE_SERVED_FROM"
+
 
 class Settings(BaseSettings):
     """Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: str = Field("127.0.0.1", description="address to listen on, or a name of it")
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
     metrics_port: int = Field(8002, ge=1, le=65535, description="Triton's Prometheus port")
@@ -86,6 +90,15 @@ class Settings(BaseSettings):
         False, description="let clients call the steps of a model by themselves, to measure one; not for production"
     )
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
+
+    @field_validator("host")
+    @classmethod
+    def _resolved(cls, value: str) -> str:
+        """Triton takes addresses only: of a name it makes 255.255.255.255."""
+        try:
+            return str(socket.getaddrinfo(value, None, socket.AF_INET)[0][4][0])
+        except (OSError, UnicodeError) as exc:
+            raise ValueError("is no IPv4 address, and no name of one") from exc
 
     @field_validator("device", mode="before")
     @classmethod
@@ -163,8 +176,16 @@ def read_settings(**flags: Any) -> Settings:
 
 def unknown_variables() -> list[str]:
     """SIE_ variables in the environment that this version does not read."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN}
+    known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+
+
+def variable(name: str) -> str:
+    """
+    >>> variable("http_port")
+    'SIE_HTTP_PORT'
+    """
+    return PREFIX + name.upper()
 
 
 def flag(name: str) -> str:
@@ -179,11 +200,10 @@ def _complaint(error: Any, flags: dict[str, Any]) -> str:
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         return f"settings file: unknown key {name}; known are {', '.join(Settings.model_fields)}"
-    variable = PREFIX + name.upper()
     if name in flags:
         source = flag(name)
-    elif variable in os.environ:
-        source = variable
+    elif variable(name) in os.environ:
+        source = variable(name)
     else:
         source = f"settings file: {name}"
     return f"{source}={error['input']}: {error['msg'].removeprefix('Value error, ')}"

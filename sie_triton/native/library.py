@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import os
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from sie_triton.native.compiler import compile_shared
+from sie_triton.private import private_directory, temporary_directory
 
 DIRECTORY = Path(__file__).parent
 SOURCES = tuple(sorted(DIRECTORY.glob("*.c")))
@@ -18,11 +18,11 @@ OPTIONS = ("-O3", "-march=native", "-fopenmp")
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """None where there is no compiler."""
+    """None where there is no compiler, or no place to keep it that is this user's alone."""
     name = f"kernels-{_fingerprint()}.so"
-    for directory in (user_cache_path("sie-triton"), Path(tempfile.gettempdir()) / f"sie-triton-{os.getuid()}"):
+    for place in (user_cache_path("sie-triton"), temporary_directory()):
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            directory = private_directory(place)
             if not (directory / name).exists():
                 with tempfile.TemporaryDirectory(dir=directory) as scratch:
                     if not compile_shared(SOURCES, Path(scratch) / name, *OPTIONS):

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sie_triton.batching.build import build_hook
@@ -45,7 +46,17 @@ def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
 
 
 def _specs(settings: Settings, names: Sequence[str], runtime: Runtime | None) -> list[ModelSpec]:
-    return [model.resolve(runtime or settings.portable_runtime) for model in selected(settings, names)]
+    specs = [model.resolve(runtime or settings.portable_runtime) for model in selected(settings, names)]
+    return specs if runtime is None else [replace(spec, weights=_of_this_machine(spec.weights)) for spec in specs]
+
+
+def _of_this_machine(weights: str) -> str:
+    """Wherever a stage is started.
+
+    >>> _of_this_machine("hub://org/model"), _of_this_machine("/a/b")
+    ('hub://org/model', '/a/b')
+    """
+    return weights if "://" in weights else str(Path(weights).expanduser().absolute())
 
 
 def _options(settings: Settings) -> RenderOptions:

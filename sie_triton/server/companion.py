@@ -1,6 +1,5 @@
 """Processes beside tritonserver: started with it, and again whenever they end."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,8 +11,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 from sie_triton.errors import ServerError
+from sie_triton.private import private_directory
+from sie_triton.server.data_dir import mark
 from sie_triton.server.launch import answers, end_with_parent
-from sie_triton.settings import CONTROL_TOKEN, PREFIX, Settings
+from sie_triton.settings import CONTROL_TOKEN, FILE_VARIABLE, Settings, variable
 
 RESTART_AFTER_S = 1.0
 END_S = 2.0
@@ -21,10 +22,13 @@ READY_TIMEOUT_S = 30.0
 
 
 class Companion:
-    """`python -m MODULE ARGUMENTS`. Use as a context manager; at its end all that it forked ends too."""
+    """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that the launcher was started in.
+
+    Use as a context manager; at its end all that it forked ends too.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [sys.executable, "-P", "-m", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._log_path = log
         self._closing = Event()
@@ -32,7 +36,7 @@ class Companion:
         self._thread = Thread(target=self._run, name=module, daemon=True)
 
     def __enter__(self) -> "Companion":
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        private_directory(self._log_path.parent)
         self._start()
         self._thread.start()
         return self
@@ -75,16 +79,21 @@ class Companion:
 
 def controller(settings: Settings, control_token: str) -> Companion:
     """The controller, with the same settings as the server."""
-    given = json.loads(settings.model_dump_json(exclude_defaults=True))
-    environment = {PREFIX + name.upper(): str(value) for name, value in given.items() if value is not None}
     log = settings.data_dir / "logs" / "controller.log"
-    return Companion("sie_triton.cli", ["controller"], log, {**environment, CONTROL_TOKEN: control_token})
+    environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
+    return Companion("sie_triton.cli", ["controller"], log, environment)
+
+
+def resolved(settings: Settings) -> dict[str, str]:
+    """Environment in which they are read as they are here, whatever else is in the environment or a file."""
+    given = settings.model_copy(update={"data_dir": settings.data_dir.absolute()}).model_dump(exclude_none=True)
+    return {FILE_VARIABLE: os.devnull, **{variable(name): str(value) for name, value in given.items()}}
 
 
 def nursery(settings: Settings) -> Companion:
     """The process that forks workers."""
     log = settings.data_dir / "logs" / "workers.log"
-    return Companion("sie_triton.worker.nursery", [str(settings.status_dir)], log, {})
+    return Companion("sie_triton.worker.nursery", [str(settings.status_dir)], log, mark(settings.data_dir))
 
 
 def wait_for_controller(settings: Settings) -> None:

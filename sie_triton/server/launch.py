@@ -1,10 +1,8 @@
 """Starts tritonserver, waits until its models are ready, and ends everything it started."""
 
 import ctypes
-import fcntl
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import time
@@ -13,12 +11,14 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from sie_triton.errors import ServerError
+from sie_triton.private import private_directory
 from sie_triton.render.repository import ensemble_names
-from sie_triton.server import stack
-from sie_triton.server.locate import Triton, find_triton
+from sie_triton.server import hidden, stack
+from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
+from sie_triton.server.locate import Triton, find_triton, stage_directory
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
@@ -38,6 +38,7 @@ class Server:
         self._repository = repository
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
         self.log_path = settings.data_dir / "logs" / "tritonserver.log"
@@ -56,23 +57,40 @@ class Server:
 
     def start(self) -> None:
         self._refuse_remote()
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                env=self._triton.environment,
-                stdout=None if self._verbose else log,
-                stderr=None if self._verbose else log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=before_triton,
-            )
+        private_directory(self.log_path.parent)
+        self.log_path.write_bytes(b"")
+        self._start()
+
+    def start_again(self) -> None:
+        """In the place of one that ended: nothing of that one is left, but its log."""
+        self._end_the_rest()
+        self._start()
+
+    def _start(self) -> None:
+        self._log_start = self.log_path.stat().st_size
+        environment = {**self._triton.environment, **mark(self._settings.data_dir)}
+        with self.log_path.open("ab") as log:
+            output = {} if self._verbose else {"stdout": log, "stderr": log}
+            cwd = stage_directory(self._settings.data_dir)
+            options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": True, **output}
+            try:
+                self._process = hidden.start(
+                    self.command(), self.secrets(), environment, before=before_triton, **options
+                )
+            except OSError:
+                command = [*self.command(), *self.secrets()]
+                self._process = subprocess.Popen(command, env=environment, preexec_fn=before_triton, **options)
+
+    @property
+    def shows_its_token(self) -> bool:
+        """True where every user of this machine can read it."""
+        return hidden.is_visible(self.pid, self.control_token)
 
     def command(self) -> list[str]:
         s = self._settings
         return [
             str(self._triton.binary),
-            f"--model-repository={self._repository}",
+            f"--model-repository={self._repository.absolute()}",
             f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
             "--model-control-mode=explicit",
@@ -84,12 +102,14 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.host}",
             f"--grpc-port={s.grpc_port}",
-            # A load call may carry code. Only the controller knows the token.
-            f"--grpc-restricted-protocol={CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}",
-            f"--http-restricted-api={CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}",
             f"--metrics-address={s.host}",
             f"--metrics-port={s.metrics_port}",
         ]
+
+    def secrets(self) -> list[str]:
+        """Arguments for nobody's eyes: a load call may carry code, and only the controller knows the token."""
+        restricted = f"{CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}"
+        return [f"--grpc-restricted-protocol={restricted}", f"--http-restricted-api={restricted}"]
 
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Return once every model answers; `progress` gets the number of ready models.
@@ -120,17 +140,24 @@ class Server:
             self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_AFTER_S)
-        _kill_group(self._process.pid)
-        self._process.wait()
+        self._end_the_rest()
         self._process = None
-        for region in Path("/dev/shm").glob(f"{self.shm_prefix}*"):
-            region.unlink(missing_ok=True)
+
+    def _end_the_rest(self) -> None:
+        """What is left of the process, its stages, their workers, and their shared memory."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+        end_leftovers(self._settings.data_dir)
+        remove_regions(self.shm_prefix)
+        remove_records(self._settings.status_dir)
 
     def _answers(self, path: str) -> bool:
         return answers(f"http://{self._settings.host}:{self._settings.http_port}{path}")
 
     def _refuse_remote(self) -> None:
-        loopback = self._settings.host == "localhost" or self._settings.host.startswith("127.")
+        loopback = self._settings.host.startswith("127.")
         if self._triton.embedded and not loopback and not self._settings.allow_remote:
             raise ServerError(
                 f"--host {self._settings.host}: the embedded Triton 24.10 has publicly known remote weaknesses and "
@@ -140,7 +167,11 @@ class Server:
     def _log_tail(self, num_lines: int = 25) -> str:
         if self._verbose:
             return ""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-num_lines:])
+        return "\n".join(self.log().splitlines()[-num_lines:])
+
+    def log(self) -> str:
+        """What this process wrote, without those before it."""
+        return self.log_path.read_bytes()[self._log_start :].decode(errors="replace")
 
 
 def answers(url: str) -> bool:
@@ -149,29 +180,6 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def lock(data_dir: Path) -> IO[str]:
-    """Hold `data_dir` for this process; ServerError if another server has it."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    handle = (data_dir / "serve.lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        raise ServerError(f"another server uses {data_dir}; give this one its own with --data-dir") from exc
-    return handle
-
-
-def clean(directory: Path) -> Path:
-    """An empty directory at that path."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    return directory
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def end_with_parent() -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import sie_triton
 from sie_triton.errors import ServerError
+from sie_triton.private import private_directory
 from sie_triton.server.preflight import shared_libpython
 
 NGC_ROOT = Path("/opt/tritonserver")
@@ -26,6 +28,7 @@ def find_triton(binary: Path | None, data_dir: Path) -> Triton:
     """The configured tritonserver, else NGC's, else the embedded one; ServerError if there is none."""
     ngc = binary or NGC_ROOT / "bin" / "tritonserver"
     if ngc.is_file():
+        ngc = ngc.absolute()
         return Triton(ngc, ngc.parents[1] / "backends", dict(os.environ), embedded=False)
     if binary is not None:
         raise ServerError(f"--tritonserver: {binary} does not exist")
@@ -54,6 +57,18 @@ def _compose_python_backend(root: Path, target: Path) -> None:
         link = target / source.name
         link.unlink(missing_ok=True)
         link.symlink_to(source)
+
+
+def stage_directory(data_dir: Path) -> Path:
+    """Where tritonserver runs: its stubs look there first for whatever they import.
+
+    They find this package there, and nothing that another user put into the directory a server was started from.
+    """
+    directory = private_directory(data_dir / "python")
+    link = directory / sie_triton.__name__
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path(sie_triton.__file__).parent)
+    return directory
 
 
 def stub_environment() -> dict[str, str]:

@@ -3,7 +3,9 @@
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
+from typing import IO
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -13,7 +15,10 @@ from sie_triton.errors import ServerError
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
 from sie_triton.server.companion import controller, nursery, wait_for_controller
-from sie_triton.server.launch import Server, clean, lock
+from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
+from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
+from sie_triton.server.plain import plain
+from sie_triton.server.supervise import supervise
 from sie_triton.settings import Settings
 
 EXAMPLES = {
@@ -26,42 +31,69 @@ curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{
 "data": ["It is this.", "No."]}}]}}'""",
 }
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+READABLE_BY_ALL = (
+    "warning: every user of this machine can read the control token in tritonserver's arguments, and with it run code "
+    "in this server; allow ptrace of a process's own children"
+)
+
 
 class Stopped(Exception):
     """A signal asked us to end."""
 
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT; 0 after a clean end, 1 if Triton ended by itself."""
-    console = Console(stderr=True)
+    """Serve until SIGTERM, SIGINT or SIGHUP; 0 after a clean end, 1 if Triton died and could not be brought back."""
     held = lock(settings.data_dir)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, _stop)
+    for signum in SIGNALS:
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+            signal.signal(signum, _stop)
     try:
-        configs = selected(settings, names)
-        models = [triton_name(config.sie_id) for config in configs]
-        check_machine(settings, len(models))
-        repository = clean(settings.data_dir.absolute() / "model_repository")
-        clean(settings.status_dir)
-        for warning in write_repository(repository, settings, names, runtime=settings.runtime):
-            console.print(warning, style="yellow")
-        with (
-            # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-            nursery(settings),
-            Server(settings, repository, models, verbose=verbose) as server,
-            controller(settings, server.control_token),
-        ):
-            _wait_ready(server, len(models), console)
-            wait_for_controller(settings)
-            _introduce(settings, models, server, console)
-            task = "encode" if configs[0].tasks.encode else "score"
-            print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
-            print("SIE ready", flush=True)
-            return 1 if server.wait() else 0
+        if num_ended := clean_after_predecessor(held, settings.data_dir):
+            _say(f"ended {num_ended} processes that a server before this one had left")
+        with plain(settings.data_dir.absolute()) as data_dir:
+            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose)
     except Stopped:
+        _say("stopped")
         return 0
     finally:
         held.close()
+
+
+def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool) -> int:
+    console = Console(stderr=True)
+    configs = selected(settings, names)
+    models = [triton_name(config.sie_id) for config in configs]
+    check_machine(settings, len(models))
+    repository = clean(settings.data_dir / "model_repository")
+    clean(settings.status_dir)
+    for warning in write_repository(repository, settings, names, runtime=settings.runtime):
+        console.print(warning, style="yellow")
+    server = Server(settings, repository, models, verbose=verbose)
+    remember(held, server.shm_prefix)
+    with (
+        # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
+        nursery(settings),
+        server,
+        controller(settings, server.control_token),
+    ):
+        _wait_ready(server, len(models), console)
+        wait_for_controller(settings)
+        _introduce(settings, models, server, console)
+        task = "encode" if configs[0].tasks.encode else "score"
+        print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
+        print("SIE ready", flush=True)
+        return _stay(server)
+
+
+def _stay(server: Server) -> int:
+    try:
+        supervise(server, _say)
+    except ServerError as exc:
+        _say(f"error: {exc}")
+        return 1
+    return 0
 
 
 def check_machine(settings: Settings, num_models: int) -> None:
@@ -97,7 +129,9 @@ def _introduce(settings: Settings, models: Sequence[str], server: Server, consol
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
     console.print(f"control  http://{settings.host}:{settings.controller_port}/v1/models", highlight=False)
-    console.print(f"log      {server.log_path}\n", highlight=False)
+    console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
+    if server.shows_its_token:
+        console.print(READABLE_BY_ALL, style="yellow")
 
 
 def url_of(settings: Settings) -> str:
@@ -106,6 +140,12 @@ def url_of(settings: Settings) -> str:
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     # A second signal must not interrupt the orderly end that the first one started.
-    for each in (signal.SIGTERM, signal.SIGINT):
+    for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
+    _say(f"stopping: {signal.Signals(signum).name}; what is in progress has up to {EXIT_TIMEOUT_S} s")
     raise Stopped
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # of a terminal that is gone
+        print(line, file=sys.stderr, flush=True)

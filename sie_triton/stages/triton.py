@@ -6,18 +6,22 @@ A composing model's `model.py` imports one of the three classes at the end as Tr
 import json
 import logging
 import os
-import tempfile
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
+from platformdirs import user_cache_path
 
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
+from sie_triton.private import private_directory, temporary_directory
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
@@ -86,6 +90,7 @@ class Model(ABC):
 
     def initialize(self, args: Mapping[str, str]) -> None:
         _log_to_triton()
+        _end_with_tritonserver()
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
         self._stage = self.build(spec, parameters, args)
@@ -186,8 +191,26 @@ class _Counter:
 def _status_directory(spec: ModelSpec) -> Path:
     """Set by the launcher; a stock tritonserver, our parent process, gets one of its own."""
     if spec.runtime.status_dir:
-        return Path(spec.runtime.status_dir)
-    return Path(tempfile.gettempdir()) / f"sie-triton-{os.getuid()}" / str(os.getppid())
+        return private_directory(Path(spec.runtime.status_dir))
+    own = str(os.getppid())
+    try:
+        return private_directory(temporary_directory() / own)
+    except OSError as exc:
+        log.warning("%s; status records are kept in the user's cache directory", exc)
+        with suppress(OSError):
+            return private_directory(user_cache_path("sie-triton") / own)
+        raise
+
+
+def _end_with_tritonserver() -> None:
+    """When tritonserver is killed its stub ends too, but may wait for the stage's threads for ever."""
+    tritonserver = os.pidfd_open(os.getppid())
+
+    def watch() -> None:
+        select.select([tritonserver], [], [])
+        os._exit(1)
+
+    Thread(target=watch, name="watch-tritonserver", daemon=True).start()
 
 
 class _TritonLogHandler(logging.Handler):

@@ -12,16 +12,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from struct import Struct
+
+from sie_triton.private import private_directory
 
 SOCKET = "nursery.sock"
 PID = "nursery.pid"
 MAX_DESCRIPTORS = 64
+
+PEER = Struct("iII")  # pid, user and group, as the kernel knows them
 
 
 def fork_worker(directory: Path, descriptors: Sequence[int]) -> int | None:
     """The pid of a new worker that serves `descriptors`; None where there is no nursery in `directory`."""
     with suppress(OSError), _short(directory) as path, socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
+        if not _is_of_this_user(connection):
+            return None
         socket.send_fds(connection, [b"fork"], descriptors)
         pid = connection.recv(16)
         return int(pid) if pid else None
@@ -33,7 +40,7 @@ def serve(directory: Path, prepare: Callable[[], None], work: Callable[[Sequence
 
     Who connects before `prepare` is done waits. `work` runs in the worker.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = private_directory(directory)
     (directory / SOCKET).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, _short(directory) as path:
         listener.bind(path)
@@ -45,6 +52,8 @@ def serve(directory: Path, prepare: Callable[[], None], work: Callable[[Sequence
         while True:
             connection, _ = listener.accept()
             with connection, suppress(OSError):
+                if not _is_of_this_user(connection):
+                    continue
                 _, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
                 pid = os.fork()
                 if pid == 0:
@@ -65,10 +74,16 @@ def nursery_pid(directory: Path) -> list[int]:
     return []
 
 
+def _is_of_this_user(connection: socket.socket) -> bool:
+    """What comes from there is unpickled."""
+    _, user, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return bool(user == os.geteuid())
+
+
 @contextmanager
 def _short(directory: Path) -> Iterator[str]:
     """The socket's path in a form that fits into the 107 bytes a socket's address may have."""
-    handle = os.open(directory, os.O_RDONLY)
+    handle = os.open(private_directory(directory), os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield f"/proc/self/fd/{handle}/{SOCKET}"
     finally:

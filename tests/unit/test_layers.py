@@ -9,16 +9,17 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sie_triton"
 
-FOUNDATION = {"errors", "contract", "measurements", "spec", "parameters", "sie_triton"}
+FOUNDATION = {"errors", "contract", "measurements", "private", "spec", "parameters", "sie_triton"}
 MAY_IMPORT = {
     "errors": set(),
     "contract": {"errors"},
     "late_interaction": set(),
     "measurements": set(),
+    "private": set(),
     "spec": set(),
     "parameters": {"contract", "spec"},
     "settings": {"errors", "spec"},
-    "native": set(),
+    "native": {"private"},
     "batching": {"native"},
     "attention": {"native"},
     "transforms": {"contract", "late_interaction", "native", "spec"},

@@ -1,0 +1,101 @@
+"""The data directory of one launcher: held by it alone, and free of what a launcher before it left."""
+
+import fcntl
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO
+
+import psutil
+
+from sie_triton.errors import ServerError
+from sie_triton.private import private_directory
+from sie_triton.settings import SERVED_FROM
+
+LOCK = "serve.lock"
+END_S = 5.0
+
+
+def lock(data_dir: Path) -> IO[str]:
+    """Hold `data_dir` for this process; ServerError if it cannot be used, or another server has it."""
+    try:
+        handle = (private_directory(data_dir) / LOCK).open("a+")
+    except OSError as exc:
+        reason = str(exc) if exc.errno is None else f"{exc.filename or data_dir}: {exc.strerror}"
+        raise ServerError(f"--data-dir={data_dir} cannot be used: {reason}; choose another one") from exc
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        handle.close()
+        raise ServerError(f"another server uses {data_dir}; give this one its own with --data-dir") from exc
+    return handle
+
+
+def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
+    """End and remove what a launcher that was killed left here; how many processes that were."""
+    num_ended = end_leftovers(data_dir)
+    held.seek(0)
+    if shm_prefix := held.read().strip():
+        remove_regions(shm_prefix)
+    return num_ended
+
+
+def remember(held: IO[str], shm_prefix: str) -> None:
+    """For the next launcher, should this one be killed: which shared memory is its."""
+    held.truncate(0)
+    held.write(shm_prefix)
+    held.flush()
+
+
+def mark(data_dir: Path) -> dict[str, str]:
+    """Environment of every process that serves from `data_dir`, and of those that it starts."""
+    return {SERVED_FROM: str(data_dir.resolve())}
+
+
+def end_leftovers(data_dir: Path) -> int:
+    """End what serves from `data_dir` and was not started by this process itself; how many there were."""
+    wanted = mark(data_dir).items()
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if wanted <= process.environ().items() and not _is_started_here(process):
+                process.kill()
+                found.append(process)
+    deadline = monotonic() + END_S
+    while not all(map(_has_ended, found)) and monotonic() < deadline:
+        sleep(0.02)
+    return len(found)
+
+
+def _is_started_here(process: psutil.Process) -> bool:
+    """All that a launcher starts leads a session; where it is process 1 it has orphans as children too."""
+    return process.ppid() == os.getpid() and os.getsid(process.pid) == process.pid
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def remove_records(status_dir: Path) -> None:
+    """Of stages that are all gone; the files of those that stay, the nursery and the controller, are kept."""
+    for pattern in ("*.status", "*.room"):
+        for path in status_dir.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def remove_regions(shm_prefix: str) -> None:
+    """The shared memory of Python stages."""
+    for region in Path("/dev/shm").glob(f"{shm_prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def clean(directory: Path) -> Path:
+    """An empty directory at that path, for this user alone."""
+    shutil.rmtree(directory, ignore_errors=True)
+    private_directory(directory)
+    return directory

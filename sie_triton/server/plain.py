@@ -1,0 +1,25 @@
+"""A path that Triton's Python backend can use.
+
+It puts paths unquoted into the command line of a shell, and its stubs know no letters but ASCII.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
+
+@contextmanager
+def plain(path: Path) -> Iterator[Path]:
+    """`path` itself where it is plain, else a link to it that only this user can reach."""
+    if PLAIN.fullmatch(str(path)):
+        yield path
+        return
+    usual = PLAIN.fullmatch(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix="sie-triton-", dir=None if usual else "/tmp") as directory:
+        link = Path(directory) / "data"
+        link.symlink_to(path)
+        yield link

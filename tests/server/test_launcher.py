@@ -1,0 +1,210 @@
+"""What the launcher does about a tritonserver that dies, about what others left, and about other users."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.controller.cli import ask
+from sie_triton.errors import ServerError, SIEError
+from sie_triton.settings import CONTROL_KEY, Settings, flag
+from sie_triton.stages.status import is_alive, read_records, records_of
+from sie_triton.worker.nursery import nursery_pid
+from tests.conftest import MINILM, fresh_settings
+from tests.server.test_serve import alive, descendants, regions, sie
+
+BACK_S = 15
+OTHER = 65534  # another user of the machine
+GIVEN = ("data_dir", "http_port", "grpc_port", "metrics_port", "controller_port", "admin_token")
+
+# Triton 24.10 dies of a body of this size that does not call itself JSON.
+DEADLY_BYTES = 6_000_000
+
+
+@contextmanager
+def launched(settings: Settings, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = sie("serve", *arguments, *(f"{flag(name)}={getattr(settings, name)}" for name in GIVEN))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def grpc(settings: Settings) -> str:
+    return f"127.0.0.1:{settings.grpc_port}"
+
+
+def command_of(pid: int) -> list[str]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return [""]
+
+
+def tritonserver_of(process: subprocess.Popen[str]) -> int:
+    (pid,) = (pid for pid in descendants(process.pid) if command_of(pid)[0].endswith("/tritonserver"))
+    return pid
+
+
+def companions_of(process: subprocess.Popen[str]) -> set[int]:
+    """Nursery and controller."""
+    return {
+        pid
+        for pid in alive(descendants(process.pid))
+        if os.getsid(pid) == pid and not command_of(pid)[0].endswith("/tritonserver")
+    }
+
+
+def until(condition: Callable[[], object], seconds: float = BACK_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def kill(settings: Settings, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def send_a_deadly_body(settings: Settings, pid: int) -> None:
+    form = "Content-Type: application/x-www-form-urlencoded"
+    head = f"POST /v2 HTTP/1.1\r\nHost: x\r\n{form}\r\nContent-Length: {DEADLY_BYTES}\r\n\r\n"
+    with socket.create_connection((settings.host, settings.http_port)) as connection, suppress(OSError):
+        connection.sendall(head.encode() + b"x" * DEADLY_BYTES)
+        connection.recv(1)
+
+
+def is_right(client: SIEClient, vector: np.ndarray) -> bool:
+    with suppress(SIEError, OSError):
+        return float(client.encode(MINILM, "hello", timeout=BACK_S)["dense"] @ vector) > 0.9999
+    return False
+
+
+def obeys_its_controller(settings: Settings) -> bool:
+    with suppress(ServerError):
+        ask(settings, f"/v1/models/{triton_name(MINILM)}/evict", post=True)
+        return True
+    return False
+
+
+def test_a_tritonserver_that_dies_is_started_again(tmp_path):
+    settings = fresh_settings(tmp_path, admin_token="for-tests")
+    with launched(settings) as process, SIEClient(grpc(settings)) as client:
+        vector = client.encode(MINILM, "hello")["dense"]
+        companions = companions_of(process)
+        assert len(companions) == 2
+        for die in (kill, send_a_deadly_body):
+            old, triton, died = set(descendants(process.pid)) - companions, tritonserver_of(process), time.monotonic()
+            die(settings, triton)
+            until(lambda triton=triton: not is_alive(triton))
+            until(lambda: is_right(client, vector))
+            print(f"\nanswered again after {time.monotonic() - died:.1f} s")
+            assert alive(list(old)) == []
+            assert companions_of(process) == companions
+            assert len(regions(process)) == 3
+            assert {r["pid"] for r in read_records(settings.status_dir, "*")} <= set(descendants(process.pid))
+            until(lambda: obeys_its_controller(settings))
+        process.send_signal(signal.SIGTERM)
+        printed, told = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert printed == ""  # ready is said once
+    assert "tritonserver ended by SIGKILL" in told
+    assert "tritonserver ended by SIGSEGV in tritonserver" in told
+    assert told.count("SIE is back") == 2
+    assert (settings.data_dir / "logs" / "tritonserver.log").read_text().count("Started HTTPService") == 3
+
+
+def test_a_signal_while_it_is_started_again(tmp_path):
+    settings = fresh_settings(tmp_path)
+    with launched(settings) as process:
+        children = descendants(process.pid)
+        shutil.rmtree(settings.data_dir / "model_repository")
+        os.kill(tritonserver_of(process), signal.SIGKILL)
+        assert process.stderr is not None
+        while "start 1 of 5 failed" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=15)
+        assert process.returncode == 0
+        assert alive(children) == []
+        assert regions(process) == []
+
+
+def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
+    settings = fresh_settings(tmp_path)
+    with launched(settings) as process, SIEClient(grpc(settings)) as client:
+        client.encode(MINILM, "hello")
+        (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
+        (stopped,) = records_of(settings.status_dir, triton_name(MINILM), "postprocess")
+        children, triton = descendants(process.pid), tritonserver_of(process)
+        os.kill(stopped["pid"], signal.SIGSTOP)
+        for pid in (process.pid, triton):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+        # All end by themselves but the one that cannot.
+        until(lambda: alive(children) == [stopped["pid"]])
+        assert inference["worker_pid"] in children
+        left = regions(process)
+        assert left
+    with launched(settings) as again:
+        assert alive(children) == []
+        assert [region for region in left if region.exists()] == []
+        again.send_signal(signal.SIGTERM)
+        _, told = again.communicate(timeout=20)
+    assert "ended 1 processes" in told
+
+
+def test_nobody_reads_the_control_token(server):
+    visible = [" ".join(command_of(pid)) for pid in (server.pid, *descendants(server.pid))]
+    assert len(visible) > 3
+    assert [text for text in visible if f"{CONTROL_KEY}=" in text] == []
+    assert f"{CONTROL_KEY}=".encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
+    assert f"{CONTROL_KEY}=" not in server.log_path.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_reads_neither_arguments_nor_environment(server):
+    program = f"""
+import os
+os.setuid({OTHER})
+print(open("/proc/{server.pid}/cmdline").read())
+print(open("/proc/{server.pid}/environ").read())
+"""
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "--http-port" in other.stdout
+    assert f"{CONTROL_KEY}=" not in other.stdout
+    assert "PermissionError" in other.stderr
+
+
+@pytest.mark.parametrize("name", ["it's $HOME", 'say "ünï"'])
+def test_a_data_directory_of_any_name_and_a_host_by_name(tmp_path, name):
+    settings = fresh_settings(tmp_path / name)
+    with launched(settings, "--host=localhost"), SIEClient(f"http://127.0.0.1:{settings.http_port}") as client:
+        assert client.encode(MINILM, "hello")["dense"].shape == (384,)
+        assert nursery_pid(settings.status_dir)
+        (record,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
+        assert command_of(record["worker_pid"])[-2].endswith("/status")  # forked by that nursery
+
+
+def test_a_data_directory_that_cannot_be_used_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    process = sie("serve", f"--data-dir={tmp_path / 'file' / 'data'}")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert [line for line in told.splitlines() if not line.startswith("[transformers]")] == [
+        f"error: --data-dir={tmp_path / 'file' / 'data'} cannot be used: "
+        f"{tmp_path / 'file'} is not a directory; choose another one"
+    ]

@@ -1,0 +1,213 @@
+"""The launcher's parts that need no tritonserver."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sie_triton.errors import ServerError, SettingsError
+from sie_triton.server import hidden, supervise
+from sie_triton.server.companion import controller
+from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
+from sie_triton.server.plain import plain
+from sie_triton.settings import FILE_VARIABLE, PREFIX, Settings, read_settings
+from sie_triton.stages.status import is_alive
+
+SECRET = "--restricted=key=s3cret"
+PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"
+
+
+def start(hidden_arguments: list[str], before=lambda: None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PRINTS_ITS_ARGUMENTS, "--shown"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return hidden.start(command, hidden_arguments, os.environ, before, **pipes)
+
+
+def test_a_program_has_its_hidden_arguments_and_nobody_sees_them():
+    with start([SECRET, "--more"]) as process:
+        assert process.stdout.readline().decode().strip() == str(["--shown", SECRET, "--more"])
+        assert not hidden.is_visible(process.pid, "s3cret")
+        assert hidden.is_visible(process.pid, "--shown")
+
+
+def test_not_even_for_a_moment():
+    """Whatever the command line of any child was at any time."""
+    seen, ended = set(), threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            for child in Path(f"/proc/self/task/{main}/children").read_text().split():
+                try:
+                    seen.add(Path(f"/proc/{child}/cmdline").read_bytes())
+                except OSError:
+                    continue
+
+    main = threading.get_native_id()
+    looker = threading.Thread(target=look)
+    looker.start()
+    for _ in range(20):
+        with start([SECRET]) as process:
+            process.stdout.readline()
+    ended.set()
+    looker.join()
+    assert any(b"--shown" in command for command in seen)
+    assert [command for command in seen if b"s3cret" in command] == []
+
+
+def test_where_children_cannot_be_traced_nothing_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(hidden, "PTRACE_TRACEME", 12345)
+    with pytest.raises(OSError, match="cannot be traced"):
+        hidden.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_that_is_not_there_is_said():
+    with pytest.raises(FileNotFoundError):
+        hidden.start(["/nowhere"], [SECRET], {}, lambda: None)
+
+
+class Dying:
+    """A tritonserver that dies; `starts` says of each further start whether it becomes ready."""
+
+    log_path = Path("tritonserver.log")
+
+    def __init__(self, starts: list[bool], statuses: list[int]) -> None:
+        self.starts, self.statuses = starts, statuses
+
+    def wait(self) -> int:
+        return self.statuses.pop(0)
+
+    def start_again(self) -> None:
+        pass
+
+    def wait_ready(self) -> None:
+        if not self.starts.pop(0):
+            raise ServerError("the end of the log")
+
+    def log(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    seconds: list[float] = []
+    monkeypatch.setattr(supervise.time, "sleep", seconds.append)
+    return seconds
+
+
+def test_one_that_dies_again_at_once_waits_longer_each_time(slept):
+    said: list[str] = []
+    supervise.supervise(Dying([True, True, True], [-11, -9, 1, 0]), said.append)
+    assert slept == [0, 1, 2]
+    assert [line.split(",")[0] for line in said[::2]] == [
+        "tritonserver ended by SIGSEGV",
+        "tritonserver ended by SIGKILL",
+        "tritonserver ended with status 1",
+    ]
+    assert all(line.startswith("SIE is back") for line in said[1::2])
+
+
+def test_one_that_lived_is_started_again_at_once(slept, monkeypatch):
+    monkeypatch.setattr(supervise, "STEADY_S", 0)
+    supervise.supervise(Dying([True] * 9, [-9] * 9 + [0]), lambda _: None)
+    assert slept == [0] * 9
+
+
+def test_one_that_is_never_ready_again_is_given_up(slept):
+    with pytest.raises(ServerError, match="started 5 times and never ready; the last time:\nthe end of the log"):
+        supervise.supervise(Dying([False] * 5, [-9]), lambda _: None)
+    assert slept == [0, 1, 2, 4, 4]
+    supervise.supervise(Dying([False] * 4 + [True], [-9, 0]), lambda _: None)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_controller_reads_the_settings_as_the_launcher_resolved_them(elsewhere, monkeypatch):
+    (elsewhere / "sie.yaml").write_text("admin_token: of-the-file\npreload_models: a\nmodels_dir: m\n")
+    monkeypatch.setenv("SIE_GRPC_PORT", "9001")
+    monkeypatch.setenv("SIE_IDLE_EVICT_S", "7")
+    settings = read_settings(grpc_port=8001, admin_token="", idle_evict_s=0.0, data_dir=elsewhere / "data")
+    assert (settings.grpc_port, settings.admin_token, settings.idle_evict_s) == (8001, "", 0)
+    for name, value in controller(settings, "token")._environment.items():
+        monkeypatch.setenv(name, value)
+    assert read_settings() == settings
+    assert os.environ[FILE_VARIABLE] == os.devnull
+
+
+def test_a_relative_data_directory_is_the_same_wherever_the_controller_runs(elsewhere):
+    environment = controller(Settings(data_dir=Path("data")), "token")._environment
+    assert environment[f"{PREFIX}DATA_DIR"] == str(elsewhere / "data")
+
+
+def test_a_host_is_resolved_to_an_address():
+    assert read_settings(host="localhost").host == "127.0.0.1"
+    assert read_settings(host="0.0.0.0").host == "0.0.0.0"
+    with pytest.raises(SettingsError, match=r"^--host=no host: is no IPv4 address, and no name of one"):
+        read_settings(host="no host")
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b"])
+def test_a_path_that_is_not_plain_is_reached_by_one_that_is(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with plain(tmp_path / name) as path:
+        assert str(path).isascii()
+        assert subprocess.check_output(f"cd {path} && pwd -P", shell=True, text=True).strip() == str(tmp_path / name)
+    assert not path.exists()
+    assert (tmp_path / name).exists()
+
+
+def test_a_plain_path_is_taken_as_it_is(tmp_path):
+    with plain(tmp_path) as path:
+        assert path == tmp_path
+
+
+def test_a_data_directory_that_others_can_write_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(ServerError, match=r"--data-dir=.* can be written by other users; chmod go-w it; choose"):
+        lock(tmp_path)
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_line():
+    message = "--data-dir=/proc/nowhere cannot be used: /proc/nowhere: No such file or directory; choose another one"
+    with pytest.raises(ServerError, match=f"^{message}$"):
+        lock(Path("/proc/nowhere"))
+
+
+def test_what_a_predecessor_left_is_ended_and_removed(tmp_path):
+    """Not what this process started, nor what is another directory's."""
+    sleeping = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", sleeping],
+            env={**os.environ, **mark(directory)},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for directory in (tmp_path / "data", tmp_path / "other")
+    ]
+    ours, other = (int(process.stdout.readline()) for process in started)
+    prefix = f"sie_{os.getpid()}_test_"
+    region = Path(f"/dev/shm/{prefix}1")
+    region.touch()
+    try:
+        with lock(tmp_path / "data") as held:
+            remember(held, prefix)
+        with lock(tmp_path / "data") as held:
+            assert clean_after_predecessor(held, tmp_path / "data") == 1
+            remember(held, "sie_1_none_")
+        assert not region.exists()
+        assert [is_alive(pid) for pid in (started[0].pid, ours, other)] == [True, False, True]
+        assert end_leftovers(tmp_path / "data") == 0
+    finally:
+        region.unlink(missing_ok=True)
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

@@ -1,0 +1,160 @@
+"""Nothing is loaded, connected to or unpickled from a place that others can write."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sie_triton.native import library as native
+from sie_triton.private import private_directory
+from sie_triton.worker import nursery
+
+OTHER = 65534  # another user of the machine
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def test_what_is_missing_is_made_for_this_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        made = private_directory(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (made, made.parent)] == [0o700, 0o700]
+
+
+def test_a_directory_of_this_user_is_taken_as_it_is(tmp_path):
+    tmp_path.chmod(0o755)
+    assert private_directory(tmp_path) == tmp_path
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_one_that_others_can_write_is_refused(tmp_path, mode):
+    tmp_path.chmod(mode)
+    with pytest.raises(PermissionError, match="can be written by other users"):
+        private_directory(tmp_path)
+
+
+def test_so_is_one_below_such_a_directory_unless_that_is_sticky(tmp_path):
+    (tmp_path / "below").mkdir()
+    tmp_path.chmod(0o1777)
+    assert private_directory(tmp_path / "below")
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match=str(tmp_path)):
+        private_directory(tmp_path / "below")
+    with pytest.raises(PermissionError, match=str(tmp_path)):
+        private_directory(tmp_path / "missing")
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is not a directory"):
+        private_directory(tmp_path / "file")
+
+
+def test_a_link_of_this_user_is_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert private_directory(tmp_path / "link" / "x") == (tmp_path / "real" / "x").resolve()
+
+
+@as_root
+def test_a_directory_or_link_of_another_user_is_refused(tmp_path):
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", OTHER, OTHER)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "link").symlink_to("ours")
+    os.lchown(tmp_path / "link", OTHER, OTHER)
+    for path in (tmp_path / "theirs", tmp_path / "theirs" / "x", tmp_path / "link", tmp_path / "link" / "x"):
+        with pytest.raises(PermissionError, match=f"belongs to user {OTHER}"):
+            private_directory(path)
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """The temporary folder, where another user made our directory first; HOME cannot be written."""
+    squatted = tmp_path / f"sie-triton-{os.getuid()}"
+    squatted.mkdir()
+    squatted.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(native, "user_cache_path", lambda *_: Path("/proc/nowhere"))
+    native.library.cache_clear()
+    yield squatted
+    native.library.cache_clear()
+
+
+def test_no_library_is_loaded_from_a_place_others_can_write(shared, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(native.ctypes, "CDLL", loaded.append)
+    (shared / f"kernels-{native._fingerprint()}.so").write_bytes(b"theirs")
+    assert native.library() is None
+    assert loaded == []
+
+
+STOCK = """
+import sys, types
+sys.modules["triton_python_backend_utils"] = types.ModuleType("stub")
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.triton import _status_directory
+print(_status_directory(ModelSpec("m", "", "sentence_transformer", ("dense",), 64, 512, 512)))
+"""
+
+
+def stock_directory(folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(home)}
+    return subprocess.run([sys.executable, "-c", STOCK], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_stock_server_meets_in_a_directory_of_its_user(tmp_path, shared):
+    (tmp_path / "home").mkdir()
+    found = Path(stock_directory(tmp_path / "home", tmp_path / "home").stdout.strip())
+    assert found == tmp_path / "home" / f"sie-triton-{os.getuid()}" / str(os.getpid())
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    instead = stock_directory(tmp_path, tmp_path / "home").stdout.strip()
+    assert instead == str(tmp_path / "home" / "sie-triton" / str(os.getpid()))
+
+
+def test_a_stock_server_without_such_a_directory_says_why_it_cannot_start(tmp_path, shared):
+    failed = stock_directory(tmp_path, Path("/proc/nowhere"))
+    assert failed.returncode
+    assert f"{shared} can be written by other users" in failed.stderr
+
+
+def test_a_nursery_in_a_place_others_can_write_is_not_asked(tmp_path):
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(tmp_path / nursery.SOCKET))
+        theirs.listen()
+        theirs.settimeout(0.2)
+        tmp_path.chmod(0o777)
+        assert nursery.fork_worker(tmp_path, [0]) is None
+        with pytest.raises(TimeoutError):
+            theirs.accept()
+
+
+@as_root
+def test_a_nursery_of_another_user_is_not_asked(tmp_path):
+    """Only the kernel knows who listens: the directory alone was not enough."""
+    answering = f"""
+import os, socket
+os.setuid({OTHER})
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("nursery.sock")
+listener.listen()
+print("listening", flush=True)
+connection, _ = listener.accept()
+print(connection.recv(9))
+connection.send(b"1")
+"""
+    tmp_path.chmod(0o777)
+    command = [sys.executable, "-c", answering]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+        tmp_path.chmod(0o700)
+        assert nursery.fork_worker(tmp_path, [0]) is None
+        assert "fork" not in process.stdout.read()
