@@ -22,13 +22,14 @@ DTYPES = {"FP32": np.float32, "INT32": np.int32}
 
 
 class FakeTriton:
-    """`is_silent`: questions are taken and not answered. `num_asked` counts inference requests."""
+    """`is_silent`: questions are taken and not answered. `num_asked` counts inference requests, `paths` are HTTP's."""
 
     def __init__(self, transport: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"{transport}://127.0.0.1:{self.port}"
         self.is_silent = False
+        self.outputs = ["dense", "token_count", "timing_ms"]
         self.num_asked = 0
         self.paths: list[str] = []
         self._transport = transport
@@ -50,20 +51,19 @@ class FakeTriton:
         self._is_over.set()
         self._server.stop(0)
 
-    def asked(self) -> None:
+    def answer(self, n: int) -> list[tuple[str, str, list[int], list[float]]]:
+        """Name, dtype, shape and values of each output for n items."""
         self.num_asked += 1
         if self.is_silent:
             self._is_over.wait()
             time.sleep(0.5)  # the connection is cut by then
-
-
-def outputs(n: int) -> list[tuple[str, str, list[int], list[float]]]:
-    timing = len(TIMING_FIELDS)
-    return [
-        ("dense", "FP32", [n, 1], [1] * n),
-        ("token_count", "INT32", [n], [1] * n),
-        ("timing_ms", "FP32", [timing], [0] * timing),
-    ]
+        timing = len(TIMING_FIELDS)
+        made = {
+            "dense": ("FP32", [n, 1], [1] * n),
+            "token_count": ("INT32", [n], [1] * n),
+            "timing_ms": ("FP32", [timing], [0] * timing),
+        }
+        return [(name, *made[name]) for name in self.outputs]
 
 
 class HttpServer(ThreadingHTTPServer):
@@ -110,9 +110,8 @@ class HttpHandler(BaseHTTPRequestHandler):
         self.server.fake.paths.append(self.path)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         header = json.loads(body[: int(self.headers["Inference-Header-Content-Length"])])
-        self.server.fake.asked()
         names = ("name", "datatype", "shape", "data")
-        made = outputs(header["inputs"][0]["shape"][0])
+        made = self.server.fake.answer(header["inputs"][0]["shape"][0])
         self.answer({"outputs": [dict(zip(names, output, strict=True)) for output in made]})
 
     def answer(self, content):
@@ -131,9 +130,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):
         return messages.ServerLiveResponse(live=True)
 
     def ModelInfer(self, request, context):
-        self.fake.asked()
         response = messages.ModelInferResponse()
-        for name, dtype, shape, data in outputs(request.inputs[0].shape[0]):
+        for name, dtype, shape, data in self.fake.answer(request.inputs[0].shape[0]):
             response.outputs.add(name=name, datatype=dtype, shape=shape)
             response.raw_output_contents.append(np.array(data, DTYPES[dtype]).tobytes())
         return response

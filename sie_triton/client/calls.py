@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.client.arguments import checked_model, encoded, encoded_item, is_one, listed, request_parameters
-from sie_triton.client.results import encode_results, id_of, score_result, timing_of
+from sie_triton.client.results import encode_results, id_of, output, score_result, timing_of
 from sie_triton.client.types import EncodeOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
 from sie_triton.contract import QUERY, SCORES, TEXT, Tensor
 from sie_triton.errors import InputError
@@ -100,7 +100,7 @@ class ScoreCall(Call):
         """All items ranked, from one response per piece."""
         if not self.pieces:
             return score_result(self._name, self._query, [])
-        read = [(response.as_numpy(SCORES.name), timing_of(response)) for response in responses]
+        read = [(output(response, SCORES), timing_of(response)) for response in responses]
         scores = np.concatenate([each for each, _ in read])
         ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
         entries = [

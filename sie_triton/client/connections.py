@@ -15,6 +15,8 @@ from sie_triton.client.failures import our_errors, unreachable
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
+CLOSED = "the client is closed; make another"
+
 # Who said UNAVAILABLE, a busy server or gRPC because there is none, shows only in whether this is answered.
 PROBE_S = 1.0
 
@@ -36,11 +38,12 @@ class AsyncConnection:
         self.is_met = False
         self._address = address
         self._opened: Any = None
+        self._is_closed = False
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._opened is not None:
             await self._opened.close()
-            self._opened = None
 
     async def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
         """The answer to one of tritonclient's methods."""
@@ -70,6 +73,8 @@ class AsyncConnection:
         return True
 
     def _client(self) -> Any:
+        if self._is_closed:
+            raise Cancelled(CLOSED)
         if self._opened is None:
             is_grpc = self._address.transport == "grpc"
             options = {"channel_args": CHANNEL} if is_grpc else {"conn_timeout": NETWORK_TIMEOUT_S}
@@ -116,7 +121,6 @@ class HttpConnection:
     def __init__(self, address: Address) -> None:
         self._connection = AsyncConnection(address)
         self.triton = self._connection.triton
-        self._address = address
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="sie-client-http", daemon=True)
@@ -137,7 +141,7 @@ class HttpConnection:
         try:
             return answer.result()
         except concurrent.futures.CancelledError:
-            raise Cancelled(f"{self._address}: the client was closed") from None
+            raise Cancelled(CLOSED) from None
         finally:
             answer.cancel()
 

@@ -10,16 +10,14 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.client.address import Address
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError, Unreachable
 
-# Status names of gRPC and HTTP → our errors. 502 and 504 are a proxy's, in front of a server that is away.
+# Status names of gRPC and HTTP → our errors.
 ERRORS: Mapping[str, type[SIEError]] = {
     "INVALID_ARGUMENT": InputError,
     "400": InputError,
     "NOT_FOUND": InputError,
     "404": InputError,
     "UNAVAILABLE": BusyError,
-    "502": BusyError,
     "503": BusyError,
-    "504": BusyError,
     "INTERNAL": ModelError,
     "500": ModelError,
     "CANCELLED": Cancelled,
@@ -67,11 +65,15 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
     status = (exc.status() or "").rpartition(".")[2]
     if status == "DEADLINE_EXCEEDED":
         return _too_late(address, seconds)
+    if status == "UNIMPLEMENTED" or (address.transport == "http" and exc.debug_details()):
+        # A proxy says with these that the server behind it is away.
+        error = BusyError if status in ("502", "503", "504") else SIEError
+        return error(f"{address}: what answers there is no Triton server (it says {status})")
     message = exc.message() or str(exc)
     _, _, sentence = message.partition("', ")
     text = sentence if message.startswith("in ensemble '") else message
-    error = NotServed if "unknown model" in text else ERRORS.get(status, SIEError)
-    return LoadError.parse(text) or error(text)
+    kind = NotServed if "unknown model" in text else ERRORS.get(status, SIEError)
+    return LoadError.parse(text) or kind(text)
 
 
 def _too_late(address: Address, seconds: float) -> BusyError:

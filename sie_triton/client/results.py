@@ -17,7 +17,9 @@ from sie_triton.contract import (
     TIMING_FIELDS,
     TIMING_MS,
     TOKEN_COUNT,
+    Tensor,
 )
+from sie_triton.errors import SIEError
 
 # Rows of raw bytes → what they hold.
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
@@ -34,8 +36,16 @@ def id_of(item: ItemLike) -> Any:
     return None if isinstance(item, str) else item.get("id")
 
 
+def output(response: Any, tensor: Tensor) -> npt.NDArray[Any]:
+    """A tensor that every model of ours returns."""
+    values: npt.NDArray[Any] | None = response.as_numpy(tensor.name)
+    if values is None:
+        raise SIEError(f"the model is none of this package's: it has no output {tensor.name}")
+    return values
+
+
 def timing_of(response: Any) -> Timing:
-    milliseconds = response.as_numpy(TIMING_MS.name).tolist()
+    milliseconds = output(response, TIMING_MS).tolist()
     timing: Any = {f"{name}_ms": ms for name, ms in zip(TIMING_FIELDS, milliseconds, strict=True)}
     return cast(Timing, timing)
 
@@ -45,7 +55,7 @@ def encode_results(
 ) -> list[EncodeResult]:
     """Cut a response's tensors into one result per item; `types` None: all that are there."""
     results: list[EncodeResult] = []
-    for item, token_count in zip(items, response.as_numpy(TOKEN_COUNT.name).tolist(), strict=True):
+    for item, token_count in zip(items, output(response, TOKEN_COUNT).tolist(), strict=True):
         result = EncodeResult(token_count=token_count, timing=timing_of(response))
         if id_of(item) is not None:
             result["id"] = id_of(item)

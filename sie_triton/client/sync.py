@@ -1,5 +1,6 @@
 """The blocking client."""
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from tenacity import Retrying
 from sie_triton.client import calls
 from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_concurrency
-from sie_triton.client.connections import GrpcConnection, HttpConnection
+from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
@@ -38,6 +39,7 @@ class SIEClient:
         self._score_ensembles: dict[str, str] = {}
         self._lock = threading.Lock()
         self._opened: GrpcConnection | HttpConnection | None = None
+        self._closing: weakref.finalize[..., SIEClient] | None = None
         self._is_closed = False
 
     def __enter__(self) -> "SIEClient":
@@ -51,8 +53,8 @@ class SIEClient:
         if "_pool" in self.__dict__:
             self._pool.shutdown(cancel_futures=True)
         with self._lock:
-            if self._opened is not None:
-                self._close_connection()
+            if self._closing is not None:
+                self._closing()
 
     @overload
     def encode(self, model: str, items: ItemLike, **options: "Unpack[EncodeOptions]") -> EncodeResult: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -131,8 +133,16 @@ class SIEClient:
     def _connection(self) -> GrpcConnection | HttpConnection:
         with self._lock:
             if self._is_closed:
-                raise Cancelled("the client is closed; make another")
-            if self._opened is None:
-                self._opened = (HttpConnection if self._address.transport == "http" else GrpcConnection)(self._address)
-                self._close_connection = weakref.finalize(self, self._opened.close)
+                raise Cancelled(CLOSED)
+            if self._opened is None or self._process != os.getpid():
+                self._opened = self._open()
             return self._opened
+
+    def _open(self) -> GrpcConnection | HttpConnection:
+        if self._closing is not None:  # threads and connections stay behind in the process that forked this one
+            self._closing.detach()
+            self.__dict__.pop("_pool", None)
+        opened = (HttpConnection if self._address.transport == "http" else GrpcConnection)(self._address)
+        self._process = os.getpid()
+        self._closing = weakref.finalize(self, opened.close)
+        return opened
