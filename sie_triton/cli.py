@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import click
-from pydantic.fields import FieldInfo
+try:
+    import click
+    from pydantic.fields import FieldInfo
+
+    from sie_triton.settings import PREFIX, Settings, flag, read_settings, unknown_variables
+except ModuleNotFoundError as exc:  # installed for the client alone
+    sys.exit(f"error: the command line needs {exc.name}: pip install 'sie-triton[server,embedded]'")
 
 from sie_triton.errors import SIEError
-from sie_triton.settings import PREFIX, Settings, flag, read_settings, unknown_variables
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

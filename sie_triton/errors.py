@@ -3,6 +3,7 @@
     SIEError
       InputError     the request is wrong                     INVALID_ARG
       BusyError      the server cannot take it now; retry     UNAVAILABLE
+        Unreachable  nobody answers at its address; retry     raised by clients only
       Cancelled      nobody waits for the answer              CANCELLED
       ModelError     the forward pass failed                  INTERNAL
         OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
@@ -31,6 +32,7 @@ __all__ = [
     "SIEError",
     "ServerError",
     "SettingsError",
+    "Unreachable",
 ]
 
 
@@ -46,6 +48,10 @@ class InputError(SIEError):
 
 class BusyError(SIEError):
     code = "UNAVAILABLE"
+
+
+class Unreachable(BusyError):
+    """No server is there, or it ended before it answered."""
 
 
 class Cancelled(SIEError):

@@ -1,15 +1,18 @@
 """The asyncio client: the same calls as SIEClient, awaited."""
 
 import asyncio
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import AsyncRetrying
 
-from sie_triton.client import codec
-from sie_triton.client.retry import Deadline
-from sie_triton.client.sync import NETWORK_TIMEOUT_S
+from sie_triton.client import calls
+from sie_triton.client.address import Address
+from sie_triton.client.arguments import checked_concurrency
+from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.failures import NotServed, not_served
+from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 
 if TYPE_CHECKING:
@@ -23,11 +26,9 @@ class AsyncSIEClient:
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
-        self._transport, self._address = codec.parse_url(url)
-        self._triton: Any = import_module(f"tritonclient.{self._transport}.aio")
-        self._timeout = timeout
-        self._places = asyncio.Semaphore(max_concurrency)
-        self._opened: Any = None
+        self._connection = AsyncConnection(Address.parse(url))
+        self._timeout = checked_timeout(timeout)
+        self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
         self._score_ensembles: dict[str, str] = {}
 
     async def __aenter__(self) -> "AsyncSIEClient":
@@ -37,9 +38,7 @@ class AsyncSIEClient:
         await self.close()
 
     async def close(self) -> None:
-        if self._opened is not None:
-            await self._opened.close()
-            self._opened = None
+        await self._connection.close()
 
     @overload
     async def encode(self, model: str, items: ItemLike, **options: "Unpack[EncodeOptions]") -> EncodeResult: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -52,33 +51,42 @@ class AsyncSIEClient:
     async def encode(self, model: str, items: Any, **options: Any) -> Any:
         """As SIEClient.encode."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = codec.EncodeCall(self._triton, model, items, options)
-        return call.results(await self._responses(call, deadline))
+        call = calls.EncodeCall(self._connection.triton, model, items, options)
+        async with self._naming_what_is_served(model):
+            return call.results(await self._responses(call, deadline))
 
     async def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
         """As SIEClient.score."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        if not items:
-            return codec.score_result(model, query, [])
-        call = codec.ScoreCall(self._triton, model, await self._score_ensemble(model), query, items, options)
-        return call.results(await self._responses(call, deadline))
+        call = calls.ScoreCall(self._connection.triton, model, query, items, options)
+        async with self._naming_what_is_served(model):
+            if call.pieces:
+                call.ensemble = await self._score_ensemble(model, deadline)
+            return call.results(await self._responses(call, deadline))
 
     async def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
-        with codec.triton_errors():
-            return codec.model_names(await self._connection.get_inference_statistics())
+        return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
-    async def _score_ensemble(self, model: str) -> str:
+    @asynccontextmanager
+    async def _naming_what_is_served(self, model: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except NotServed as exc:
+            raise not_served(model, await self.list_models()) from exc
+
+    async def _score_ensemble(self, model: str, deadline: Deadline) -> str:
         if model not in self._score_ensembles:
-            with codec.triton_errors():
-                metadata = await self._connection.get_model_metadata(codec.triton_name(model))
-                has_score = await self._connection.is_model_ready(codec.triton_name(model) + codec.SCORE_SUFFIX)
-            self._score_ensembles[model] = codec.score_ensemble(model, metadata, has_score=has_score)
+            name = calls.triton_name(model)
+            metadata = await self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
+            scoring = {"model_name": name + calls.SCORE_SUFFIX}
+            has_score = await self._ask("is_model_ready", deadline, lambda: scoring)
+            self._score_ensembles[model] = calls.score_ensemble(model, metadata, has_score=has_score)
         return self._score_ensembles[model]
 
-    async def _responses(self, call: codec.Call, deadline: Deadline) -> Sequence[Any]:
+    async def _responses(self, call: calls.Call, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:
             return [await self._infer(call, call.pieces[0], deadline)]
         tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
@@ -88,20 +96,15 @@ class AsyncSIEClient:
             for task in tasks:
                 task.cancel()
 
-    async def _infer_in_turn(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer_in_turn(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
         async with self._places:
             return await self._infer(call, piece, deadline)
 
-    async def _infer(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
-        async for attempt in AsyncRetrying(**deadline.retrying()):
-            with attempt, codec.triton_errors():
-                return await self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
-        raise AssertionError("tenacity raises when it stops")
+    async def _infer(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
+        return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
-    @property
-    def _connection(self) -> Any:
-        # Opened inside the event loop: both aio transports bind to the running one.
-        if self._opened is None:
-            waits = {"conn_timeout": NETWORK_TIMEOUT_S} if self._transport == "http" else {}
-            self._opened = self._triton.InferenceServerClient(self._address, **waits)
-        return self._opened
+    async def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
+        async for attempt in AsyncRetrying(**deadline.retrying(lambda: self._connection.is_met)):
+            with attempt:
+                return await self._connection.ask(method, deadline, **arguments())
+        raise AssertionError("tenacity raises when it stops")

@@ -1,24 +1,27 @@
 """The blocking client."""
 
+import os
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from tenacity import Retrying
 
-from sie_triton.client import codec
-from sie_triton.client.retry import Deadline
+from sie_triton.client import calls
+from sie_triton.client.address import Address
+from sie_triton.client.arguments import checked_concurrency
+from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
+from sie_triton.client.failures import NotServed, not_served
+from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
+from sie_triton.errors import Cancelled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-# tritonclient's own 60 s would give up while a large model loads.
-NETWORK_TIMEOUT_S = 600.0
 
 
 class SIEClient:
@@ -26,18 +29,18 @@ class SIEClient:
 
     May be shared by threads. Close it, or use it as a context manager. Many items are sent as several
     requests, at most `max_concurrency` at a time. `timeout`, in seconds, holds for each call as a whole;
-    within it a busy server is asked again.
+    within it a server that is busy, or ended and is started again, is asked again.
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
-        self._transport, self._address = codec.parse_url(url)
-        self._triton: Any = import_module(f"tritonclient.{self._transport}")
-        self._timeout = timeout
-        self._max_concurrency = max_concurrency
+        self._address = Address.parse(url)
+        self._timeout = checked_timeout(timeout)
+        self._max_concurrency = checked_concurrency(max_concurrency)
         self._score_ensembles: dict[str, str] = {}
-        # tritonclient's HTTP client must stay on the thread that made it.
-        self._local = threading.local()
-        self._opened: list[Any] = []
+        self._lock = threading.Lock()
+        self._opened: GrpcConnection | HttpConnection | None = None
+        self._closing: weakref.finalize[..., SIEClient] | None = None
+        self._is_closed = False
 
     def __enter__(self) -> "SIEClient":
         return self
@@ -46,11 +49,12 @@ class SIEClient:
         self.close()
 
     def close(self) -> None:
+        self._is_closed = True
         if "_pool" in self.__dict__:
             self._pool.shutdown(cancel_futures=True)
-        for connection in self._opened:
-            connection.close()
-        self._opened.clear()
+        with self._lock:
+            if self._closing is not None:
+                self._closing()
 
     @overload
     def encode(self, model: str, items: ItemLike, **options: "Unpack[EncodeOptions]") -> EncodeResult: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -63,37 +67,46 @@ class SIEClient:
     def encode(self, model: str, items: Any, **options: Any) -> Any:
         """Embed one item (→ one result) or a list of items (→ a list, in the same order).
 
-        Raises InputError, BusyError, LoadError or ModelError; see sie_triton.errors.
+        Raises InputError, BusyError (Unreachable: nobody answers), LoadError or ModelError; see sie_triton.errors.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = codec.EncodeCall(self._triton, model, items, options)
-        return call.results(self._responses(call, deadline))
+        call = calls.EncodeCall(self._connection.triton, model, items, options)
+        with self._naming_what_is_served(model):
+            return call.results(self._responses(call, deadline))
 
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
         """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
-        if not items:
-            return codec.score_result(model, query, [])
-        call = codec.ScoreCall(self._triton, model, self._score_ensemble(model), query, items, options)
-        return call.results(self._responses(call, deadline))
+        call = calls.ScoreCall(self._connection.triton, model, query, items, options)
+        with self._naming_what_is_served(model):
+            if call.pieces:
+                call.ensemble = self._score_ensemble(model, deadline)
+            return call.results(self._responses(call, deadline))
 
     def list_models(self) -> list[str]:
         """The models that are ready, as `org/name`."""
-        with codec.triton_errors():
-            return codec.model_names(self._connection.get_inference_statistics())
+        return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
-    def _score_ensemble(self, model: str) -> str:
+    @contextmanager
+    def _naming_what_is_served(self, model: str) -> Iterator[None]:
+        try:
+            yield
+        except NotServed as exc:
+            raise not_served(model, self.list_models()) from exc
+
+    def _score_ensemble(self, model: str, deadline: Deadline) -> str:
         """A model that encodes too scores under another name."""
         if model not in self._score_ensembles:
-            with codec.triton_errors():
-                metadata = self._connection.get_model_metadata(codec.triton_name(model))
-                has_score = self._connection.is_model_ready(codec.triton_name(model) + codec.SCORE_SUFFIX)
-            self._score_ensembles[model] = codec.score_ensemble(model, metadata, has_score=has_score)
+            name = calls.triton_name(model)
+            metadata = self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
+            scoring = {"model_name": name + calls.SCORE_SUFFIX}
+            has_score = self._ask("is_model_ready", deadline, lambda: scoring)
+            self._score_ensembles[model] = calls.score_ensemble(model, metadata, has_score=has_score)
         return self._score_ensembles[model]
 
-    def _responses(self, call: codec.Call, deadline: Deadline) -> list[Any]:
+    def _responses(self, call: calls.Call, deadline: Deadline) -> list[Any]:
         if len(call.pieces) == 1:
             return [self._infer(call, call.pieces[0], deadline)]
         futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
@@ -103,10 +116,13 @@ class SIEClient:
             for future in futures:
                 future.cancel()
 
-    def _infer(self, call: codec.Call, piece: slice, deadline: Deadline) -> Any:
-        for attempt in Retrying(**deadline.retrying()):
-            with attempt, codec.triton_errors():
-                return self._connection.infer(**call.arguments(piece), **deadline.arguments(self._transport))
+    def _infer(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
+        return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
+
+    def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
+        for attempt in Retrying(**deadline.retrying(lambda: self._connection.is_met)):
+            with attempt:
+                return self._connection.ask(method, deadline, **arguments())
         raise AssertionError("tenacity raises when it stops")
 
     @cached_property
@@ -114,9 +130,19 @@ class SIEClient:
         return ThreadPoolExecutor(self._max_concurrency, "sie-client")
 
     @property
-    def _connection(self) -> Any:
-        if not hasattr(self._local, "connection"):
-            waits = {"network_timeout": NETWORK_TIMEOUT_S} if self._transport == "http" else {}
-            self._local.connection = self._triton.InferenceServerClient(self._address, **waits)
-            self._opened.append(self._local.connection)
-        return self._local.connection
+    def _connection(self) -> GrpcConnection | HttpConnection:
+        with self._lock:
+            if self._is_closed:
+                raise Cancelled(CLOSED)
+            if self._opened is None or self._process != os.getpid():
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> GrpcConnection | HttpConnection:
+        if self._closing is not None:  # threads and connections stay behind in the process that forked this one
+            self._closing.detach()
+            self.__dict__.pop("_pool", None)
+        opened = (HttpConnection if self._address.transport == "http" else GrpcConnection)(self._address)
+        self._process = os.getpid()
+        self._closing = weakref.finalize(self, opened.close)
+        return opened

@@ -10,10 +10,10 @@ import numpy.typing as npt
 class Item(dict[str, Any]):
     """One thing to encode: `Item(text="…")`, with an optional `id` that results carry back.
 
-    Items are plain dicts; `{"text": "…"}` and a bare string do as well.
+    Items are plain dicts; `{"text": "…"}` and a bare string do as well. Other keys are refused.
     """
 
-    def __init__(self, text: str = "", *, id: str | None = None) -> None:
+    def __init__(self, text: str, *, id: str | None = None) -> None:
         super().__init__({"text": text} | ({"id": id} if id is not None else {}))
 
 

@@ -11,11 +11,11 @@ import pytest
 from sie_triton import AsyncSIEClient, Item, SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
-from sie_triton.client import sync
+from sie_triton.client.connections import GrpcConnection, HttpConnection
 from sie_triton.errors import BusyError, InputError
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
-from tests.conftest import TINY, Running, fresh_settings, tiny_model_file
+from tests.conftest import MINILM, TINY, TINY_NO_HOOK, Running, fresh_settings, tiny_model_file
 from tests.parity import TO_ITSELF, assert_parity
 
 LIMIT = 4
@@ -86,16 +86,17 @@ def test_the_asyncio_client_asks_again_too(strict_server):
     assert strict_server.status(TINY, "preprocess")["num_refused"] > before
 
 
-def test_retries_end_with_the_callers_time(server, address, monkeypatch):
-    """A transport on which the server is always busy."""
+@pytest.mark.parametrize("connection", [GrpcConnection, HttpConnection])
+def test_retries_end_with_the_callers_time(server, connection, monkeypatch):
+    """A server that is always busy."""
     asked = []
 
-    class Busy:
-        def infer(self, **arguments):
-            asked.append(arguments["timeout"])
-            raise BusyError("busy")
+    def busy(self, method, deadline, **arguments):
+        asked.append(arguments["timeout"])
+        raise BusyError("busy")
 
-    monkeypatch.setattr(sync.SIEClient, "_connection", Busy())
+    monkeypatch.setattr(connection, "ask", busy)
+    address = f"grpc://{server.grpc}" if connection is GrpcConnection else f"http://{server.http}"
     started = time.monotonic()
     with SIEClient(address) as client, pytest.raises(BusyError, match="busy"):
         client.encode(TINY, "text", timeout=0.5)
@@ -109,6 +110,22 @@ def test_nothing_else_is_tried_again(strict_server, address):
     with SIEClient(address) as client, pytest.raises(InputError):
         client.encode(TINY, "text", options={"dimensions": 0})
     assert strict_server.status(TINY, "preprocess")["num_requests"] == before + 1
+
+
+def test_an_unknown_model_is_answered_with_those_that_are_served(client):
+    served = f"model: test/tinny is not served; there are {TINY}, {TINY_NO_HOOK}, .*{MINILM}"
+    for ask in (lambda: client.encode("test/tinny", "a"), lambda: client.score("test/tinny", "a", ["b"])):
+        with pytest.raises(InputError, match=served):
+            ask()
+
+
+def test_the_asyncio_client_names_what_is_served_too(server):
+    async def ask():
+        async with AsyncSIEClient(server.grpc) as client:
+            with pytest.raises(InputError, match=r"model: minilm is not served; there are .*MiniLM"):
+                await client.encode("minilm", ["a"] * 600)
+
+    asyncio.run(ask())
 
 
 def test_a_call_is_over_when_its_time_is(client):

@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
-from sie_triton.client.codec import EncodeCall
+from sie_triton.client.calls import EncodeCall
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.stages.scheduler import MAX_CPU_LANES

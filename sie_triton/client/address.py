@@ -1,0 +1,55 @@
+"""Where a server listens, as callers write it."""
+
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from sie_triton.errors import InputError
+
+ALLOWED = "give http://host:port, grpc://host:port or host:port, which is gRPC"
+
+
+class Address(NamedTuple):
+    """`target` is what tritonclient takes: host:port, over HTTP also with the path of a proxy's prefix."""
+
+    transport: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.transport}://{self.target}"
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """
+        >>> Address.parse("http://host:8000/triton/"), Address.parse("host:8001")
+        (Address(transport='http', target='host:8000/triton'), Address(transport='grpc', target='host:8001'))
+        """
+        if not isinstance(url, str):
+            raise InputError(f"url: must be a string, it is {type(url).__name__}; {ALLOWED}")
+        try:
+            parts = urlsplit(url if "://" in url else f"grpc://{url}")
+            complaint = _complaint(parts, parts.port)
+        except ValueError as exc:
+            complaint = f"cannot be read ({exc})"
+        if complaint:
+            shown = "" if "@" in url else f"{url!r} "  # may hold a password
+            raise InputError(f"url: {shown}{complaint}; {ALLOWED}")
+        return cls(parts.scheme, parts.netloc + parts.path.rstrip("/"))
+
+
+def _complaint(parts: SplitResult, port: int | None) -> str | None:
+    """What is wrong with a URL, None: nothing."""
+    if parts.scheme in ("https", "grpcs"):
+        return f"asks for TLS ({parts.scheme}), which this client does not speak: let a proxy beside it do that"
+    if parts.scheme not in ("http", "grpc"):
+        return f"has the scheme {parts.scheme!r}"
+    if "@" in parts.netloc:
+        return "has a user, and nobody asks for one"
+    if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
+        return "has no host"
+    if not port:
+        return "has no port; Triton's are 8000 for HTTP and 8001 for gRPC"
+    if parts.query or parts.fragment:
+        return "has more than host, port and path"
+    if parts.scheme == "grpc" and parts.path.rstrip("/"):
+        return f"has the path {parts.path!r}, and gRPC knows none"
+    return None

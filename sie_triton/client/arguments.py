@@ -1,0 +1,102 @@
+"""What callers give, checked before anything is sent."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS, TRITON_RESERVED_REQUEST_PARAMS_PREFIX
+
+from sie_triton.client.types import ItemLike
+from sie_triton.errors import InputError
+
+ITEM_KEYS = ("text", "id")
+ITEM = 'give a string or {"text": …}, with an "id" if you like'
+
+
+def is_one(items: Any) -> bool:
+    return isinstance(items, (str, Mapping))
+
+
+def listed(items: Any) -> list[ItemLike]:
+    """The items of a call: one alone, or those of any iterable."""
+    if is_one(items):
+        return [items]
+    if isinstance(items, (bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+        raise InputError(f"items: must be an item or a list of items, it is {type(items).__name__}; {ITEM}")
+    return list(items)
+
+
+def encoded(items: Sequence[ItemLike], name: str = "items") -> npt.NDArray[np.object_]:
+    """The texts of the items, object [n] of bytes."""
+    array = np.empty(len(items), np.object_)
+    for i, item in enumerate(items):
+        array[i] = encoded_item(item, f"{name}[{i}]")
+    return array
+
+
+def encoded_item(item: ItemLike, name: str) -> bytes:
+    if isinstance(item, str):
+        return utf_8(item, name)
+    if not isinstance(item, Mapping):
+        raise InputError(f"{name}: must be a string or a mapping, it is {type(item).__name__}; {ITEM}")
+    for key in item:
+        if key not in ITEM_KEYS:
+            raise InputError(f"{name}.{key}: is not allowed; {ITEM}")
+    if "text" not in item:
+        raise InputError(f"{name}: has no text; {ITEM}")
+    if not isinstance(item["text"], str):
+        raise InputError(f"{name}.text: must be a string, it is {type(item['text']).__name__}")
+    return utf_8(item["text"], f"{name}.text")
+
+
+def utf_8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise InputError(f"{name}: cannot be sent as UTF-8 ({exc.reason} at {exc.start})") from exc
+
+
+def checked_model(model: str) -> str:
+    if not isinstance(model, str) or not model:
+        raise InputError(f"model: must be a name such as org/name, it is {model!r}")
+    utf_8(model, "model")
+    return model
+
+
+def checked_concurrency(number: int) -> int:
+    if not isinstance(number, int) or number < 1:
+        raise InputError(f"max_concurrency: must be 1 or more, it is {number!r}")
+    return number
+
+
+def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """Request parameters of a call: its named arguments, over its `options`."""
+    unknown = given.keys() - known.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{task}() takes no {', '.join(sorted(unknown))}; model parameters go into options={{…}}")
+    options = given.get("options")
+    if options is not None and not isinstance(options, Mapping):
+        raise InputError(f"options: must be a mapping, it is {type(options).__name__}")
+    named = {name: value for name, value in given.items() if name != "options" and value is not None}
+    parameters = {**(options or {}), **named}
+    output_types = parameters.get("output_types")
+    if isinstance(output_types, Iterable) and not isinstance(output_types, str):
+        parameters["output_types"] = ",".join(map(str, output_types))
+    for name, value in parameters.items():
+        _check_parameter(name, value)
+    return parameters
+
+
+def _check_parameter(name: str, value: Any) -> None:
+    if not isinstance(name, str):
+        raise InputError(f"options: names must be strings, {name!r} is {type(name).__name__}")
+    if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
+        remedy = "; give timeout=seconds beside options" if name == "timeout" else ""
+        raise InputError(f"options.{name}: is a parameter of Triton's own{remedy}")
+    if isinstance(value, str):
+        utf_8(value, name)
+    elif not isinstance(value, (bool, int, float)):
+        raise InputError(f"{name}: must be a string, a number, true or false; it is {type(value).__name__}")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(f"{name}: must fit into 64 bits, it is {value}")

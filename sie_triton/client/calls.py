@@ -1,0 +1,134 @@
+"""From what callers give to the requests of a server, which both clients send. No input or output here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.client.arguments import checked_model, encoded, encoded_item, is_one, listed, request_parameters
+from sie_triton.client.results import encode_results, id_of, output, score_result, timing_of
+from sie_triton.client.types import EncodeOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
+from sie_triton.contract import QUERY, SCORES, TEXT, Tensor
+from sie_triton.errors import InputError
+
+STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
+SCORE_SUFFIX = "-score"
+
+# About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
+PIECE_BYTES = 64 * 1024
+PIECE_ITEMS = 512
+
+
+def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES) -> list[slice]:
+    """Consecutive items that go into one request each.
+
+    >>> pieces([3, 3, 3, 9, 1], max_items=2, max_bytes=8)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    if not sizes:
+        return []
+    cuts, room = [0], max_bytes
+    for i, size in enumerate(sizes):
+        if i > cuts[-1] and (size > room or i - cuts[-1] == max_items):
+            cuts.append(i)
+            room = max_bytes
+        room -= size
+    return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+
+
+class Call:
+    """One call with many items: the requests it takes. `query_bytes` come along with each item."""
+
+    def __init__(
+        self, tritonclient: Any, model: str, items: Sequence[ItemLike], parameters: dict[str, Any], query_bytes: int = 0
+    ) -> None:
+        self._tritonclient = tritonclient
+        self.ensemble = triton_name(checked_model(model))
+        self._items = items
+        self._texts = encoded(items)
+        self._parameters = parameters
+        self.pieces = pieces([len(text) + query_bytes for text in self._texts])
+
+    def arguments(self, piece: slice) -> dict[str, Any]:
+        """Keyword arguments for `infer` of any of tritonclient's modules."""
+        return {"model_name": self.ensemble, "inputs": self._inputs(piece), "parameters": self._parameters}
+
+    def _inputs(self, piece: slice) -> list[Any]:
+        return [self._input(TEXT, self._texts[piece])]
+
+    def _input(self, tensor: Tensor, texts: npt.NDArray[np.object_]) -> Any:
+        made = self._tritonclient.InferInput(tensor.name, [len(texts)], tensor.dtype)
+        made.set_data_from_numpy(texts)
+        return made
+
+
+class EncodeCall(Call):
+    """One call of `encode`, and what becomes of the responses."""
+
+    def __init__(self, tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]) -> None:
+        self._is_single = is_one(items)
+        parameters = request_parameters("encode", options, EncodeOptions)
+        super().__init__(tritonclient, model, listed(items), parameters)
+
+    def results(self, responses: Iterable[Any]) -> Any:
+        """The caller's results, from one response per piece: one for a single item, a list for a list."""
+        both = zip(responses, self.pieces, strict=True)
+        dtype = self._parameters.get("output_dtype", "float32")
+        types = self._parameters.get("output_types", "")
+        results = [
+            result
+            for response, piece in both
+            for result in encode_results(response, self._items[piece], types.split(",") if types else None, dtype)
+        ]
+        return results[0] if self._is_single else results
+
+
+class ScoreCall(Call):
+    """One call of `score`; `ensemble` is the model's until somebody finds that the score task has another name."""
+
+    def __init__(self, tritonclient: Any, model: str, query: ItemLike, items: Any, options: Mapping[str, Any]) -> None:
+        self._name, self._query = model, query
+        self._query_text = np.array([encoded_item(query, "query")], np.object_)
+        parameters = request_parameters("score", options, ScoreOptions)
+        super().__init__(tritonclient, model, listed(items), parameters, len(self._query_text[0]))
+
+    def _inputs(self, piece: slice) -> list[Any]:
+        return [self._input(QUERY, self._query_text), *super()._inputs(piece)]
+
+    def results(self, responses: Iterable[Any]) -> ScoreResult:
+        """All items ranked, from one response per piece."""
+        if not self.pieces:
+            return score_result(self._name, self._query, [])
+        read = [(output(response, SCORES), timing_of(response)) for response in responses]
+        scores = np.concatenate([each for each, _ in read])
+        ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
+        entries = [
+            ScoreEntry(item_id=ids[i], score=float(scores[i]), rank=rank)
+            for rank, i in enumerate(np.argsort(-scores, kind="stable"))
+        ]
+        timing = max((timing for _, timing in read), key=lambda timing: timing["total_ms"])
+        return score_result(self._name, self._query, entries) | ScoreResult(timing=timing)
+
+
+def triton_name(model: str) -> str:
+    return model.replace("/", "__")
+
+
+def score_ensemble(model: str, metadata: Any, *, has_score: bool) -> str:
+    """What to call to score: a model that encodes too scores under another name. `metadata` is JSON or protobuf."""
+    if has_score:
+        return triton_name(model) + SCORE_SUFFIX
+    inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
+    names = [each["name"] if isinstance(each, dict) else each.name for each in inputs]
+    if QUERY.name not in names:
+        raise InputError(f"model: {model} does not score; it takes {', '.join(names)}")
+    return triton_name(model)
+
+
+def model_names(statistics: Any) -> list[str]:
+    """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all."""
+    models = statistics["model_stats"] if isinstance(statistics, dict) else statistics.model_stats
+    names = {model["name"] if isinstance(model, dict) else model.name for model in models}
+    other_tasks = {name for name in names if name.removesuffix(SCORE_SUFFIX) in names - {name}}
+    return sorted(name.replace("__", "/", 1) for name in names - other_tasks if not name.endswith(STEP_SUFFIXES))

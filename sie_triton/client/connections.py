@@ -1,0 +1,154 @@
+"""One way to ask a server, `ask`, over tritonclient's four modules: the deadline is kept, and errors are ours.
+
+tritonclient's blocking HTTP client waits for ever behind a silent server and keeps an event loop of gevent's for each
+thread that used it, so the blocking client asks its asyncio client instead, on a thread of its own.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from importlib import import_module
+from typing import Any
+
+from sie_triton.client.address import Address
+from sie_triton.client.failures import our_errors, unreachable
+from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
+from sie_triton.errors import BusyError, Cancelled
+
+CLOSED = "the client is closed; make another"
+
+# Who said UNAVAILABLE, a busy server or gRPC because there is none, shows only in whether this is answered.
+PROBE_S = 1.0
+
+# tritonclient's own, INT32_MAX bytes; and a server that is back is found within a second, not two minutes.
+CHANNEL = [
+    ("grpc.max_send_message_length", 2**31 - 1),
+    ("grpc.max_receive_message_length", 2**31 - 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class AsyncConnection:
+    """Of one event loop, in which it is opened by the first question. `is_met`: the server has answered something."""
+
+    def __init__(self, address: Address) -> None:
+        self.triton: Any = import_module(f"tritonclient.{address.transport}.aio")
+        self.is_met = False
+        self._address = address
+        self._opened: Any = None
+        self._is_closed = False
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
+        """The answer to one of tritonclient's methods."""
+        try:
+            with our_errors(self._address, deadline.left_s):
+                answer = await self._send(method, deadline.wait_s(self._address.transport), arguments)
+        except BusyError as exc:
+            if self._address.transport == "grpc" and deadline.left_s and not await self._is_live():
+                raise unreachable(self._address, exc) from exc
+            raise
+        self.is_met = True
+        return answer
+
+    async def _send(self, method: str, seconds: float, arguments: dict[str, Any]) -> Any:
+        send = getattr(self._client(), method)
+        if self._address.transport == "grpc":
+            return await send(client_timeout=seconds, **arguments)
+        async with asyncio.timeout(seconds):  # closes the connection when it is over
+            return await send(**arguments)
+
+    async def _is_live(self) -> bool:
+        try:
+            with our_errors(self._address, PROBE_S):
+                await self._client().is_server_live(client_timeout=PROBE_S)
+        except BusyError:
+            return False
+        return True
+
+    def _client(self) -> Any:
+        if self._is_closed:
+            raise Cancelled(CLOSED)
+        if self._opened is None:
+            is_grpc = self._address.transport == "grpc"
+            options = {"channel_args": CHANNEL} if is_grpc else {"conn_timeout": NETWORK_TIMEOUT_S}
+            self._opened = self.triton.InferenceServerClient(self._address.target, **options)
+        return self._opened
+
+
+class GrpcConnection:
+    """For any number of threads."""
+
+    def __init__(self, address: Address) -> None:
+        self.triton: Any = import_module("tritonclient.grpc")
+        self.is_met = False
+        self._address = address
+        self._client = self.triton.InferenceServerClient(address.target, channel_args=CHANNEL)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
+        """As AsyncConnection.ask."""
+        try:
+            with our_errors(self._address, deadline.left_s):
+                answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
+        except BusyError as exc:
+            if deadline.left_s and not self._is_live():
+                raise unreachable(self._address, exc) from exc
+            raise
+        self.is_met = True
+        return answer
+
+    def _is_live(self) -> bool:
+        try:
+            with our_errors(self._address, PROBE_S):
+                self._client.is_server_live(client_timeout=PROBE_S)
+        except BusyError:
+            return False
+        return True
+
+
+class HttpConnection:
+    """For any number of threads: an AsyncConnection on the event loop of one more thread."""
+
+    def __init__(self, address: Address) -> None:
+        self._connection = AsyncConnection(address)
+        self.triton = self._connection.triton
+        self._loop = asyncio.new_event_loop()
+        self._is_over = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve, name="sie-client-http", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_met(self) -> bool:
+        return self._connection.is_met
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._is_over.set)
+        if threading.current_thread() is not self._thread:  # the garbage collector calls from anywhere
+            self._thread.join()
+
+    def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
+        """As AsyncConnection.ask."""
+        answer = asyncio.run_coroutine_threadsafe(self._connection.ask(method, deadline, **arguments), self._loop)
+        try:
+            return answer.result()
+        except concurrent.futures.CancelledError:
+            raise Cancelled(CLOSED) from None
+        finally:
+            answer.cancel()
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._keep_open())
+
+    async def _keep_open(self) -> None:
+        await self._is_over.wait()
+        await self._connection.close()

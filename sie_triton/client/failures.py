@@ -1,0 +1,85 @@
+"""What tritonclient and the transports raise, as our errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from sys import modules
+
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.client.address import Address
+from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError, Unreachable
+
+# Status names of gRPC and HTTP → our errors.
+ERRORS: Mapping[str, type[SIEError]] = {
+    "INVALID_ARGUMENT": InputError,
+    "400": InputError,
+    "NOT_FOUND": InputError,
+    "404": InputError,
+    "UNAVAILABLE": BusyError,
+    "503": BusyError,
+    "INTERNAL": ModelError,
+    "500": ModelError,
+    "CANCELLED": Cancelled,
+}
+
+MAX_NAMES = 12
+
+
+class NotServed(InputError):
+    """Triton has no model of that name."""
+
+
+@contextmanager
+def our_errors(address: Address, seconds: float) -> Iterator[None]:
+    """`seconds`: how long the server was given."""
+    try:
+        yield
+    except InferenceServerException as exc:
+        raise _failure(exc, address, seconds) from exc
+    except TimeoutError as exc:
+        raise _too_late(address, seconds) from exc
+    except _broken_connections() as exc:
+        raise unreachable(address, exc) from exc
+    except ValueError as exc:
+        raise SIEError(f"{address}: what answers there is no Triton server ({exc})") from exc
+
+
+def unreachable(address: Address, cause: Exception) -> Unreachable:
+    details = str(cause) or type(cause).__name__
+    return Unreachable(
+        f"{address}: nobody answers there ({details}); is the server running, and is this its {address.transport} port?"
+    )
+
+
+def not_served(model: str, served: Sequence[str]) -> InputError:
+    """Names the models that are there, the most similar first."""
+    similar = get_close_matches(model, served, MAX_NAMES, 0.5)
+    names = [*similar, *(name for name in served if name not in similar)]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return InputError(f"model: {model} is not served; there are {', '.join(names[:MAX_NAMES]) or 'none'}{more}")
+
+
+def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:
+    """With Triton's framing of our sentence removed."""
+    status = (exc.status() or "").rpartition(".")[2]
+    if status == "DEADLINE_EXCEEDED":
+        return _too_late(address, seconds)
+    if status == "UNIMPLEMENTED" or (address.transport == "http" and exc.debug_details()):
+        # A proxy says with these that the server behind it is away.
+        error = BusyError if status in ("502", "503", "504") else SIEError
+        return error(f"{address}: what answers there is no Triton server (it says {status})")
+    message = exc.message() or str(exc)
+    _, _, sentence = message.partition("', ")
+    text = sentence if message.startswith("in ensemble '") else message
+    kind = NotServed if "unknown model" in text else ERRORS.get(status, SIEError)
+    return LoadError.parse(text) or kind(text)
+
+
+def _too_late(address: Address, seconds: float) -> BusyError:
+    return BusyError(f"timeout: {address} did not answer within {seconds:.3g} s")
+
+
+def _broken_connections() -> tuple[type[Exception], ...]:
+    # A client that speaks gRPC has no need to import aiohttp.
+    return (OSError, modules["aiohttp"].ClientError) if "aiohttp" in modules else (OSError,)

@@ -1,0 +1,109 @@
+"""What both clients refuse themselves: no server is needed for it."""
+
+import pytest
+
+from sie_triton import InputError
+from tests.clients import KINDS, MODEL, seconds_of
+
+pytestmark = KINDS
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("items", "complaint"),
+    [
+        (["a", {"txt": "b"}], r"items\[1\].txt: is not allowed; give a string or"),
+        ([{"text": "a", "image": b"png"}], r"items\[0\].image: is not allowed"),
+        ([{"id": "1"}], r"items\[0\]: has no text"),
+        ([{}], r"items\[0\]: has no text"),
+        ([None], r"items\[0\]: must be a string or a mapping, it is NoneType"),
+        ([b"a"], r"items\[0\]: must be a string or a mapping, it is bytes"),
+        ([{"text": None}], r"items\[0\].text: must be a string, it is NoneType"),
+        (["\ud800"], r"items\[0\]: cannot be sent as UTF-8"),
+        (None, "items: must be an item or a list of items, it is NoneType"),
+        (b"a", "items: must be an item or a list of items, it is bytes"),
+        (5, "items: must be an item or a list of items, it is int"),
+    ],
+)
+def test_items(kind, transport, items, complaint):
+    with kind(f"{transport}://127.0.0.1:9") as client:
+        for call in (lambda: client.encode(MODEL, items), lambda: client.score(MODEL, "query", items)):
+            seconds_of(call, InputError, complaint)
+
+
+@pytest.mark.parametrize("query", [None, b"a", {"txt": "a"}, {}, ["a"]])
+def test_queries(kind, query):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")
+
+
+@pytest.mark.parametrize("model", [None, "", b"a", 3])
+def test_model_names(kind, model):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.encode(model, "a"), InputError, "model: must be a name such as org/name")
+        seconds_of(lambda: client.score(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ([("dimensions", 3)], "options: must be a mapping, it is list"),
+        ({"dimensions": [3]}, "dimensions: must be a string, a number, true or false; it is list"),
+        ({"dimensions": None}, "dimensions: must be a string, a number"),
+        ({"dimensions": 2**63}, "dimensions: must fit into 64 bits"),
+        ({"timeout": 3}, "options.timeout: is a parameter of Triton's own; give timeout=seconds"),
+        ({3: 3}, "options: names must be strings"),
+    ],
+)
+def test_options(kind, options, complaint):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.encode(MODEL, "a", options=options), InputError, complaint)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), 0, -1, 1e300, 10**400, "5", True])
+def test_timeouts(kind, timeout):
+    seconds_of(lambda: kind(NOBODY, timeout=timeout), InputError, "timeout: must be seconds above 0")
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.encode(MODEL, "a", timeout=timeout), InputError, "timeout: must be seconds above 0")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("https://host:8000", "asks for TLS"),
+        ("grpcs://host:8001", "asks for TLS"),
+        ("ftp://host:8000", "has the scheme 'ftp'"),
+        ("http://host", "has no port; Triton's are 8000 for HTTP and 8001 for gRPC"),
+        ("host", "has no port"),
+        ("", "has no host"),
+        ("http://:8000", "has no host"),
+        ("http://ho st:8000", "has no host"),
+        ("http://host:99999", "cannot be read"),
+        ("http://[::1:8000", "cannot be read"),
+        ("http://host:8000?key=1", "has more than host, port and path"),
+        ("grpc://host:8001/path", "has the path '/path', and gRPC knows none"),
+        ("host:8001/path", "has the path '/path', and gRPC knows none"),
+        (None, "must be a string, it is NoneType"),
+        (8000, "must be a string, it is int"),
+    ],
+)
+def test_urls(kind, url, complaint):
+    seconds_of(lambda: kind(url), InputError, f"^url: .*{complaint}.*; give http://host:port, grpc://host:port")
+
+
+def test_a_password_is_not_repeated(kind):
+    with pytest.raises(InputError, match="has a user") as caught:
+        kind("http://user:secret@host:8000")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, None])
+def test_concurrency(kind, number):
+    seconds_of(lambda: kind(NOBODY, max_concurrency=number), InputError, "max_concurrency: must be 1 or more")
+
+
+def test_no_items_no_results(kind):
+    with kind(NOBODY) as client:
+        assert client.encode(MODEL, []) == []
+        assert client.score(MODEL, {"text": "a", "id": "q"}, []) == {"model": MODEL, "scores": [], "query_id": "q"}
