@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import DenseLayer
+from sie_triton.weights.modules import DenseLayer
 
 
 def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:

@@ -8,7 +8,7 @@ import tokenizers
 from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import Expansion, MultiVectorFiles
+from sie_triton.weights.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.weights.stanford_colbert import read_multi_vector
 
 

@@ -9,7 +9,7 @@ import tokenizers
 from sie_triton.adapters.base import Text, Tokens
 from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.sentence_transformers import TextFiles
+from sie_triton.weights.modules import TextFiles
 
 MUCH = 4
 

@@ -22,7 +22,8 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.cross_encoder import CrossEncoderFiles
 from sie_triton.weights.kind import kind_of
-from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles, TextFiles
+from sie_triton.weights.modules import TextFiles
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles
 from sie_triton.weights.stanford_colbert import read_multi_vector
 
 # What its texts are like, whether its dense vectors are normalised (None: it has none), what it does.
@@ -38,7 +39,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
         family = kind_of(directory)
         text, normalize, tasks = READERS[family](directory)
     except LoadError as exc:
-        raise CatalogError(f"{directory}: {exc}") from exc
+        raise CatalogError(str(exc)) from exc
     profile = Profile(adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize)))
     try:
         return ModelConfig(
