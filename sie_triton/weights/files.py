@@ -16,6 +16,8 @@ from sie_triton.errors import LoadError
 # No real length, size or token id is larger.
 MOST = 10_000_000
 
+MAX_PATH = 255
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -120,8 +122,9 @@ def has_file(path: Path) -> bool:
 def inside(directory: Path, relative: str, where: str) -> Path:
     """`relative`, as the file `where` gives it, below `directory`; LoadError if it leads elsewhere."""
     path = PurePosixPath(relative)
-    if path.is_absolute() or ".." in path.parts or not relative.isprintable():
-        raise LoadError(f"{where}: must lie inside the model's directory (given {shortened(relative)})", "unsupported")
+    if path.is_absolute() or ".." in path.parts or not relative.isprintable() or len(relative) > MAX_PATH:
+        allowed = f"a path inside the model's directory, of at most {MAX_PATH} characters"
+        raise LoadError(f"{where}: must be {allowed} (given {shortened(relative)})", "unsupported")
     return directory / path
 
 

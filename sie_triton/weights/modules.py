@@ -18,9 +18,14 @@ TRANSFORMERS = ("Transformer", "MLMTransformer")
 
 UNLIMITED = 10**6
 
-# More than any model has; building so many takes minutes before a single weight is read.
+# More than any model has; building so many layers takes minutes before a single weight is read.
 MAX_LAYERS = 1000
 MAX_WIDTH = 1_000_000
+
+# The names of one thing in different architectures.
+LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
+HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
 
 TANH = "torch.nn.modules.activation.Tanh"
 
@@ -43,8 +48,8 @@ class TextFiles:
         kinds = modules_of(directory)
         transformer = only(kinds, TRANSFORMERS, directory)
         config = read_fields(transformer / "config.json")
-        for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
-            config.integer(name, 1, least=1, most=MAX_LAYERS)
+        for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
+            config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
         sbert = read_fields(transformer / "sentence_bert_config.json", required=False)
         saved = read_fields(directory / "config_sentence_transformers.json", required=False)
         pooling = next((read_fields(path / "config.json") for kind, path in kinds if kind == "Pooling"), Fields("", {}))
@@ -123,8 +128,7 @@ def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path
 
 def hidden_size(config: Fields) -> int:
     """Entries of a token's state, by config.json."""
-    names = ("hidden_size", "dim", "d_model", "n_embd")
-    name = next((name for name in names if config.has(name)), None)
+    name = next(filter(config.has, WIDTH_KEYS), None)
     if name is None:
         raise LoadError(f"{config.where}: names no hidden_size", "corrupt")
     return config.integer(name, least=1, most=MAX_WIDTH)

@@ -91,8 +91,7 @@ class SparseEncoderFiles:
 def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:
     if dense:
         return dense[-1].out_features
-    names = ("embedding_dimension", "word_embedding_dimension")
-    name = next((name for name in names if pooling.has(name)), None)
+    name = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
     width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=MAX_WIDTH)
     return len(modes) * width
 
