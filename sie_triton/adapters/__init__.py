@@ -26,13 +26,14 @@ class Family:
     """`outputs` are the output types of encode it has; `features` is what preprocess sends to inference.
 
     `score_modes` are ways to score by its outputs, the default first; `scores_pairs` if query and text go through the
-    model together.
+    model together. `loadtime` are options of a model file that it alone, or with a few others, has.
     """
 
     module: str
     outputs: tuple[str, ...] = ()
     score_modes: tuple[str, ...] = ()
     scores_pairs: bool = False
+    loadtime: tuple[str, ...] = ()
     tokenizer: str = "sie_triton.adapters.tokenizer:TextTokenizer"
     features: tuple[Tensor, ...] = (INPUT_IDS, LENGTHS, PROMPT_TOKENS)
 
@@ -53,6 +54,7 @@ FAMILIES = {
         "sie_triton.adapters.multivector",
         ("multivector",),
         ("maxsim",),
+        loadtime=("muvera_config",),
         tokenizer="sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
     ),
     "cross_encoder": Family(
@@ -64,6 +66,7 @@ FAMILIES = {
     "llm_reranker": Family(
         "sie_triton.adapters.llm_reranker",
         scores_pairs=True,
+        loadtime=("yes_token", "no_token", "input_format", "score_mode", "default_instruction"),
         tokenizer="sie_triton.adapters.reranker_tokenizer:RerankerTokenizer",
         features=(INPUT_IDS, LENGTHS),
     ),
@@ -71,6 +74,7 @@ FAMILIES = {
         "sie_triton.adapters.bge_m3",
         ("dense", "sparse", "multivector"),
         ("dense", "sparse", "colbert", "hybrid"),
+        loadtime=("muvera_config",),
     ),
 }
 
@@ -100,14 +104,14 @@ def features(spec: ModelSpec) -> tuple[Tensor, ...]:
     return (*FAMILIES[spec.family].features, *([QUERY_IDS] if by_query else []))
 
 
-def family_of(adapter_path: str | None, model: str) -> str:
-    """The family an `adapter_path` names; CatalogError lists the families otherwise."""
+def family_of(adapter_path: str | None, source: str) -> str:
+    """The family an `adapter_path` names; CatalogError lists the families otherwise. `source`: where it stands."""
     # Its files name a module in one of two ways, depending on their age.
     name = (adapter_path or "").removeprefix("sie_server.adapters.").replace(".adapter:", ":")
     family = REFERENCE_ADAPTERS.get(name, name)
     if family not in FAMILIES:
         raise CatalogError(
-            f"{model}: profiles.default.adapter_path: {adapter_path!r} is not a family this version serves; "
+            f"{source}: profiles.default.adapter_path: {adapter_path!r} is not a family this version serves; "
             f"families are {', '.join(FAMILIES)}"
         )
     return family
