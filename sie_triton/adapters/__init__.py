@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sie_triton.adapters.base import Adapter
+from sie_triton.adapters.dims import check_dims
 from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, QUERY_IDS, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import CatalogError
 from sie_triton.measurements import Measurements
@@ -125,7 +126,9 @@ def load_tokenizer(spec: ModelSpec, directory: Path) -> "TextTokenizer":
 
 
 def load_adapter(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> Adapter:
-    """Load the weights in `directory`; LoadError says what is wrong with them."""
+    """Load the weights in `directory`; LoadError says what is wrong with them, or with what the model file says."""
     module = import_module(FAMILIES[spec.family].module)
     load = cast(Callable[[ModelSpec, Path, str, Measurements], Adapter], module.load)
-    return load(spec, directory, device, measurements)
+    adapter = load(spec, directory, device, measurements)
+    check_dims(spec, adapter)
+    return adapter
