@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from reprlib import repr as shortened
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.files import first_line
+from sie_triton.weights.files import first_line, shortened
 from sie_triton.weights.modules import DenseLayer
 
 

@@ -2,7 +2,6 @@
 
 from importlib import resources
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import Any
 
 import yaml
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.errors import CatalogError
+from sie_triton.weights.files import shortened
 
 
 def load_file(path: Path) -> ModelConfig:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from reprlib import repr as shortened
+from reprlib import Repr
 from typing import Any
 
 from sie_triton.errors import LoadError
@@ -17,6 +17,11 @@ from sie_triton.errors import LoadError
 MOST = 10_000_000
 
 MAX_PATH = 255
+
+# What was given, as an error shows it: a line of it, however much there is.
+_SHORT = Repr()
+_SHORT.maxlevel = 2
+shortened = _SHORT.repr
 
 
 @dataclass(frozen=True, slots=True)
