@@ -249,3 +249,10 @@ def broken_tokenizers() -> Iterator[tuple[str, str, Spoil]]:
     yield "dense", "tokenizer.json is a dangling link", instead("tokenizer.json", link_to("nowhere"))
     for key, value in (("model", {"type": "BPE"}), ("model", 5), ("version", "9.0"), ("post_processor", 5)):
         yield "dense", f"tokenizer.json has {key} {value!r}", changed("tokenizer.json", **{key: value})
+    unknown = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}], "pair": []}
+    template = {**unknown, "special_tokens": {}}
+    yield (
+        "dense",
+        "tokenizer.json puts a token around texts that it has not",
+        changed("tokenizer.json", post_processor=template),
+    )

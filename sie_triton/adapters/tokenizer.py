@@ -92,12 +92,7 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
     if not has_file(path):
         message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
         raise LoadError(message, "not found")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as exc:  # the library raises nothing narrower
-        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
-    # With less room the library would not cut at all.
-    around = tokenizer.num_special_tokens_to_add(pairs)
+    tokenizer, around = _opened(path, pairs)
     if max_length <= around:
         message = f"{max_length} tokens leave no room for a text beside the {around} special ones"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
@@ -109,6 +104,22 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
             normalizers.append(tokenizer.normalizer)
         tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
     return tokenizer
+
+
+def _opened(path: Path, pairs: bool) -> tuple[tokenizers.Tokenizer, int]:
+    """A tokenizer that has made tokens of a text, and how many special ones it puts around each text or pair.
+
+    The library would not cut at all to fewer than those.
+    """
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        around = tokenizer.num_special_tokens_to_add(pairs)
+        tokenizer.encode("a", "b" if pairs else None)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    return tokenizer, around
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> Tokens:

@@ -10,6 +10,7 @@ from sie_triton.catalog import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
 from tests import hostile
 
 Case = tuple[str, str, hostile.Spoil]
@@ -80,3 +81,6 @@ def test_broken_weights(base, what, spoil, sound, tmp_path):
         load_adapter(spec, directory, "cpu", Measurements())
     check_line(caught.value, directory)
     assert caught.value.is_permanent
+    # Asked by the stage, before there is a worker that could say what is wrong.
+    order = Order(spec.to_json(), directory, "cpu", tmp_path / "cache", tmp_path / "lock", 1, 1)
+    assert expected_bytes(order) >= INTERPRETER_BYTES
