@@ -170,12 +170,11 @@ def evict(model: str, **flags: Any) -> None:
 @cli.command()
 @settings_options(["models_dir"])
 def models(**flags: Any) -> None:
-    """List the models that have a model file."""
-    from sie_triton.catalog import select, starter_set
+    """List the models that `serve` starts where none is named: those of --models-dir, else the demo model."""
+    from sie_triton.catalog import select
 
     settings = read_settings(**flags)
-    own = select([], settings.models_dir, allow_hub=False) if settings.models_dir else []
-    for model in {m.sie_id: m for m in [*starter_set(), *own]}.values():
+    for model in select([], settings.models_dir, allow_hub=False):
         dims = ", ".join(f"{name} {dim}" for name, dim in model.dims.items())
         click.echo(f"{model.sie_id:50} {dims:30} {model.weights}")
 

@@ -49,7 +49,7 @@ class Settings(BaseSettings):
         default_factory=lambda: user_cache_path("sie-triton"),
         description="where the rendered repository, logs and status records are kept",
     )
-    models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml)")
+    models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml, *.yml)")
     tritonserver: Path | None = Field(
         None, description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one"
     )

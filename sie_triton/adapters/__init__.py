@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sie_triton.adapters.base import Adapter
+from sie_triton.adapters.dims import check_dims
 from sie_triton.contract import INPUT_IDS, LENGTHS, PROMPT_TOKENS, QUERY_IDS, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import CatalogError
 from sie_triton.measurements import Measurements
@@ -26,13 +27,14 @@ class Family:
     """`outputs` are the output types of encode it has; `features` is what preprocess sends to inference.
 
     `score_modes` are ways to score by its outputs, the default first; `scores_pairs` if query and text go through the
-    model together.
+    model together. `loadtime` are options of a model file that it alone, or with a few others, has.
     """
 
     module: str
     outputs: tuple[str, ...] = ()
     score_modes: tuple[str, ...] = ()
     scores_pairs: bool = False
+    loadtime: tuple[str, ...] = ()
     tokenizer: str = "sie_triton.adapters.tokenizer:TextTokenizer"
     features: tuple[Tensor, ...] = (INPUT_IDS, LENGTHS, PROMPT_TOKENS)
 
@@ -53,6 +55,7 @@ FAMILIES = {
         "sie_triton.adapters.multivector",
         ("multivector",),
         ("maxsim",),
+        loadtime=("muvera_config",),
         tokenizer="sie_triton.adapters.multivector_tokenizer:MultiVectorTokenizer",
     ),
     "cross_encoder": Family(
@@ -64,6 +67,7 @@ FAMILIES = {
     "llm_reranker": Family(
         "sie_triton.adapters.llm_reranker",
         scores_pairs=True,
+        loadtime=("yes_token", "no_token", "input_format", "score_mode", "default_instruction"),
         tokenizer="sie_triton.adapters.reranker_tokenizer:RerankerTokenizer",
         features=(INPUT_IDS, LENGTHS),
     ),
@@ -71,6 +75,7 @@ FAMILIES = {
         "sie_triton.adapters.bge_m3",
         ("dense", "sparse", "multivector"),
         ("dense", "sparse", "colbert", "hybrid"),
+        loadtime=("muvera_config",),
     ),
 }
 
@@ -100,14 +105,14 @@ def features(spec: ModelSpec) -> tuple[Tensor, ...]:
     return (*FAMILIES[spec.family].features, *([QUERY_IDS] if by_query else []))
 
 
-def family_of(adapter_path: str | None, model: str) -> str:
-    """The family an `adapter_path` names; CatalogError lists the families otherwise."""
+def family_of(adapter_path: str | None, source: str) -> str:
+    """The family an `adapter_path` names; CatalogError lists the families otherwise. `source`: where it stands."""
     # Its files name a module in one of two ways, depending on their age.
     name = (adapter_path or "").removeprefix("sie_server.adapters.").replace(".adapter:", ":")
     family = REFERENCE_ADAPTERS.get(name, name)
     if family not in FAMILIES:
         raise CatalogError(
-            f"{model}: profiles.default.adapter_path: {adapter_path!r} is not a family this version serves; "
+            f"{source}: profiles.default.adapter_path: {adapter_path!r} is not a family this version serves; "
             f"families are {', '.join(FAMILIES)}"
         )
     return family
@@ -121,7 +126,9 @@ def load_tokenizer(spec: ModelSpec, directory: Path) -> "TextTokenizer":
 
 
 def load_adapter(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> Adapter:
-    """Load the weights in `directory`; LoadError says what is wrong with them."""
+    """Load the weights in `directory`; LoadError says what is wrong with them, or with what the model file says."""
     module = import_module(FAMILIES[spec.family].module)
     load = cast(Callable[[ModelSpec, Path, str, Measurements], Adapter], module.load)
-    return load(spec, directory, device, measurements)
+    adapter = load(spec, directory, device, measurements)
+    check_dims(spec, adapter)
+    return adapter

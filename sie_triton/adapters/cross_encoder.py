@@ -52,7 +52,7 @@ def load(spec: ModelSpec, directory: Path, device: str, measurements: Measuremen
     verdict = choose_path(encoder, spec.max_sequence_length, measurements)
     log.info("%s runs %s (%s), attention kernel %s", spec.model, verdict.path, verdict.reason, encoder.kernel)
     sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(files)
-    return CrossEncoderAdapter(encoder, head, activation(files.activation), sees_types=sees_types)
+    return CrossEncoderAdapter(encoder, head, activation(files.activation, directory), sees_types=sees_types)
 
 
 def tokenizer_outputs(files: CrossEncoderFiles) -> Sequence[str]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
 from sie_triton.adapters.allocator import keep_freed_pages
@@ -21,6 +20,7 @@ from sie_triton.adapters.base import PACKED
 from sie_triton.adapters.prepack import can_prepack, prepack
 from sie_triton.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.errors import LoadError
+from sie_triton.weights.files import first_line
 
 Ints = npt.NDArray[np.int32]
 
@@ -159,9 +159,11 @@ def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = Non
             **options,
         )
     except ImportError as exc:
-        raise LoadError(f"the model in {directory} needs a package that is missing: {exc}", "dependency") from exc
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as exc:
-        raise LoadError(f"weights in {directory} cannot be loaded: {exc}", "corrupt") from exc
+        raise LoadError(
+            f"the model in {directory} needs a package that is missing: {first_line(exc)}", "dependency"
+        ) from exc
+    except Exception as exc:  # transformers checks little of a config.json before it computes with it
+        raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise LoadError(f"weights in {directory} lack {missing} …", "corrupt")

@@ -17,7 +17,7 @@ from sie_triton.contract import SCORES
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, RerankerConfig
-from sie_triton.weights.sentence_transformers import TextFiles
+from sie_triton.weights.modules import TextFiles
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from sie_triton.adapters.tokenizer import read_tokenizer
 from sie_triton.contract import MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.sentence_transformers import MultiVectorFiles
+from sie_triton.weights.multi_vector import MultiVectorFiles
 from sie_triton.weights.stanford_colbert import read_multi_vector
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,8 @@
 """Texts → packed token ids for late interaction: a length and a prompt for each role, queries filled up. No torch."""
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tokenizers
@@ -8,18 +10,26 @@ import tokenizers
 from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import Expansion, MultiVectorFiles
+from sie_triton.weights.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.weights.stanford_colbert import read_multi_vector
+
+log = logging.getLogger(__name__)
 
 
 class MultiVectorTokenizer(TextTokenizer):
     has_roles = True
 
-    def __init__(self, queries: tokenizers.Tokenizer, documents: tokenizers.Tokenizer, files: MultiVectorFiles) -> None:
+    def __init__(
+        self,
+        queries: tokenizers.Tokenizer,
+        documents: tokenizers.Tokenizer,
+        files: MultiVectorFiles,
+        expansion: Expansion | None,
+    ) -> None:
         super().__init__(documents, files.text)
         self._queries = queries
-        self._expansion = files.expansion
-        self._filler = expansion_id(queries, files.expansion) if files.expansion else 0
+        self._expansion = expansion
+        self._filler = expansion_id(queries, expansion) if expansion else 0
 
     @classmethod
     def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
@@ -33,7 +43,7 @@ class MultiVectorTokenizer(TextTokenizer):
             with_markers(read_tokenizer(files.text, min(longest, limit or longest)), files.markers)
             for limit in (query_length, files.document_length)
         )
-        return cls(queries, documents, files)
+        return cls(queries, documents, files, _within(files.expansion, longest))
 
     def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         if not is_query:
@@ -42,6 +52,14 @@ class MultiVectorTokenizer(TextTokenizer):
         if self._expansion is not None:
             ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
         return packed_ids(ids)
+
+
+def _within(expansion: Expansion | None, longest: int) -> Expansion | None:
+    """Queries are filled up to what the model reads, where a model file lets it read less than the query's length."""
+    if expansion is None or expansion.length <= longest:
+        return expansion
+    log.warning("queries are filled up to %d tokens, not to %d: max_sequence_length", longest, expansion.length)
+    return replace(expansion, length=longest)
 
 
 def expansion_id(tokenizer: tokenizers.Tokenizer, expansion: Expansion) -> int:

@@ -9,6 +9,8 @@ from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids
 class PairTokenizer(TextTokenizer):
     """The longer of the two is cut first, as sentence-transformers' CrossEncoder does."""
 
+    reads_pairs = True
+
     def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         encodings = self._tokenizer.encode_batch_fast(list(texts))
         tokens = packed_ids([encoding.ids for encoding in encodings])

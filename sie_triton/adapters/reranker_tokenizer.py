@@ -11,7 +11,7 @@ from sie_triton.adapters.base import Text, Tokens
 from sie_triton.adapters.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.sentence_transformers import TextFiles
+from sie_triton.weights.modules import TextFiles
 
 # The most of a question that its query may take, so that something of the text is left.
 QUERY_SHARE = 0.75

@@ -19,6 +19,7 @@ from sie_triton.contract import SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+from sie_triton.weights.files import first_line
 from sie_triton.weights.sentence_transformers import SparseEncoderFiles
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def load_idf(directory: Path) -> torch.Tensor:
         weights: torch.Tensor = load_file(directory / "model.safetensors")["weight"].float()
         around = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).encode("").ids
     except Exception as exc:  # tokenizers raises nothing narrower
-        raise LoadError(f"{directory}: cannot be read: {exc}", "corrupt") from exc
+        raise LoadError(f"{directory}: cannot be read: {first_line(exc)}", "corrupt") from exc
     weights[around] = 0
     return weights
 

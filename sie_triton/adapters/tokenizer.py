@@ -9,7 +9,8 @@ import tokenizers
 from sie_triton.adapters.base import Text, Tokens
 from sie_triton.errors import LoadError
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.sentence_transformers import TextFiles
+from sie_triton.weights.files import first_line, has_file
+from sie_triton.weights.modules import TextFiles
 
 MUCH = 4
 
@@ -19,6 +20,9 @@ class TextTokenizer:
 
     # True where queries become other tokens than documents of the same text.
     has_roles = False
+
+    # True where query and text go through the model together.
+    reads_pairs = False
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
         self._tokenizer = tokenizer
@@ -37,7 +41,8 @@ class TextTokenizer:
     def load(cls, directory: Path, max_length: int) -> "TextTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
         files = TextFiles.read(directory)
-        return cls(read_tokenizer(files, min(max_length, files.max_sequence_length)), files)
+        longest = min(max_length, files.max_sequence_length)
+        return cls(read_tokenizer(files, longest, pairs=cls.reads_pairs), files)
 
     def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
         """`is_query` matters where `has_roles`."""
@@ -81,16 +86,16 @@ class TextTokenizer:
         return len(ids) - (bool(ids) and ids[-1] in self._special_ids)
 
 
-def read_tokenizer(files: TextFiles, max_length: int) -> tokenizers.Tokenizer:
-    """tokenizer.json, truncating to `max_length` tokens; LoadError if it cannot be read."""
+def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
+    """tokenizer.json, truncating texts, or `pairs` of them, to `max_length` tokens; LoadError if it cannot be read."""
     path = files.transformer / "tokenizer.json"
-    if not path.is_file():
+    if not has_file(path):
         message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
         raise LoadError(message, "not found")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as exc:  # the library raises nothing narrower
-        raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
+    tokenizer, around = _opened(path, pairs)
+    if max_length <= around:
+        message = f"{max_length} tokens leave no room for a text beside the {around} special ones"
+        raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     if files.do_lower_case:
@@ -99,6 +104,22 @@ def read_tokenizer(files: TextFiles, max_length: int) -> tokenizers.Tokenizer:
             normalizers.append(tokenizer.normalizer)
         tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
     return tokenizer
+
+
+def _opened(path: Path, pairs: bool) -> tuple[tokenizers.Tokenizer, int]:
+    """A tokenizer that has made tokens of a text, and how many special ones it puts around each text or pair.
+
+    The library would not cut at all to fewer than those.
+    """
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        around = tokenizer.num_special_tokens_to_add(pairs)
+        tokenizer.encode("a", "b" if pairs else None)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    return tokenizer, around
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> Tokens:

@@ -9,20 +9,39 @@ from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.errors import CatalogError
+from sie_triton.weights.files import shortened
 
 
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the legal values."""
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except OSError as exc:
         raise CatalogError(f"{path}: cannot be read ({exc.strerror})") from exc
-    except yaml.YAMLError as exc:
-        raise CatalogError(f"{path}: not valid YAML: {exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise CatalogError(f"{path}: not valid UTF-8 (byte 0x{exc.object[exc.start]:02x} at {exc.start})") from exc
+    except RecursionError as exc:
+        raise CatalogError(f"{path}: not a model file: nested too deeply") from exc
+    except (yaml.YAMLError, ValueError) as exc:
+        raise CatalogError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     try:
-        return ModelConfig.model_validate(raw)
+        return ModelConfig.model_validate(raw).found_in(path)
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, ModelConfig))) from exc
+
+
+def load_directory(directory: Path) -> list[ModelConfig]:
+    """All model files in it; CatalogError where there is no such directory, or two have one sie_id."""
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
+    except OSError as exc:
+        raise CatalogError(f"models_dir: {directory}: cannot be read ({exc.strerror})") from exc
+    models: dict[str, ModelConfig] = {}
+    for model in map(load_file, paths):
+        other = models.setdefault(model.sie_id, model)
+        if other is not model:
+            raise CatalogError(f"{other.source} and {model.source}: sie_id: both say {model.sie_id}; rename one")
+    return list(models.values())
 
 
 def starter_set() -> list[ModelConfig]:
@@ -40,7 +59,7 @@ def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:
             known = ", ".join(_fields_at(root, e["loc"][:-1]))
             lines.append(f"{key}: unknown key; known here are {known}")
         else:
-            given = "" if e["type"] == "missing" or not key else f" (given {e['input']!r})"
+            given = "" if e["type"] == "missing" or not key else f" (given {shortened(e['input'])})"
             lines.append(f"{key}: {e['msg']}{given}" if key else e["msg"])
     return lines
 

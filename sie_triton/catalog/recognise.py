@@ -7,22 +7,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from sie_triton.catalog.config import (
-    AdapterOptions,
     Encode,
     Inputs,
     ModelConfig,
     Output,
-    Profile,
-    RuntimeOptions,
     Score,
     Tasks,
 )
 from sie_triton.catalog.load import complaints
+from sie_triton.catalog.options import AdapterOptions, Profile, RuntimeOptions
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
 from sie_triton.weights.cross_encoder import CrossEncoderFiles
 from sie_triton.weights.kind import kind_of
-from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles, TextFiles
+from sie_triton.weights.locate import locate
+from sie_triton.weights.modules import TextFiles
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles
 from sie_triton.weights.stanford_colbert import read_multi_vector
 
 # What its texts are like, whether its dense vectors are normalised (None: it has none), what it does.
@@ -38,7 +38,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
         family = kind_of(directory)
         text, normalize, tasks = READERS[family](directory)
     except LoadError as exc:
-        raise CatalogError(f"{directory}: {exc}") from exc
+        raise CatalogError(str(exc)) from exc
     profile = Profile(adapter_path=family, adapter_options=AdapterOptions(runtime=RuntimeOptions(normalize=normalize)))
     try:
         return ModelConfig(
@@ -48,9 +48,29 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
             tasks=tasks,
             max_sequence_length=text.max_sequence_length,
             profiles={"default": profile},
-        )
+        ).found_in(directory)
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{directory}: {line}" for line in complaints(exc, ModelConfig))) from exc
+
+
+def check_dims(config: ModelConfig) -> None:
+    """CatalogError where a model file's dims are not what a directory at hand says.
+
+    What is not at hand, or costs more than a look at small files, is compared when the weights are loaded.
+    """
+    if config.weights.startswith("hub://") or config.family not in QUICKLY_READ:
+        return
+    try:
+        directory = locate(config.weights, allow_hub=False)
+        _, _, tasks = READERS[config.family](directory)
+    except LoadError:  # the same then, and a directory may be put right until then
+        return
+    for name, output in (tasks.encode or Encode()).model_dump().items():
+        given = config.dims.get(name)
+        if output and given not in (None, output["dim"]):
+            raise CatalogError(
+                f"{config.source}: tasks.encode.{name}.dim: must be {output['dim']}, as in {directory} (given {given})"
+            )
 
 
 def _dense(directory: Path) -> Recognised:
@@ -89,3 +109,6 @@ READERS: Mapping[str, Callable[[Path], Recognised]] = {
     "bge_m3": _bge_m3,
     "cross_encoder": _cross_encoder,
 }
+
+# Without torch.
+QUICKLY_READ = ("sentence_transformer", "splade", "multivector")

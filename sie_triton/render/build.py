@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sie_triton.batching.build import build_hook
-from sie_triton.catalog import ModelConfig, select
+from sie_triton.catalog import ModelConfig, check_dims, select
+from sie_triton.errors import SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec, Runtime
@@ -29,24 +30,29 @@ def write_repository(
 
     `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
     """
-    specs = _specs(settings, names, runtime)
+    models = selected(settings, names)
+    specs = _specs(settings, models, runtime)
+    warnings = [line for model in models for line in model.warnings()]
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
-        render(directory, specs, _options(settings), built)
-    return [NO_HOOK] if hook and built is None else []
+        render(directory, specs, _options(settings, specs), built)
+    return [*warnings, *([NO_HOOK] if hook and built is None else [])]
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """What differs between `directory` and a fresh rendering."""
-    return check(directory, _specs(settings, names, None), _options(settings))
+    specs = _specs(settings, selected(settings, names), None)
+    return check(directory, specs, _options(settings, specs))
 
 
 def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
     return select(names, settings.models_dir, allow_hub=settings.hf_fallback)
 
 
-def _specs(settings: Settings, names: Sequence[str], runtime: Runtime | None) -> list[ModelSpec]:
-    specs = [model.resolve(runtime or settings.portable_runtime) for model in selected(settings, names)]
+def _specs(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
+    specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
+    for model in models:
+        check_dims(model)
     return specs if runtime is None else [replace(spec, weights=_of_this_machine(spec.weights)) for spec in specs]
 
 
@@ -59,7 +65,11 @@ def _of_this_machine(weights: str) -> str:
     return weights if "://" in weights else str(Path(weights).expanduser().absolute())
 
 
-def _options(settings: Settings) -> RenderOptions:
+def _options(settings: Settings, specs: Sequence[ModelSpec]) -> RenderOptions:
+    served = [spec.model for spec in specs]
+    unknown = sorted(settings.preloaded - set(served))
+    if unknown:
+        raise SettingsError(f"preload_models: not served: {', '.join(unknown)}; served are {', '.join(served)}")
     return RenderOptions(
         max_batch_requests=settings.max_batch_requests,
         max_queue_delay_us=round(settings.max_batch_wait_ms * 1000),

@@ -2,20 +2,18 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import (
-    BGE_M3_LAYERS,
-    SentenceTransformerFiles,
-    TextFiles,
-    hidden_size,
-    modules_of,
-    read_json,
-)
+from sie_triton.weights.files import Fields, has_file, read_fields
+from sie_triton.weights.modules import TextFiles, hidden_size, modules_of
+from sie_triton.weights.sentence_transformers import SentenceTransformerFiles
 
 if TYPE_CHECKING:
     import torch
+
+# Files beside config.json, .pt or .safetensors.
+LAYERS = ("sparse_linear", "colbert_linear")
 
 # Tokens that say nothing of a text, and what XLM-RoBERTa's tokenizer calls them where its file does not say.
 SPECIAL_TOKENS = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -39,10 +37,10 @@ class BgeM3Files:
         if len(modules_of(directory)) == 1:
             # As FlagEmbedding saves a fine-tune.
             dense = replace(dense, pooling=("cls",), normalize=True)
-        sparse, colbert = (_layer_file(directory, name) for name in BGE_M3_LAYERS)
+        sparse, colbert = (_layer_file(directory, name) for name in LAYERS)
         return cls(
             dense=dense,
-            vocab_size=int(dense.text.config.get("vocab_size") or 0),
+            vocab_size=dense.text.config.integer("vocab_size", least=1),
             hidden_size=hidden_size(dense.text.config),
             special_ids=_special_ids(dense.text.transformer),
             sparse_linear=sparse,
@@ -75,18 +73,23 @@ def read_linear(path: Path, in_features: int, out_features: int | None = None) -
 
 def _layer_file(directory: Path, name: str) -> Path:
     for path in (directory / f"{name}.safetensors", directory / f"{name}.pt"):
-        if path.is_file():
+        if has_file(path):
             return path
     raise LoadError(f"{name}.pt is missing in {directory}", "not found")
 
 
 def _special_ids(transformer: Path) -> tuple[int, ...]:
-    settings = read_json(transformer / "tokenizer_config.json", default={})
-    names = [_content(settings.get(role) or name) for role, name in SPECIAL_TOKENS.items()]
-    added = read_json(transformer / "tokenizer.json").get("added_tokens") or []
-    return tuple(int(token["id"]) for token in added if token["content"] in names)
+    settings = read_fields(transformer / "tokenizer_config.json", required=False)
+    names = {_content(settings, role) or name for role, name in SPECIAL_TOKENS.items()}
+    path = transformer / "tokenizer.json"
+    added = read_fields(path).values.get("added_tokens") or []
+    if not isinstance(added, list):
+        raise LoadError(f"{path}: added_tokens: must be a list", "corrupt")
+    tokens = [Fields.of(f"{path}: added_tokens", each) for each in added]
+    return tuple(token.integer("id") for token in tokens if token.text("content") in names)
 
 
-def _content(token: Any) -> str:
-    """Of a token, or of one saved with its settings."""
-    return str(token["content"] if isinstance(token, dict) else token)
+def _content(settings: Fields, role: str) -> str:
+    """Of a token, or of one saved with its settings; empty where there is none."""
+    is_object = isinstance(settings.values.get(role), dict)
+    return settings.fields(role).text("content") if is_object else settings.text(role, "")

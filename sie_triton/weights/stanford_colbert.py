@@ -7,19 +7,13 @@ used. No torch, as preprocess reads these.
 import string
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from sie_triton.errors import LoadError
-from sie_triton.weights.sentence_transformers import (
-    DenseLayer,
-    Expansion,
-    MultiVectorFiles,
-    TextFiles,
-    hidden_size,
-    read_json,
-)
+from sie_triton.weights.files import Fields, first_line, has_file, read_fields
+from sie_triton.weights.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
+from sie_triton.weights.multi_vector import Expansion, MultiVectorFiles
 
 ARCHITECTURE = "HF_ColBERT"
 METADATA = "artifact.metadata"
@@ -36,19 +30,17 @@ def read_multi_vector(directory: Path) -> MultiVectorFiles:
 
 def is_stanford_colbert(directory: Path) -> bool:
     """By transformers' config.json, unless modules.json is there to say more."""
-    if (directory / "modules.json").exists():
+    if has_file(directory / "modules.json"):
         return False
-    return ARCHITECTURE in (read_json(directory / "config.json", default={}).get("architectures") or ())
+    return ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")
 
 
 def _read(directory: Path) -> MultiVectorFiles:
     text = TextFiles.read(directory)
-    metadata = read_json(directory / METADATA, default={})
+    metadata = read_fields(directory / METADATA, required=False)
     dim = _dim(directory, metadata)
-    query, document = (
-        f"{metadata.get(key) or marker} "
-        for key, marker in (("query_token_id", QUERY_MARKER), ("doc_token_id", DOCUMENT_MARKER))
-    )
+    query = f"{metadata.text('query_token_id', '') or QUERY_MARKER} "
+    document = f"{metadata.text('doc_token_id', '') or DOCUMENT_MARKER} "
     return MultiVectorFiles(
         # Without a role a text is a document.
         text=replace(text, prompts={"query": query, "document": document}, default_prompt=document),
@@ -56,26 +48,26 @@ def _read(directory: Path) -> MultiVectorFiles:
         dense=(DenseLayer(directory, hidden_size(text.config), dim, False, "torch.nn.modules.linear.Identity"),),
         normalize=True,
         query_length=0,
-        document_length=int(metadata.get("doc_maxlen") or 0),
+        document_length=metadata.integer("doc_maxlen", 0),
         expansion=Expansion(
-            length=int(metadata.get("query_maxlen") or QUERY_LENGTH),
+            length=metadata.integer("query_maxlen", 0) or QUERY_LENGTH,
             is_ceiling=True,
-            attend=bool(metadata.get("attend_to_mask_tokens")),
+            attend=metadata.flag("attend_to_mask_tokens", False),
             token="",
         ),
         markers=(query, document),
-        skipped=tuple(string.punctuation) if metadata.get("mask_punctuation", True) else (),
+        skipped=tuple(string.punctuation) if metadata.flag("mask_punctuation", True) else (),
         skipped_in=("document",),
     )
 
 
-def _dim(directory: Path, metadata: dict[str, Any]) -> int:
+def _dim(directory: Path, metadata: Fields) -> int:
     """Entries of a vector, by the weights; by artifact.metadata where only the small files have been fetched."""
     path = directory / "model.safetensors"
-    if not path.exists():
-        return int(metadata.get("dim") or DIM)
+    if not has_file(path):
+        return metadata.integer("dim", DIM, least=1, most=MAX_WIDTH)
     try:
         with safe_open(path, "numpy") as weights:
             return int(weights.get_slice("linear.weight").get_shape()[0])
     except (OSError, SafetensorError) as exc:
-        raise LoadError(f"{path}: cannot be read: {exc}", "corrupt") from exc
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc

@@ -55,7 +55,7 @@ class Order:
 def expected_bytes(order: Order) -> int:
     """How much memory the worker will take: as measured the last time, else judged by the size of the files."""
     measured = order.measurements().get(RESIDENT_BYTES)
-    files = sum(path.stat().st_size for path in order.directory.rglob("*.safetensors"))
+    files = sum(path.stat().st_size for path in order.directory.rglob("*.safetensors") if path.is_file())
     return int(measured) if measured else INTERPRETER_BYTES + 2 * files
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_served_says_so(tmp_path, minilm_directory):
     own = save_cross_encoder(tmp_path / "own", minilm_directory)
     settings = json.loads((own / "config_sentence_transformers.json").read_text())
     (own / "config_sentence_transformers.json").write_text(json.dumps({**settings, "activation_fn": "os.abort"}))
-    with pytest.raises(LoadError, match=r"activation os\.abort is refused"):
+    with pytest.raises(LoadError, match=r"activation 'os\.abort' is refused"):
         Scorer(own)
 
 

@@ -1,0 +1,86 @@
+"""Whatever a model's directory holds, an error names it in one line: never a traceback, never a wait."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sie_triton.adapters import load_adapter, load_tokenizer
+from sie_triton.catalog import recognise
+from sie_triton.errors import CatalogError, LoadError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
+from tests import hostile
+
+Case = tuple[str, str, hostile.Spoil]
+
+SMALL_FILES = [*hostile.contents(), *hostile.numbers(), *hostile.types(), *hostile.paths()]
+
+
+def named(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("base", "what", "spoil"), cases, ids=[f"{base}: {what}" for base, what, _ in cases])
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory, minilm_directory) -> dict[str, Path]:
+    return hostile.bases(tmp_path_factory.mktemp("sound"), minilm_directory)
+
+
+def resolved(directory: Path) -> ModelSpec:
+    return recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
+
+
+def check_line(error: Exception, directory: Path) -> None:
+    """In one line of readable length, with the file."""
+    message = str(error)
+    message.encode()
+    assert str(directory) in message
+    assert len(message.splitlines()) == 1
+    assert len(message) < 400 + message.count(str(directory)) * len(str(directory))
+
+
+def test_there_are_many():
+    assert len(SMALL_FILES) >= 50
+
+
+def test_the_directories_they_are_made_of_are_sound(sound):
+    for directory in sound.values():
+        load_tokenizer(resolved(directory), directory)
+
+
+@named(SMALL_FILES)
+def test_a_broken_small_file(base, what, spoil, sound, tmp_path):
+    directory = hostile.copied(sound[base], tmp_path / "model")
+    spoil(directory)
+    if f"{base}: {what}" in hostile.HARMLESS:
+        assert replace(resolved(directory), weights="") == replace(resolved(sound[base]), weights="")
+        return
+    with pytest.raises(CatalogError) as caught:
+        resolved(directory)
+    check_line(caught.value, directory)
+
+
+@named(list(hostile.broken_tokenizers()))
+def test_a_broken_tokenizer(base, what, spoil, sound, tmp_path):
+    directory = hostile.copied(sound[base], tmp_path / "model")
+    spec = resolved(directory)
+    spoil(directory)
+    with pytest.raises(LoadError) as caught:
+        load_tokenizer(spec, directory)
+    check_line(caught.value, directory)
+    assert caught.value.is_permanent
+
+
+@named(list(hostile.broken_weights()))
+def test_broken_weights(base, what, spoil, sound, tmp_path):
+    directory = hostile.copied(sound[base], tmp_path / "model")
+    spec = resolved(directory)
+    spoil(directory)
+    with pytest.raises(LoadError) as caught:
+        load_adapter(spec, directory, "cpu", Measurements())
+    check_line(caught.value, directory)
+    assert caught.value.is_permanent
+    # Asked by the stage, before there is a worker that could say what is wrong.
+    order = Order(spec.to_json(), directory, "cpu", tmp_path / "cache", tmp_path / "lock", 1, 1)
+    assert expected_bytes(order) >= INTERPRETER_BYTES

@@ -1,0 +1,229 @@
+"""What a model file may say and what is not served: nothing is accepted without a word."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sie_triton.adapters import load_adapter
+from sie_triton.adapters.multivector_tokenizer import MultiVectorTokenizer
+from sie_triton.adapters.pair_tokenizer import PairTokenizer
+from sie_triton.adapters.tokenizer import TextTokenizer
+from sie_triton.catalog import load_file, recognise, select
+from sie_triton.cli import cli
+from sie_triton.errors import CatalogError, LoadError, SettingsError
+from sie_triton.measurements import Measurements
+from sie_triton.render.build import write_repository
+from sie_triton.settings import read_settings
+from sie_triton.spec import Runtime
+from tests.conftest import MINILM, model_file, tiny_model_file
+from tests.models import save_bge_m3, save_pylate, save_splade
+
+DENSE = {"encode": {"dense": {"dim": 64}}}
+
+
+def dense_file(directory: Path, text: str) -> Path:
+    path = directory / "model.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"runtime": {"lora_id": "fin"}}, "profiles.default.adapter_options.runtime.lora_id: 'fin' cannot be served"),
+        (
+            {"loadtime": {"trust_remote_code": True}},
+            "profiles.default.adapter_options.loadtime.trust_remote_code: true cannot be served, .*allowed is false",
+        ),
+        (
+            {"loadtime": {"yes_token": "yes"}},
+            "loadtime.yes_token: is no option of the family sentence_transformer; its own are trust_remote_code",
+        ),
+        ({"loadtime": {"muvera_config": {}}}, "loadtime.muvera_config: is no option of the family"),
+    ],
+)
+def test_an_option_that_would_serve_something_else_is_refused(tmp_path, changes, complaint):
+    path = dense_file(tmp_path, model_file("my/m", tmp_path, "sentence_transformer", DENSE, **changes))
+    with pytest.raises(CatalogError, match=f"^{path}: .*{complaint}"):
+        load_file(path).resolve(Runtime())
+
+
+@pytest.mark.parametrize("inputs", ["image: true", "audio: true", "video: true", "document: true", "text: false"])
+def test_an_input_that_is_not_read_is_refused(tmp_path, inputs):
+    text = model_file("my/m", tmp_path, "sentence_transformer", DENSE)
+    path = dense_file(tmp_path, f"{text}\ninputs: {{{inputs}}}\n")
+    with pytest.raises(CatalogError, match=f"{path}: inputs.{inputs} cannot be served; .* reads text and nothing else"):
+        load_file(path).resolve(Runtime())
+
+
+def test_what_has_no_effect_is_said(tmp_path, minilm_directory):
+    directory = save_splade(tmp_path / "splade", minilm_directory)
+    text = model_file(
+        "my/m",
+        directory,
+        "splade",
+        {"encode": {"sparse": {"dim": 30522}}},
+        runtime={"pooling": "cls"},
+        profiles={"tuned": {"lora_id": "fin", "pooling": "cls"}},
+    )
+    models = tmp_path / "models"
+    models.mkdir()
+    path = dense_file(models, text)
+    settings = read_settings(models_dir=models)
+    where = f"warning: {path}: profiles"
+    assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
+        f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade",
+        f"{where}.tuned: is not served, as it needs weights of its own: "
+        "adapter_options.runtime.lora_id differs from profiles.default",
+    ]
+
+
+def test_profiles_with_different_muvera_are_refused(tmp_path):
+    profiles = {"other": {"muvera": {"num_repetitions": 3}}}
+    tasks = {"encode": {"multivector": {"dim": 32}}}
+    text = model_file("my/m", tmp_path, "multivector", tasks, runtime={"muvera": {}}, profiles=profiles)
+    with pytest.raises(CatalogError, match="profiles: the muvera of default and other must be the same"):
+        load_file(dense_file(tmp_path, text)).resolve(Runtime())
+
+
+def test_a_dim_that_the_weights_do_not_have_is_refused_at_start_up(tmp_path, tiny_directory):
+    models = tmp_path / "models"
+    models.mkdir()
+    path = dense_file(models, tiny_model_file("my/m", tiny_directory, dim=7))
+    with pytest.raises(CatalogError, match=f"{path}: tasks.encode.dense.dim: must be 64, as in .* \\(given 7\\)"):
+        write_repository(tmp_path / "repository", read_settings(models_dir=models), [], hook=False)
+
+
+def test_a_dim_that_the_weights_do_not_have_is_refused_when_they_are_loaded(tmp_path, minilm_directory, tiny_directory):
+    tasks = {"encode": {"dense": {"dim": 64}, "sparse": {"dim": 30522}, "multivector": {"dim": 32}}}
+    bge_m3 = save_bge_m3(tmp_path / "bge-m3", minilm_directory, 32)
+    colbert = save_pylate(tmp_path / "colbert", minilm_directory)
+    for family, directory, output, dim, real in (
+        ("sentence_transformer", tiny_directory, "dense", 7, 64),
+        ("multivector", colbert, "multivector", 128, 32),
+        ("bge_m3", bge_m3, "sparse", 1, 30522),
+        ("bge_m3", bge_m3, "multivector", 33, 32),
+    ):
+        encode = tasks["encode"] if family == "bge_m3" else {}
+        text = model_file("my/m", directory, family, {"encode": {**encode, output: {"dim": dim}}})
+        spec = load_file(dense_file(tmp_path, text)).resolve(Runtime())
+        with pytest.raises(
+            LoadError, match=f"{output}.dim: the model file says {dim}, the weights give {real}"
+        ) as caught:
+            load_adapter(spec, directory, "cpu", Measurements())
+        assert caught.value.reason == "unsupported"
+
+
+def test_colberts_queries_are_filled_up_to_what_the_model_reads(tmp_path, minilm_directory, caplog):
+    directory = save_pylate(tmp_path, minilm_directory)
+    with caplog.at_level(logging.WARNING):
+        tokenizer = MultiVectorTokenizer.load(directory, 16)
+    assert "queries are filled up to 16 tokens, not to 32" in caplog.text
+    for texts in (["who?"], ["who " * 100, "?"]):
+        assert tokenizer.encode(texts, is_query=True).lengths.tolist() == [16] * len(texts)
+    assert MultiVectorTokenizer.load(directory, 64).encode(["who?"], is_query=True).lengths.tolist() == [32]
+
+
+@pytest.mark.parametrize(("kind", "around"), [(TextTokenizer, 2), (PairTokenizer, 3)])
+def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, around):
+    with pytest.raises(LoadError, match=f"{around} tokens leave no room for a text beside the {around} special ones"):
+        kind.load(tiny_directory, around)
+    pair = ("a " * 99, "b " * 99)
+    tokens = kind.load(tiny_directory, around + 1).encode([pair if kind is PairTokenizer else pair[0]])
+    np.testing.assert_array_equal(tokens.lengths, around + 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"sie_id: \xff\xfe", r"not valid UTF-8 \(byte 0xff at 8\)"),
+        (b"a: b: c", "not valid YAML: mapping values are not allowed here"),
+        (b"a: 2026-13-45", "not valid YAML: month must be"),
+        (b"[" * 5000, "nested too deeply"),
+        (b"a: " + b"9" * 5000, "not valid YAML: Exceeds the limit"),
+        (b"\x00", "not valid YAML: unacceptable character"),
+        (b"!!python/object/apply:os.system [ls]", "not valid YAML: could not determine a constructor"),
+        (b"", "Input should be a valid dictionary"),
+        (b"5", "Input should be a valid dictionary"),
+    ],
+)
+def test_a_file_that_is_no_model_file_is_one_line(tmp_path, content, complaint):
+    path = tmp_path / "model.yaml"
+    path.write_bytes(content)
+    with pytest.raises(CatalogError, match=f"^{path}: .*{complaint}") as caught:
+        load_file(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_was_given_is_shown_in_short(tmp_path):
+    """Aliases make a value of a few lines into billions."""
+    levels = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
+    with pytest.raises(CatalogError) as caught:
+        load_file(dense_file(tmp_path, f"a0: &a0 x\n{levels}sie_id: *a29\n"))
+    assert all(len(line) < 3000 for line in str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize("name", [".", "..", ".hidden", "-rf", "org/.", "org/-x", "./x", "a b", "naïve", "a/b/c", ""])
+def test_a_name_that_is_no_name_is_refused(tmp_path, name):
+    text = tiny_model_file("NAME", tmp_path).replace("NAME", f'"{name}"')
+    with pytest.raises(CatalogError, match=r"sie_id: .*must be name or org/name"):
+        load_file(dense_file(tmp_path, text))
+
+
+def test_a_directory_of_model_files_must_be_there_and_hold_some(tmp_path):
+    with pytest.raises(CatalogError, match=r"models_dir: .*/nowhere: cannot be read \(No such file"):
+        select([], tmp_path / "nowhere", allow_hub=False)
+    with pytest.raises(CatalogError, match=r"models_dir: .* holds no model file"):
+        select([], tmp_path, allow_hub=False)
+    assert [model.sie_id for model in select([MINILM], tmp_path, allow_hub=False)] == [MINILM]
+
+
+def test_both_suffixes_are_read_and_what_is_listed_is_served(tmp_path):
+    (tmp_path / "one.yaml").write_text(tiny_model_file("my/one", tmp_path))
+    (tmp_path / "two.yml").write_text(tiny_model_file("my/two", tmp_path))
+    served = [model.sie_id for model in select([], tmp_path, allow_hub=False)]
+    assert served == ["my/one", "my/two"]
+    listed = CliRunner().invoke(cli, ["models", "--models-dir", str(tmp_path)], catch_exceptions=False).output
+    assert [line.split()[0] for line in listed.splitlines()] == served
+
+
+def test_one_sie_id_in_two_files_is_refused(tmp_path):
+    for name in ("one.yaml", "two.yml"):
+        (tmp_path / name).write_text(tiny_model_file("my/m", tmp_path))
+    with pytest.raises(CatalogError, match=r"one\.yaml and .*two\.yml: sie_id: both say my/m"):
+        select([], tmp_path, allow_hub=False)
+
+
+def test_two_models_of_one_name_in_triton_are_refused(tmp_path, minilm_directory, tiny_directory):
+    for name in ("org/x", "org__x"):
+        (tmp_path / f"{name.replace('/', '-')}.yaml").write_text(tiny_model_file(name, tmp_path))
+    with pytest.raises(CatalogError, match=r"org-x\.yaml and .*org__x\.yaml: both would be served as org__x"):
+        select([], tmp_path, allow_hub=False)
+    assert len(select(["org/x"], tmp_path, allow_hub=False)) == 1
+    splade, colbert = save_splade(tmp_path / "s", minilm_directory), save_pylate(tmp_path / "c", minilm_directory)
+    with pytest.raises(CatalogError, match=r"s/model and .*c/model: both would be served as model"):
+        select([str(splade), str(colbert)], None, allow_hub=False)
+    again = [str(splade), f"{splade}/", str(splade)]
+    assert [model.sie_id for model in select(again, None, allow_hub=False)] == ["model"]
+
+
+def test_a_model_to_preload_must_be_served(tmp_path):
+    settings = read_settings(preload_models="my/m")
+    with pytest.raises(SettingsError, match=f"preload_models: not served: my/m; served are {MINILM}"):
+        write_repository(tmp_path, settings, [], hook=False)
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "x" * 5000, "a\0b"])
+def test_a_name_that_is_no_path_is_refused(name):
+    with pytest.raises(CatalogError, match="no model file has this sie_id"):
+        select([name], None, allow_hub=False)
+
+
+def test_a_directory_whose_name_is_none(tmp_path, tiny_directory):
+    for name in ("my model", ".hidden", "ü"):
+        (tmp_path / name).symlink_to(tiny_directory)
+        with pytest.raises(CatalogError, match=r"sie_id: .*must be name or org/name"):
+            recognise(tmp_path / name, name, {"weights_path": str(tmp_path / name)})
