@@ -9,15 +9,16 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sie_triton"
 
-FOUNDATION = {"errors", "contract", "measurements", "spec", "parameters", "sie_triton"}
+FOUNDATION = {"device", "errors", "contract", "measurements", "spec", "parameters", "sie_triton"}
 MAY_IMPORT = {
+    "device": set(),
     "errors": set(),
     "contract": {"errors"},
     "late_interaction": set(),
     "measurements": set(),
     "spec": set(),
     "parameters": {"contract", "spec"},
-    "settings": {"errors", "spec"},
+    "settings": {"device", "errors", "spec"},
     "native": set(),
     "batching": {"native"},
     "attention": {"native"},
@@ -26,7 +27,7 @@ MAY_IMPORT = {
     "adapters": {*FOUNDATION, "attention", "native", "weights"},
     "catalog": {*FOUNDATION, "adapters", "weights"},
     "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
-    "worker": {*FOUNDATION, "adapters"},
+    "worker": {*FOUNDATION, "adapters", "batching"},
     "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
     "controller": {*FOUNDATION, "settings", "stages", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
