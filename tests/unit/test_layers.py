@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "bench": {
         *FOUNDATION,
         "adapters",
+        "attention",
         "batching",
         "catalog",
         "client",
