@@ -32,7 +32,8 @@ def describe(plan: Plan) -> Iterator[Finding]:
         dtype = getattr(torch, precision)
         entry[precision] = {name: why_not(name, device, dtype) or "runs" for name in KERNELS}
         entry[precision]["auto"] = choose_kernel("auto", device, dtype)
-    yield "machine", f"{entry['name']}, torch {entry['packages']['torch']}", entry
+    kernels = ", ".join(f"{name}: {lacks}" for name, lacks in entry[plan.precision].items())
+    yield "machine", f"{entry['name']}, torch {entry['packages']['torch']}; {kernels}", entry
 
 
 def peak(plan: Plan) -> float:
