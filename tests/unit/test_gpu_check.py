@@ -126,17 +126,16 @@ def hangs(plan):
     [
         (raises, "ValueError: no such kernel"),
         (dies, "its process ended with status 3"),
-        (hangs, "not done when the time was over"),
+        (hangs, "not done after 1 s"),
     ],
 )
 def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capfd, work, why):
-    monkeypatch.setattr(run, "WORTH_BEGINNING_S", 0.01)
-    minutes = 0.02 if work is hangs else 1
+    monkeypatch.setattr(run, "PART_LIMIT_S", 1)
     parts = [Part("good", works), Part("bad", work), Part("last", works)]
-    report = run.run(parts, Plan("cpu", is_dry=True), minutes)
+    report = run.run(parts, Plan("cpu", is_dry=True), minutes=1)
     assert not report.holds
     assert report.failed["bad"].startswith(why)
-    assert len(report.comparisons) == (2 if work is hangs else 3)  # what was found before it failed is kept
+    assert len(report.comparisons) == 3  # what was found before it failed is kept
     assert f"FAILED: {why}" in capfd.readouterr().out
 
 
@@ -146,6 +145,13 @@ def test_what_there_is_no_time_for_is_skipped_with_a_line(monkeypatch, capsys):
     assert "last: skipped, 0 minutes are over" in capsys.readouterr().out
     assert report.holds
     assert not run.run([Part("kernels", works, is_needed=True)], Plan("cpu"), minutes=0).holds
+
+
+def test_what_is_cut_off_was_not_compared(monkeypatch):
+    monkeypatch.setattr(run, "WORTH_BEGINNING_S", 0)
+    for is_needed in (True, False):
+        report = run.run([Part("slow", hangs, is_needed=is_needed)], Plan("cpu"), minutes=0.01)
+        assert (report.skipped, report.holds) == (["slow"], not is_needed)
 
 
 def test_one_comparison_that_fails_is_enough():

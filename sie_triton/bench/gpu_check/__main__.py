@@ -17,7 +17,7 @@ DRY_MODELS = ("Qwen3-0.6B",)
 
 def main() -> int:
     arguments = _arguments()
-    device = "cpu" if arguments.dry_run else choose_device("auto")
+    device = "cpu" if arguments.dry_run else choose_device(arguments.device)
     if device == "cpu" and not arguments.dry_run:
         print("no NVIDIA GPU can be used here; --dry-run runs the same at tiny sizes on the CPU", file=sys.stderr)
         return 2
@@ -44,6 +44,7 @@ def _parts(plan: Plan) -> list[Part]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
     parser.add_argument("--minutes", type=float, default=9, help="what has not ended by then is left out (default: 9)")
+    parser.add_argument("--device", default="auto", help="cuda:N; default: the one that the server would take")
     parser.add_argument("--dry-run", action="store_true", help="the same code at tiny sizes on the CPU")
     parser.add_argument("--only", default="", metavar="PART", help="parts whose name begins so: kernels, speed, …")
     parser.add_argument("--wrong", default="", metavar="KERNEL", help="compute this kernel wrongly, to see it caught")

@@ -17,7 +17,10 @@ from sie_triton.bench.gpu_check.plan import Finding, Part, Plan
 # A part that would have less time than this is not begun.
 WORTH_BEGINNING_S = 10.0
 
-FAILED = "failed"
+# One that takes longer hangs.
+PART_LIMIT_S = 180.0
+
+FAILED, CUT_OFF = "failed", "cut off"
 
 
 class Clock:
@@ -77,33 +80,35 @@ def _run_part(part: Part, plan: Plan, clock: Clock, report: Report) -> None:
         report.say(clock, f"  {line}")
         if section == FAILED:
             report.failed[part.name] = entry["error"]
+        elif section == CUT_OFF:
+            report.skipped.append(part.name)
         else:
             report.sections.setdefault(section, []).append(entry)
 
 
 def findings(part: Part, plan: Plan, clock: Clock, method: str = "fork") -> Iterator[Finding]:
-    """What a child finds, as it finds it; at last a FAILED one if it did not come to its end."""
+    """What a child finds, as it finds it; at last why it did not come to its end, if so."""
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(part, plan, theirs), name=part.name)
     child.start()
     theirs.close()
-    ended = False
+    limit = Clock(PART_LIMIT_S / 60)
     try:
-        while ours.poll(clock.left_s):
-            found = ours.recv()
-            if found is None:
-                ended = True
-                break
+        while ours.poll(min(clock.left_s, limit.left_s)):
+            if (found := ours.recv()) is None:
+                return
             yield found
+        if clock.left_s:
+            yield _failure(f"not done after {PART_LIMIT_S:g} s")
+        else:
+            yield CUT_OFF, "cut off, the time is over", {}
     except EOFError:
         child.join()
         yield _failure(f"its process ended with status {child.exitcode}")
-        ended = True
-    if not ended:
+    finally:
         child.kill()
-        yield _failure("not done when the time was over")
-    child.join()
+        child.join()
 
 
 def _work(part: Part, plan: Plan, out: "Connection[Any, Any]") -> None:
