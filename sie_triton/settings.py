@@ -20,6 +20,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from sie_triton.device import choose_device
 from sie_triton.errors import SettingsError
 from sie_triton.spec import Runtime
 
@@ -56,7 +57,7 @@ class Settings(BaseSettings):
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="auto, cpu, cuda or cuda:N",
+        description="the one device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
@@ -74,7 +75,12 @@ class Settings(BaseSettings):
         120, gt=0, description="a forward pass that takes longer is ended, and its process replaced"
     )
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
-    max_sub_batch_cost: int = Field(0, ge=0, description="most tokens at once on the device; 0: calibrated")
+    max_sub_batch_cost: int = Field(
+        0,
+        ge=0,
+        description="most cost at once on the device, of which a token is one unless the model file says otherwise; "
+        "0: calibrated",
+    )
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
@@ -122,10 +128,9 @@ class Settings(BaseSettings):
     @property
     def runtime(self) -> Runtime:
         """What the stages obey on this machine."""
-        device = "cpu" if self.device == "auto" and not has_nvidia_gpu() else self.device
         return replace(
             self.portable_runtime,
-            device=device,
+            device=choose_device(self.device),
             status_dir=str(self.status_dir),
             cache_dir=str(self.data_dir.absolute() / "measurements"),
         )
@@ -153,11 +158,6 @@ class Settings(BaseSettings):
     @property
     def status_dir(self) -> Path:
         return self.data_dir.absolute() / "status"
-
-
-def has_nvidia_gpu() -> bool:
-    """Asked without loading CUDA: the driver's device file is there."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def read_settings(**flags: Any) -> Settings:

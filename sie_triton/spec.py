@@ -5,7 +5,7 @@ Standard library only: a cold stage process stays small.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
@@ -139,6 +139,10 @@ class ModelSpec:
     muvera: MuveraConfig | None = None
     profiles: tuple[Profile, ...] = (Profile(),)
     runtime: Runtime = Runtime()
+
+    def on(self, device: str) -> "ModelSpec":
+        """The same model, run on `device`."""
+        return replace(self, runtime=replace(self.runtime, device=device))
 
     def profile(self, name: str) -> Profile:
         """KeyError where there is no such profile."""

@@ -7,6 +7,7 @@ end, and gives [1, tokens, heads, d]. Query heads share key heads in equal group
 import logging
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import signature
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -130,7 +131,16 @@ def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     if torch.cuda.get_device_capability(device) < AMPERE:
         return "it needs compute capability 8.0 or newer"
     package = "flash_attn" if name == "flash_attention_2" else "torch.nn.attention.varlen"
-    return None if find_spec(package) is not None else f"{package} is not installed"
+    if find_spec(package) is None:
+        return f"{package} is not installed"
+    return _varlen_lacks() if name == "varlen" else None
+
+
+def _varlen_lacks() -> str | None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    lacking = {"window_size", "enable_gqa"} - signature(varlen_attn).parameters.keys()
+    return f"this PyTorch's takes no {', '.join(sorted(lacking))}" if lacking else None
 
 
 def visible(length: int, window: Window, device: torch.device) -> torch.Tensor:

@@ -58,31 +58,41 @@ def build(architecture: str, *, hidden: int = 64, layers: int = 3, heads: int = 
     from_config: Any = transformers.AutoModel.from_config
     model = transformers.T5EncoderModel(config) if name == "T5Config" else from_config(config)
     # T5 does not divide scores by the root of their width, so that half of the factor does the same.
-    sharper = (4 if name == "T5Config" else 8) * (64 / hidden) ** 0.5
+    return sharpen(model, 4 if name == "T5Config" else 8).eval()
+
+
+def sharpen(model: Any, factor: float = 8) -> Any:
+    """Scale fresh weights in place, those that attention is made of by more."""
+    import torch
+
+    narrower = (64 / model.config.hidden_size) ** 0.5
     with torch.no_grad():
         for parameter, weight in model.named_parameters():
             if weight.ndim == 2:
-                weight.mul_(sharper if any(part in parameter for part in SHARPENED) else 3 * (64 / hidden) ** 0.5)
-    return model.eval()
+                weight.mul_((factor if any(part in parameter for part in SHARPENED) else 3) * narrower)
+    return model
 
 
 def save(architecture: str, directory: Path, tokenizer: Path, **sizes: int) -> Path:
     """A sentence-transformers directory of `build(architecture, **sizes)`, with the tokenizer.json of `tokenizer`."""
+    pooling = "lasttoken" if "causal" in architecture else "mean"
+    return save_model(build(architecture, **sizes), directory, tokenizer / "tokenizer.json", pooling)
+
+
+def save_model(model: Any, directory: Path, tokenizer: Path, pooling: str) -> Path:
+    """A sentence-transformers directory below `directory`; `tokenizer` is a tokenizer.json."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     encoder = directory / "encoder"
-    model = build(architecture, **sizes)
     model.save_pretrained(encoder)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
     fast: Any = transformers.PreTrainedTokenizerFast
-    fast(tokenizer_file=str(tokenizer / "tokenizer.json"), model_max_length=MAX_LENGTH, **special).save_pretrained(
-        encoder
-    )
-    pooling = Pooling(model.config.hidden_size, "lasttoken" if "causal" in architecture else "mean")
-    library = SentenceTransformer(modules=[Transformer(str(encoder)), pooling, Normalize()], device="cpu")
+    fast(tokenizer_file=str(tokenizer), model_max_length=MAX_LENGTH, **special).save_pretrained(encoder)
+    modules = [Transformer(str(encoder)), Pooling(model.config.hidden_size, pooling), Normalize()]
+    library = SentenceTransformer(modules=modules, device="cpu")
     library.save(str(directory / "model"))
     return directory / "model"
 

@@ -48,6 +48,7 @@ class Controller:
         self._settings = settings
         self._control = control
         self._directory = settings.status_dir
+        self._device = settings.runtime.device
         self._pool = ThreadPoolExecutor(MAX_SWAPS, "swap")
         self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
         self._swaps: dict[tuple[str, bool], Future[None]] = {}
@@ -72,7 +73,7 @@ class Controller:
         records = [record for model in self.models.values() for record in (model.record, *model.draining)]
         workers = [record["worker_pid"] for record in records if record["worker_pid"]]
         self.memory = sample(
-            self._settings.runtime.device,
+            self._device,
             triton,
             [*workers, *nursery_pid(self._directory)],
             self._settings.memory_limit_bytes,

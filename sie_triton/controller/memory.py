@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from sie_triton.device import visible_gpus
 from sie_triton.worker.memory import anonymous_bytes
 
 CGROUP_V2 = Path("/sys/fs/cgroup")
@@ -38,12 +39,12 @@ class Memory:
 
 
 def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int) -> Memory:
-    """The GPU of `device`. For a CPU: our own processes where there is a `limit`, else the container or machine.
+    """That of `device`, cuda:N or cpu: for a CPU our own processes where there is a `limit`, else container or machine.
 
     `worker_pids` are of processes that may not be below tritonserver.
     """
     if device.startswith("cuda"):
-        return _gpu(int(device.partition(":")[2] or 0), limit)
+        return _gpu(device, limit)
     if limit:
         workers = frozenset(worker_pids)
         used = _others(triton_pid, workers) + sum(map(worker_bytes, workers))
@@ -114,12 +115,15 @@ def _others(triton_pid: int, workers: frozenset[int]) -> int:
     return sum(map(private_bytes, set(processes(triton_pid)) - workers))
 
 
-def _gpu(index: int, limit: int) -> Memory:
+def _gpu(device: str, limit: int) -> Memory:
+    """CUDA numbers the GPUs that CUDA_VISIBLE_DEVICES shows it, NVML all."""
     import pynvml
 
+    name = visible_gpus()[int(device.removeprefix("cuda:"))]
     pynvml.nvmlInit()
-    info = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
-    return Memory(int(info.used), min(limit or int(info.total), int(info.total)), f"GPU {index}")
+    by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+    info = pynvml.nvmlDeviceGetMemoryInfo(by_index(int(name)) if name.isdecimal() else by_uuid(name))
+    return Memory(int(info.used), min(limit or int(info.total), int(info.total)), f"GPU {name}")
 
 
 def _cgroup() -> Memory | None:

@@ -89,7 +89,7 @@ def composing_models(
                 "maxBatchSize": max_batch_requests,
                 "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t not in in_all} for t in inputs],
                 "output": [_tensor(t) for t in outputs],
-                "instanceGroup": [_instances(spec.runtime.device) if stage == "inference" else CPU_INSTANCE],
+                "instanceGroup": [INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
                 "parameters": _parameters(
                     {
@@ -148,21 +148,8 @@ def from_text(text: str) -> ModelConfig:
         raise ValueError(str(exc)) from exc
 
 
-CPU_INSTANCE = {"count": 1, "kind": "KIND_CPU"}
-
-
-def _instances(device: str) -> dict[str, Any]:
-    """One instance per device.
-
-    >>> _instances("cuda:1")
-    {'count': 1, 'kind': 'KIND_GPU', 'gpus': [1]}
-    """
-    if device == "cpu":
-        return CPU_INSTANCE
-    if device == "auto":
-        return {"count": 1, "kind": "KIND_AUTO"}
-    _, _, index = device.partition(":")
-    return {"count": 1, "kind": "KIND_GPU"} | ({"gpus": [int(index)]} if index else {})
+# Where Triton's own process of a stage runs, never more than one. A GPU belongs to the worker that it starts.
+INSTANCE = {"count": 1, "kind": "KIND_CPU"}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

@@ -81,6 +81,30 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
         yield f"{existing} is not writable; set SIE_DATA_DIR to a directory that is"
 
 
+def check_device(asked: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool) -> Iterator[str]:
+    """`asked` is the setting, `device` what it comes to, `torch` the version that is installed."""
+    if not device.startswith("cuda:"):
+        return
+    if not num_gpus:
+        hidden = "CUDA_VISIBLE_DEVICES hides them" if "CUDA_VISIBLE_DEVICES" in os.environ else "/dev has no nvidia0"
+        yield (
+            f"--device {asked}: no NVIDIA GPU can be used here ({hidden}); install NVIDIA's driver, "
+            "start the container with --gpus all, or use --device cpu"
+        )
+    elif int(device.removeprefix("cuda:")) >= num_gpus:
+        last = f"cuda:{num_gpus - 1}"
+        legal = last if num_gpus == 1 else f"cuda:0 to {last}"
+        yield f"--device {asked}: is not among the GPUs that can be used here, {legal}; use one of those, or cpu"
+    elif torch.endswith("+cpu"):
+        yield (
+            f"--device {asked}: torch {torch} is a build for CPUs; "
+            f"pip install torch=={torch.removesuffix('+cpu')} from the default index, or use --device cpu"
+        )
+    elif not has_nvml:
+        remedy = "pip install nvidia-ml-py, or use --device cpu"
+        yield f"--device {asked}: the GPU's memory cannot be measured; {remedy}"
+
+
 def shared_libpython() -> Path | None:
     """The directory that holds this interpreter's shared libpython."""
     library = sysconfig.get_config_var("LDLIBRARY") or ""

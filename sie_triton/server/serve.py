@@ -1,9 +1,12 @@
 """`sie-triton serve`: check the machine, render, start Triton, say where it is, end it cleanly."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
 from types import FrameType
 from typing import IO
 
@@ -11,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import triton_name
+from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
@@ -45,6 +49,8 @@ class Stopped(Exception):
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; 0 after a clean end, 1 if Triton died and could not be brought back."""
+    # Number GPUs as NVML does, which the controller asks.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     held = lock(settings.data_dir)
     for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
@@ -108,6 +114,13 @@ def check_machine(settings: Settings, num_models: int) -> None:
         *preflight.check_python(),
         *preflight.check_ports(settings.host, ports),
         *preflight.check_space(settings.data_dir, num_models),
+        *preflight.check_device(
+            settings.device,
+            settings.runtime.device,
+            len(visible_gpus()),
+            version("torch"),
+            has_nvml=find_spec("pynvml") is not None,
+        ),
     ]
     if problems:
         raise ServerError("\n".join(problems))
@@ -125,6 +138,9 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
 def _introduce(settings: Settings, models: Sequence[str], server: Server, console: Console) -> None:
     for model in models:
         console.print(f"model    {model}", highlight=False)
+    console.print(f"device   {settings.runtime.device}", highlight=False)
+    if unused := unused_gpus(settings.runtime.device):
+        console.print(unused, style="yellow", highlight=False)
     console.print(f"HTTP     {url_of(settings)}", highlight=False)
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)

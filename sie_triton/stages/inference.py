@@ -90,9 +90,9 @@ class Inference(ColdStage[Worker]):
         asking = self._ask_for_room
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext():
             worker = Worker(order, self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
-        if worker.loaded.sub_batch_tokens:
-            tokens = worker.loaded.sub_batch_tokens * self._scheduler.num_lanes
-            self._set_budget(min(tokens, self._spec.max_batch_cost))
+        if worker.loaded.sub_batch_cost:
+            at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
+            self._set_budget(min(at_once, self._spec.max_batch_cost))
         for phase, seconds in worker.loaded.seconds.items():
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["worker_pid"] = worker.pid

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from platformdirs import user_cache_path
 
+from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.private import private_directory, temporary_directory
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
@@ -93,7 +94,7 @@ class Model(ABC):
         _end_with_tritonserver()
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
-        self._stage = self.build(spec, parameters, args)
+        self._stage = self.build(spec.on(instance_device(spec.runtime.device, args)), parameters, args)
 
     @abstractmethod
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
@@ -135,8 +136,9 @@ class Inference(ColdModel):
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import inference
 
-        on_gpu = args["model_instance_kind"] == "GPU"
-        device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        device = spec.runtime.device
+        if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has said it
+            logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
         _load_if_asked(stage, parameters)
         return stage

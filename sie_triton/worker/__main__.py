@@ -18,9 +18,10 @@ from typing import Any
 
 from sie_triton.adapters import Adapter, load_adapter
 from sie_triton.adapters.base import PackedBatch, Rows
+from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.calibration import calibrate
+from sie_triton.worker.calibration import Sampler, calibrate
 from sie_triton.worker.imports import import_all
 from sie_triton.worker.memory import free_unused_memory, is_out_of_memory, used_bytes
 from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order
@@ -71,16 +72,17 @@ def load(order: Order) -> tuple[Adapter, Loaded]:
     seconds.lap("predecessor")
     adapter = load_adapter(spec, order.directory, order.device, measurements)
     seconds.lap("weights")
-    tokens = 0
+    best = 0
     if not runtime.max_sub_batch_cost:
         use_threads(order.device, order.threads)
         limit = spec.max_batch_cost // order.num_lanes
-        tokens = calibrate(adapter, spec.max_sequence_length, limit, measurements)
+        sampler = Sampler(spec.max_sequence_length, COST_FUNCTIONS[spec.batch_cost])
+        best = calibrate(adapter, sampler, limit, measurements)
     num_bytes = used_bytes(order.device)
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
     on_device = 0 if order.device == "cpu" else num_bytes
-    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, tokens, seconds.laps, on_device)
+    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, best, seconds.laps, on_device)
 
 
 class Stopwatch:

@@ -1,17 +1,23 @@
-"""How much a device computes best at once: measured for each model, and kept."""
+"""How much a device computes best at once: measured for each model, and kept.
+
+All sizes are costs, in the unit in which the model's work is planned.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
+import numpy.typing as npt
 
 from sie_triton.adapters.base import PACKED, PADDED, Adapter, PackedBatch
+from sie_triton.batching.cost import Lengths
 from sie_triton.measurements import Measurements
 
 _log = logging.getLogger(__name__)
 
-SMALLEST = 256  # tokens
+SMALLEST = 256
 REPEATS = 5
 PATIENCE_S = 5.0
 
@@ -22,39 +28,60 @@ LONGEST_S = 0.3
 GOOD_ENOUGH = 0.97
 
 
-def calibrate(adapter: Adapter, max_length: int, max_tokens: int, measurements: Measurements) -> int:
-    """Choose the adapter's faster path, where it has two, and the tokens of one sub-batch that suit it best.
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Makes sub-batches of items of at most `max_length` tokens, which cost what `cost` says."""
+
+    max_length: int
+    cost: Callable[[Lengths], npt.NDArray[np.int64]]
+
+    def batch(self, total: int) -> PackedBatch:
+        """Items that cost `total` together, of log-normal length, as texts are, shortest first."""
+        rng = np.random.default_rng(total)
+        costs = self.cost(np.arange(1, self.max_length + 1, dtype=np.int32))
+        lengths: list[int] = []
+        while total > 0:
+            longest = int(np.searchsorted(costs, total, side="right"))
+            lengths.append(min(longest, 1 + round(rng.lognormal(3.8, 0.8))))
+            total -= int(costs[lengths[-1] - 1])
+        lengths.sort()
+        tokens, items = sum(lengths), len(lengths)
+        return PackedBatch(np.ones(tokens, np.int32), np.array(lengths, np.int32), np.zeros(items, np.int32))
+
+
+def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements) -> int:
+    """Choose the adapter's faster path, where it has two, and the cost of one sub-batch that suits it best.
 
     What `measurements` knows is taken from there.
     """
     known = measurements.get("calibration")
     if known is None:
-        rates = measure(adapter.forward, max_length, max_tokens)
+        rates = measure(adapter.forward, sampler, max_cost)
         best = choose(rates)
-        known = {"sub_batch_tokens": best, "path": faster_path(adapter, best, max_length), "tokens_per_s": rates}
+        known = {"sub_batch_cost": best, "path": faster_path(adapter, sampler.batch(best)), "cost_per_s": rates}
         measurements.put(calibration=known)
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
-    return int(known["sub_batch_tokens"])
+    return int(known["sub_batch_cost"])
 
 
-def measure(forward: Callable[[PackedBatch], object], max_length: int, max_tokens: int) -> dict[int, float]:
-    """Tokens per second by tokens of a sub-batch, doubling until that takes too long.
+def measure(forward: Callable[[PackedBatch], object], sampler: Sampler, max_cost: int) -> dict[int, float]:
+    """Cost per second by the cost of a sub-batch, doubling until that takes too long.
 
     The best of several rounds: a machine that is slow for a while is so for all sizes.
     """
     ended = perf_counter() + PATIENCE_S
     seconds: dict[int, float] = {}
-    forward(sample(SMALLEST, max_length))  # the first pass compiles kernels
-    for tokens in sizes(max_tokens):
-        seconds[tokens] = min(timed(forward, sample(tokens, max_length)) for _ in range(2))
-        if 2 * seconds[tokens] > LONGEST_S:
+    forward(sampler.batch(SMALLEST))  # the first pass compiles kernels
+    for size in sizes(max_cost):
+        seconds[size] = min(timed(forward, sampler.batch(size)) for _ in range(2))
+        if 2 * seconds[size] > LONGEST_S:
             break
     for _ in range(REPEATS - 2):
-        for tokens in seconds:
+        for size in seconds:
             if perf_counter() < ended:
-                seconds[tokens] = min(seconds[tokens], timed(forward, sample(tokens, max_length)))
-    return {tokens: round(tokens / best, 1) for tokens, best in seconds.items()}
+                seconds[size] = min(seconds[size], timed(forward, sampler.batch(size)))
+    return {size: round(size / best, 1) for size, best in seconds.items()}
 
 
 def choose(rates: dict[int, float]) -> int:
@@ -65,33 +92,23 @@ def choose(rates: dict[int, float]) -> int:
     return min(size for size, rate in rates.items() if rate >= GOOD_ENOUGH * max(rates.values()))
 
 
-def faster_path(adapter: Adapter, tokens: int, max_length: int) -> str:
+def faster_path(adapter: Adapter, batch: PackedBatch) -> str:
     """Padded sub-batches can win where attention has no kernel for items of varying length."""
     if adapter.encoder.path == PADDED:
         return PADDED
-    batch, seconds = sample(tokens, max_length), {}
+    seconds = {}
     for path in (PACKED, PADDED):
         adapter.encoder.use(path)
         seconds[path] = min(timed(adapter.forward, batch) for _ in range(2))
     return PADDED if seconds[PADDED] < GOOD_ENOUGH * seconds[PACKED] else PACKED
 
 
-def sizes(max_tokens: int) -> Iterator[int]:
+def sizes(max_cost: int) -> Iterator[int]:
     size = SMALLEST
-    while size < max_tokens:
+    while size < max_cost:
         yield size
         size *= 2
-    yield max_tokens
-
-
-def sample(tokens: int, max_length: int) -> PackedBatch:
-    """Items of log-normal length, as texts are, shortest first."""
-    rng = np.random.default_rng(tokens)
-    lengths: list[int] = []
-    while (room := tokens - sum(lengths)) > 0:
-        lengths.append(min(room, max_length, 1 + round(rng.lognormal(3.8, 0.8))))
-    lengths.sort()
-    return PackedBatch(np.ones(tokens, np.int32), np.array(lengths, np.int32), np.zeros(len(lengths), np.int32))
+    yield max_cost
 
 
 def timed(forward: Callable[[PackedBatch], object], batch: PackedBatch) -> float:

@@ -48,7 +48,7 @@ class Order:
         """What is known of this model, run this way, on this machine."""
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
-        settings = [self.device, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+        settings = [self.device, runtime.precision, runtime.attention, str(spec.max_sequence_length), spec.batch_cost]
         return Measurements.of(self.cache, spec.model, self.directory, settings, redo=runtime.recalibrate)
 
 
@@ -61,11 +61,11 @@ def expected_bytes(order: Order) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`sub_batch_tokens` is 0 where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them."""
+    """`sub_batch_cost` is 0 where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them."""
 
     vocab_size: int
     weights_bytes: int
-    sub_batch_tokens: int
+    sub_batch_cost: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     device_bytes: int = 0
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from sie_triton.attention.kernels import KERNELS, choose_kernel, visible
+from sie_triton.attention.kernels import KERNELS, choose_kernel, visible, why_not
 from sie_triton.attention.segments import Segments
 from sie_triton.native import kernels as native
 
@@ -95,6 +95,18 @@ def test_the_choice_on_a_gpu(monkeypatch, capability, installed, chosen):
     here = ("torch.nn.attention.varlen", *installed)
     monkeypatch.setattr("sie_triton.attention.kernels.find_spec", lambda name: name if name in here else None)
     assert choose_kernel("auto", torch.device("cuda"), torch.float16) == chosen
+
+
+def test_a_varlen_kernel_of_an_older_pytorch_is_left(monkeypatch):
+    """Its first releases have neither windows nor grouped heads."""
+
+    def varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False): ...
+
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    cuda = torch.device("cuda")
+    assert choose_kernel("auto", cuda, torch.float16) in ("sdpa", "flash_attention_2")
+    assert why_not("varlen", cuda, torch.float16) == "this PyTorch's takes no enable_gqa, window_size"
 
 
 def by_formula(query, key, value, offsets, max_length, scale, window):

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 from sie_triton.adapters.base import PACKED, PADDED
+from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.status import StatusWriter
 from sie_triton.worker import calibration
-from sie_triton.worker.calibration import calibrate, choose, measure, sample
+from sie_triton.worker.__main__ import load
+from sie_triton.worker.calibration import Sampler, calibrate, choose, measure
+from sie_triton.worker.process import Order
+
+TOKENS = Sampler(512, COST_FUNCTIONS["tokens"])
 
 
 class FakeAdapter:
@@ -33,15 +38,31 @@ class FakeAdapter:
 
 def test_the_size_is_measured_once_and_kept(tmp_path):
     adapter, path = FakeAdapter(), tmp_path / "m.json"
-    assert calibrate(adapter, 512, 4096, Measurements(path)) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
     passes = adapter.passes
-    assert calibrate(adapter, 512, 4096, Measurements(path)) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
     assert adapter.passes == passes
     kept = json.loads(path.read_text())["calibration"]
-    assert kept["sub_batch_tokens"] == 1024
-    assert "256" in kept["tokens_per_s"]
-    calibrate(adapter, 512, 4096, Measurements(path, redo=True))
+    assert kept["sub_batch_cost"] == 1024
+    assert "256" in kept["cost_per_s"]
+    calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True))
     assert adapter.passes > passes
+
+
+@pytest.mark.parametrize("unit", COST_FUNCTIONS)
+def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory, monkeypatch, unit):
+    """The device is best at 1,024 units at once and slows beyond; the size chosen is just that, whatever the unit."""
+    adapter, cost = FakeAdapter(), COST_FUNCTIONS[unit]
+    adapter.vocab_size = adapter.weights_bytes = 0
+    monkeypatch.setattr("sie_triton.worker.__main__.load_adapter", lambda *_: adapter)
+    seconds = {256: 0.03, 512: 0.05, 1024: 0.09, 2048: 0.2}
+    timed = lambda _, batch: seconds[min(seconds, key=lambda size: abs(size - cost(batch.lengths).sum()))]  # noqa: E731
+    monkeypatch.setattr(calibration, "timed", timed)
+    monkeypatch.setattr(adapter, "forward", lambda _: None)
+    spec = ModelSpec("m", "", "sentence_transformer", ("dense",), 64, 512, 4096, unit, runtime=Runtime("cpu"))
+    order = Order(spec.to_json(), tiny_directory, "cpu", tmp_path / "cache", tmp_path / "lock", 2, 1)
+    _, loaded = load(order)
+    assert loaded.sub_batch_cost == 1024
 
 
 @pytest.mark.parametrize(
@@ -49,23 +70,24 @@ def test_the_size_is_measured_once_and_kept(tmp_path):
 )
 def test_the_faster_path_is_taken_where_there_are_two(padded_is, start, chosen):
     adapter = FakeAdapter(padded_is, start)
-    calibrate(adapter, 512, 1024, Measurements())
+    calibrate(adapter, TOKENS, 1024, Measurements())
     assert adapter.path == chosen
 
 
 def test_a_slow_model_is_not_measured_for_long(monkeypatch):
     monkeypatch.setattr(calibration, "timed", lambda *_: 1.0)
-    assert list(measure(lambda _: None, 512, 16384)) == [256]
+    assert list(measure(lambda _: None, TOKENS, 16384)) == [256]
 
 
 def test_the_smallest_size_that_is_good_enough():
     assert choose({256: 80.0, 512: 98.0, 1024: 100.0}) == 512
 
 
-def test_samples_have_the_tokens_asked_for_and_legal_lengths():
-    for tokens in (256, 1000, 4096):
-        lengths = sample(tokens, 200).lengths
-        assert lengths.sum() == tokens
+@pytest.mark.parametrize("unit", COST_FUNCTIONS)
+def test_samples_have_the_cost_asked_for_and_legal_lengths(unit):
+    for total in (256, 1000, 4096):
+        lengths = Sampler(200, COST_FUNCTIONS[unit]).batch(total).lengths
+        assert COST_FUNCTIONS[unit](lengths).sum() == total
         assert 1 <= lengths.min() <= lengths.max() <= 200
         assert np.all(np.diff(lengths) >= 0)
 

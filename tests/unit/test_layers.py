@@ -9,8 +9,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sie_triton"
 
-FOUNDATION = {"errors", "contract", "measurements", "private", "spec", "parameters", "sie_triton"}
+FOUNDATION = {"device", "errors", "contract", "measurements", "private", "spec", "parameters", "sie_triton"}
 MAY_IMPORT = {
+    "device": set(),
     "errors": set(),
     "contract": {"errors"},
     "late_interaction": set(),
@@ -18,7 +19,7 @@ MAY_IMPORT = {
     "private": set(),
     "spec": set(),
     "parameters": {"contract", "spec"},
-    "settings": {"errors", "spec"},
+    "settings": {"device", "errors", "spec"},
     "native": {"private"},
     "batching": {"native"},
     "attention": {"native"},
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "adapters": {*FOUNDATION, "attention", "native", "weights"},
     "catalog": {*FOUNDATION, "adapters", "weights"},
     "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
-    "worker": {*FOUNDATION, "adapters"},
+    "worker": {*FOUNDATION, "adapters", "batching"},
     "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
     "controller": {*FOUNDATION, "settings", "stages", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "bench": {
         *FOUNDATION,
         "adapters",
+        "attention",
         "batching",
         "catalog",
         "client",

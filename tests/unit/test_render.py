@@ -110,13 +110,12 @@ def test_rendering_again_replaces_whole_models(repository):
     assert not [p for p in repository.iterdir() if p.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("device", "kind", "gpus"), [("cpu", 2, []), ("cuda:1", 1, [1]), ("cuda", 1, []), ("auto", 0, [])]
-)
-def test_inference_runs_where_the_device_says(tmp_path, device, kind, gpus):
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", "cuda", "auto"])
+def test_triton_starts_one_instance_whatever_the_device(tmp_path, device):
+    """Of KIND_AUTO and KIND_GPU without `gpus` it starts one for each GPU."""
     write_repository(tmp_path, read_settings(device=device), [], hook=False)
     (group,) = config(tmp_path, f"{NAME}-inference").instance_group
-    assert (group.kind, list(group.gpus), group.count) == (kind, gpus, 1)
+    assert (group.kind, list(group.gpus), group.count) == (group.KIND_CPU, [], 1)
 
 
 def test_admission_is_one_forward_pass():

@@ -66,7 +66,7 @@ def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
     expected = load_adapter(SPEC, tiny_directory, "cpu", Measurements()).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.vocab_size == 30522
-    assert worker.loaded.sub_batch_tokens == 0
+    assert worker.loaded.sub_batch_cost == 0
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
