@@ -24,7 +24,9 @@ HEADS = [(12, 12, 32), (8, 2, 64), (4, 1, 128), (2, 2, 80), (3, 3, 20)]
 def formula(query, key, value, lengths, scaling, window, keys=None):
     """Of each item the first `keys` tokens are looked at; None: all."""
     group = query.shape[1] // key.shape[1]
-    items = zip(*(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), keys or lengths, strict=True)
+    items = zip(
+        *(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), keys or lengths, strict=True
+    )
     results = []
     for q, k, v, num_keys in items:
         scores = q @ k.repeat_interleave(group, 0).transpose(1, 2) * scaling
@@ -81,9 +83,7 @@ def test_without_a_scaling_it_is_that_of_the_width(scaling, used):
     query, key, value = tensors(4, 2, 64, sum(LENGTHS))
     with attending(Segments.of(LENGTHS)):
         ours, _ = packed_attention(torch.nn.Identity(), query, key, value, None, scaling=scaling)
-    torch.testing.assert_close(
-        ours.double(), formula(query, key, value, LENGTHS, used, (-1, -1)), atol=2e-5, rtol=0
-    )
+    torch.testing.assert_close(ours.double(), formula(query, key, value, LENGTHS, used, (-1, -1)), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,0 +1,188 @@
+"""What the controller does on a round about memory: who gets it, who gives it back, and who is left alone."""
+
+import os
+import re
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.controller import loop
+from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import Memory
+from sie_triton.settings import read_settings
+from sie_triton.stages.room import GRANTED, answer_path
+from sie_triton.stages.status import LOADING, RECORD, RESIDENT, VERSION
+from tests.unit.test_controller import FakeControl
+
+GIB = 2**30
+LONG_AGO = 1  # monotonic ns
+
+
+class World:
+    """A controller of models whose processes are `sleep`s; each worker takes `worker_bytes`."""
+
+    def __init__(self, directory, monkeypatch, **settings) -> None:
+        given = {"data_dir": directory, "memory_limit_bytes": 1000, "min_residency_s": 0, "device": "cpu", **settings}
+        self.control = FakeControl()
+        self.controller = Controller(read_settings(**given), self.control)
+        self.memory = Memory(0, 1000, "test")
+        self.worker_bytes = 600
+        self._processes: list[subprocess.Popen[bytes]] = []
+        monkeypatch.setattr(loop, "sample", lambda *_: self.memory)
+        monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: self.worker_bytes)
+
+    def process(self, model, stage="inference", generation=0, **fields):
+        """The record of a new process."""
+        self._processes.append(subprocess.Popen(["sleep", "60"]))
+        pid = self._processes[-1].pid
+        directory = self.controller._directory
+        directory.mkdir(parents=True, exist_ok=True)
+        record = np.memmap(directory / f"{model}-{stage}.{pid}.status", RECORD, "w+", shape=(1,))[0]
+        for field, value in {"pid": pid, "generation": generation, "version": VERSION, **fields}.items():
+            record[field] = value
+        return record
+
+    def resident(self, model, **fields):
+        return self.process(model, state=RESIDENT, worker_pid=os.getpid(), last_used_ns=LONG_AGO, **fields)
+
+    def answer_to(self, record):
+        path = answer_path(self.controller._directory, int(record["pid"]))
+        return path.read_text() if path.exists() else None
+
+    def tick(self):
+        """The stages that this round gave a new process."""
+        before = len(self.control.swapped)
+        self.controller.tick()
+        for swap in list(self.controller._swaps.values()):
+            swap.result()
+        return [name for name, _ in self.control.swapped[before:]]
+
+    def close(self):
+        self.controller.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch, request):
+    """Parametrise it indirectly with settings."""
+    made = World(tmp_path, monkeypatch, **getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+# --- room for a load
+
+
+def test_who_has_waited_longest_is_first(world):
+    young = world.process("a", wanted_bytes=500, wanted_since_ns=2)
+    old = world.process("b", wanted_bytes=500, wanted_since_ns=1)
+    world.tick()
+    assert (world.answer_to(old), world.answer_to(young)) == (GRANTED, None)
+
+
+def test_what_was_granted_is_not_granted_twice(world):
+    """The load under way has not taken its memory yet."""
+    loading = world.process("a", state=LOADING, granted_bytes=500)
+    waiting = world.process("b", wanted_bytes=500)
+    world.tick()
+    assert world.answer_to(waiting) is None
+    loading["granted_bytes"], loading["state"] = 0, 0
+    world.tick()
+    assert world.answer_to(waiting) == GRANTED
+
+
+def test_what_is_about_to_go_makes_room_already(world):
+    """600 are with a process that only finishes its requests: no other model has to go for the 250 that lack."""
+    world.memory = Memory(700, 1000, "test")
+    waiting = world.process("a", wanted_bytes=400)
+    world.resident("b", generation=0, num_open=1)
+    world.process("b", generation=1)
+    world.resident("c")
+    assert world.tick() == []
+    assert world.answer_to(waiting) is None
+
+
+def test_what_never_fits_is_judged_with_all_others_gone(world):
+    world.worker_bytes = 6 * GIB
+    world.memory = Memory(10 * GIB, 100 * GIB, "test")
+    world.resident("b")
+    waiting = world.process("a", wanted_bytes=95 * GIB)
+    world.tick()
+    assert re.search(r"need about 95\.00 GiB.* 81\.00 GiB are free", world.answer_to(waiting))
+
+
+# --- pressure
+
+
+def test_under_pressure_the_least_recently_used_goes(world):
+    world.resident("b")
+    world.resident("c")["last_used_ns"] = 2
+    world.memory = Memory(850, 1000, "test")
+    assert world.tick() == []
+    world.memory = Memory(851, 1000, "test")
+    assert world.tick() == ["b-inference"]
+    assert world.controller.counts == {("b", "evict: pressure"): 1}
+
+
+@pytest.mark.parametrize("world", [{"min_residency_s": 1000}], indirect=True)
+def test_who_has_just_come_goes_only_where_it_is_critical(world):
+    world.resident("b", resident_since_ns=time.monotonic_ns())
+    world.memory = Memory(970, 1000, "test")
+    assert world.tick() == []
+    world.memory = Memory(971, 1000, "test")
+    assert world.tick() == ["b-inference"]
+
+
+def test_among_busy_ones_last_use_decides_whatever_their_size():
+    busy = [Resident(name, size, used, 0, True) for name, size, used in (("a", 10, 1), ("b", 100, 2), ("c", 10, 3))]
+    assert victims(busy, 50, now_ns=9, min_residency_ns=0) == ["a", "b"]
+
+
+# --- what nobody uses
+
+
+@pytest.mark.parametrize("world", [{"idle_evict_s": 1}], indirect=True)
+@pytest.mark.parametrize("busy", ["num_open", "busy_since_ns"])
+def test_an_idle_model_is_evicted_and_a_busy_one_is_not(world, busy):
+    record = world.resident("b", **{busy: 1})
+    assert world.tick() == []
+    record[busy] = 0
+    assert world.tick() == ["b-inference"]
+    assert world.controller.counts == {("b", "evict: idle"): 1}
+
+
+def test_without_the_setting_nothing_idle_is_evicted(world):
+    world.resident("b")
+    assert world.tick() == []
+
+
+def test_the_tokenizer_of_a_cold_model_goes_too(world, monkeypatch):
+    monkeypatch.setattr(loop, "RECYCLE_AFTER_S", 1.0)
+    world.process("a")
+    tokenizer = world.process("a", "preprocess", state=RESIDENT, last_used_ns=time.monotonic_ns())
+    world.resident("b")
+    world.process("b", "preprocess", state=RESIDENT, last_used_ns=LONG_AGO)
+    assert world.tick() == []
+    tokenizer["last_used_ns"] = LONG_AGO
+    assert world.tick() == ["a-preprocess"]
+
+
+def test_shared_memory_is_removed_when_it_was_nobodys_twice(world, monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "ORPHANS_EVERY_S", -1.0)
+    region, other = tmp_path / "region", tmp_path / "other"
+    for path in (region, other):
+        path.touch()
+    seen = [{region}, {other}, {other}]
+    monkeypatch.setattr(loop, "orphaned_regions", lambda _: seen.pop(0))
+    world.process("a")
+    world.tick()
+    world.tick()
+    assert region.exists()
+    assert other.exists()
+    world.tick()
+    assert not other.exists()
