@@ -74,6 +74,8 @@ def test_the_command_line_shows_and_evicts(crowd, tmp_path, capsys):
 
 
 def test_metrics_of_the_controller(crowd, vector):
+    crowd.act(MODELS[7], "load")
+    wait_for(lambda: crowd.state(MODELS[7]) == "resident")
     with urllib.request.urlopen(f"{crowd.url}/metrics") as response:
         page = response.read().decode()
     limit = value(page, 'sie_memory_limit_bytes{source="SIE_MEMORY_LIMIT_BYTES"}')
