@@ -35,15 +35,15 @@ class Triton:
 
 
 class World:
-    """A controller of models whose processes are `sleep`s; each worker takes `worker_bytes`."""
+    """A controller of models whose processes are `sleep`s; each worker takes 600 of 1000 GiB."""
 
     def __init__(self, directory, monkeypatch, **settings) -> None:
-        given = {"data_dir": directory, "memory_limit_bytes": 1000, "min_residency_s": 0, "device": "cpu", **settings}
+        given = {"data_dir": directory, "min_residency_s": 0, "device": "cpu", **settings}
         read = read_settings(**given)
         self.directory = read.status_dir
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.memory = Memory(0, 1000, "test")
-        self.worker_bytes = 600
+        self.memory = Memory(0, 1000 * GIB, "test")
+        self.worker_bytes = 600 * GIB
         self._triton = Triton()
         self._controller = Controller(read, self._triton)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -100,16 +100,16 @@ def world(tmp_path, monkeypatch, caplog, request):
 
 
 def test_who_has_waited_longest_is_first(world):
-    young = world.waiting("a", 500, for_s=1)
-    old = world.waiting("b", 500, for_s=2)
+    young = world.waiting("a", 500 * GIB, for_s=1)
+    old = world.waiting("b", 500 * GIB, for_s=2)
     world.tick()
     assert (world.answer_to(old), world.answer_to(young)) == (GRANTED, None)
 
 
 def test_what_was_granted_is_not_granted_twice(world):
     """The load under way has not taken its memory yet."""
-    loading = world.process("a", state=LOADING, granted_bytes=500)
-    waiting = world.waiting("b", 500)
+    loading = world.process("a", state=LOADING, granted_bytes=500 * GIB)
+    waiting = world.waiting("b", 500 * GIB)
     world.tick()
     assert world.answer_to(waiting) is None
     loading["granted_bytes"], loading["state"] = 0, 0
@@ -118,9 +118,9 @@ def test_what_was_granted_is_not_granted_twice(world):
 
 
 def test_what_is_about_to_go_makes_room_already(world):
-    """600 are with a process that only finishes its requests: no other model has to go for the 250 that lack."""
-    world.memory = Memory(700, 1000, "test")
-    waiting = world.waiting("a", 400)
+    """600 are with a process that only finishes its requests: nobody else has to go for the 250 that lack."""
+    world.memory = Memory(700 * GIB, 1000 * GIB, "test")
+    waiting = world.waiting("a", 400 * GIB)
     world.resident("b", generation=0, num_open=1)
     world.process("b", generation=1)
     world.resident("c")
@@ -129,14 +129,13 @@ def test_what_is_about_to_go_makes_room_already(world):
 
 
 def test_what_never_fits_is_judged_with_all_others_gone(world):
-    """85 % of 100 GiB, less what is in use and no model's."""
-    world.worker_bytes = 6 * GIB
-    world.memory = Memory(10 * GIB, 100 * GIB, "test")
+    """85 % of all, less the 40 that are in use and no model's."""
+    world.memory = Memory(640 * GIB, 1000 * GIB, "test")
     world.resident("b")
-    waiting = world.waiting("a", 95 * GIB)
+    waiting = world.waiting("a", 900 * GIB)
     world.tick()
-    (free,) = re.findall(r"need about 95\.00 GiB.* only (\S+) GiB are", world.answer_to(waiting))
-    assert 80 < float(free) <= 85
+    (free,) = re.findall(r"need about 900\.00 GiB.* only (\S+) GiB are", world.answer_to(waiting))
+    assert 800 < float(free) <= 850
 
 
 # --- pressure
@@ -145,9 +144,9 @@ def test_what_never_fits_is_judged_with_all_others_gone(world):
 def test_under_pressure_the_least_recently_used_goes(world, caplog):
     world.resident("b")
     world.resident("c", last_used_ns=2)
-    world.memory = Memory(850, 1000, "test")
+    world.memory = Memory(850 * GIB, 1000 * GIB, "test")
     world.tick()
-    world.memory = Memory(851, 1000, "test")
+    world.memory = Memory(851 * GIB, 1000 * GIB, "test")
     world.tick(swapped=["b-inference"])
     assert "b-inference: evict: pressure" in caplog.messages
 
@@ -155,9 +154,9 @@ def test_under_pressure_the_least_recently_used_goes(world, caplog):
 @pytest.mark.parametrize("world", [{"min_residency_s": 1000}], indirect=True)
 def test_who_has_just_come_goes_only_where_it_is_critical(world):
     world.resident("b", resident_since_ns=time.monotonic_ns())
-    world.memory = Memory(970, 1000, "test")
+    world.memory = Memory(970 * GIB, 1000 * GIB, "test")
     world.tick()
-    world.memory = Memory(971, 1000, "test")
+    world.memory = Memory(971 * GIB, 1000 * GIB, "test")
     world.tick(swapped=["b-inference"])
 
 
