@@ -120,13 +120,19 @@ def test_whoever_answers_first_wins():
 
 def test_deadlines_come_in_order_whatever_the_order_of_arrival():
     requests = OpenRequests(lambda _: None)
-    now, answered = time.monotonic_ns(), []
+    now, answered, all_answered = time.monotonic_ns(), [], threading.Event()
+
+    def reply(delay_ms):
+        answered.append(delay_ms)
+        if len(answered) == 3:
+            all_answered.set()
+
     for delay_ms in (60, 20, 40):
         request = tokens([1])
-        request.reply = lambda _, delay_ms=delay_ms: answered.append(delay_ms)
+        request.reply = lambda _, delay_ms=delay_ms: reply(delay_ms)
         requests.add(request, now + delay_ms * 1_000_000)
     requests.add(tokens([1]), NEVER)
-    time.sleep(0.15)
+    assert all_answered.wait(10)
     requests.close()
     assert answered == [20, 40, 60]
 
