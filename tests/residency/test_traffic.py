@@ -57,9 +57,10 @@ def test_models_come_and_go_and_no_request_fails(crowd, vector, seconds):
     assert max(used) <= limit + ONE_MODEL
     assert 2 <= max(residents) < len(MODELS)
     assert evictions
-    for when, model, reason in evictions:
-        assert reason in ("room for another", "pressure")
-        check_order(when, model, log, seen)
+    assert {reason for _, _, reason in evictions} <= {"room for another", "pressure"}
+    num_checked = sum(check_order(when, model, log, seen) for when, model, _ in evictions)
+    print(f"of {len(evictions)} evictions {num_checked} were checked")
+    assert num_checked > len(evictions) / 2
 
 
 def zipf(crowd: Crowd, vector: np.ndarray, seconds: float, models: list[str]) -> Log:
@@ -74,16 +75,20 @@ def zipf(crowd: Crowd, vector: np.ndarray, seconds: float, models: list[str]) ->
     return log
 
 
-def check_order(when: float, victim: str, log: Log, seen: list) -> None:
-    """By the request log: `victim` is in the half of the models in memory that was used longest ago."""
+def check_order(when: float, victim: str, log: Log, seen: list) -> bool:
+    """By the request log: `victim` is in the half of the models in memory that was used longest ago.
+
+    False where that cannot be told, as the eviction was before this test looked.
+    """
     before = [residents(state) for at, state in seen if at <= when]
     settled = [residents(state) for at, state in seen if MIN_RESIDENCY_S < when - at < MIN_RESIDENCY_S + 1]
     if not settled:
-        return  # of before this test looked
+        return False
     used = {model: last_use(model, when, log) for model in before[-1] | {victim}}
     # Those that had been there long enough to be chosen, and were idle for longer.
     idler = [m for m in before[-1].intersection(*settled) if used[m] < used[victim] - TIE_S]
     assert len(idler) < (len(used) + 1) // 2, (victim, used)
+    return True
 
 
 def residents(answer: dict) -> set[str]:

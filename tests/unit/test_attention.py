@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
+from sie_triton.attention import attending
 from sie_triton.attention.kernels import KERNELS, choose_kernel, visible, why_not
+from sie_triton.attention.packed import packed_attention
 from sie_triton.attention.segments import Segments
 from sie_triton.native import kernels as native
 
@@ -19,31 +21,69 @@ WINDOWS = ((-1, -1), (-1, 0), (10, 10), (30, 0), (0, 0))
 HEADS = [(12, 12, 32), (8, 2, 64), (4, 1, 128), (2, 2, 80), (3, 3, 20)]
 
 
-def formula(query, key, value, lengths, scaling, window):
+def formula(query, key, value, lengths, scaling, window, keys=None):
+    """Of each item the first `keys` tokens are looked at; None: all."""
     group = query.shape[1] // key.shape[1]
-    items = zip(*(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), strict=True)
+    items = zip(
+        *(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), keys or lengths, strict=True
+    )
     results = []
-    for q, k, v in items:
+    for q, k, v, num_keys in items:
         scores = q @ k.repeat_interleave(group, 0).transpose(1, 2) * scaling
         scores = scores.masked_fill(~visible(q.shape[1], window, q.device), -torch.inf)
+        scores[:, :, num_keys:] = -torch.inf
         results.append((scores.softmax(-1) @ v.repeat_interleave(group, 0)).transpose(0, 1))
     return torch.cat(results)[None]
 
 
+def tensors(heads, kv_heads, width, tokens, seed=0):
+    """query, key and value as an attention layer makes them."""
+    torch.manual_seed(seed)
+    return [
+        torch.randn(1, tokens, n * width).view(1, tokens, n, width).transpose(1, 2) for n in (heads, kv_heads, kv_heads)
+    ]
+
+
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "width"), [(12, 12, 32), (8, 2, 64), (4, 1, 128), (2, 2, 80), (3, 3, 20)]
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", HERE)
 def test_a_kernel_computes_the_formula(name, heads, kv_heads, width, window):
-    torch.manual_seed(0)
-    tokens = sum(LENGTHS)
-    query, key, value = (
-        torch.randn(1, tokens, n * width).view(1, tokens, n, width).transpose(1, 2) for n in (heads, kv_heads, kv_heads)
-    )
+    query, key, value = tensors(heads, kv_heads, width, sum(LENGTHS))
     arguments = (3 * query, key, value), width**-0.5, window
     ours = KERNELS[name](*arguments[0], Segments.of(LENGTHS), *arguments[1:])
     torch.testing.assert_close(ours.double(), formula(*arguments[0], LENGTHS, *arguments[1:]), atol=2e-5, rtol=0)
+
+
+# Neighbours of one length that differ in their keys; each item has at least one key in every window used with it.
+WITH_KEYS = (5, 5, 5, 17, 17, 40), (5, 3, 3, 16, 9, 33)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (30, 10)], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_no_key_is_not_looked_at(name, heads, kv_heads, width, window):
+    """The kernels for GPUs know no keys and leave such items to PyTorch's."""
+    lengths, keys = WITH_KEYS
+    query, key, value = tensors(heads, kv_heads, width, sum(lengths))
+    ours = KERNELS[name](query, key, value, Segments.of(lengths, keys), 0.3, window)
+    expected = formula(query, key, value, lengths, 0.3, window, keys)
+    torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
+
+
+def test_neighbours_are_one_run_where_lengths_and_keys_agree():
+    lengths, keys = WITH_KEYS
+    assert Segments.of(lengths, keys).runs == ((1, 5, 5), (2, 5, 3), (1, 17, 16), (1, 17, 9), (1, 40, 33))
+    assert not Segments.of(lengths, keys).all_are_keys
+    assert Segments.of(lengths).all_are_keys
+    assert Segments.of(lengths, lengths) == Segments.of(lengths)
+
+
+@pytest.mark.parametrize(("scaling", "used"), [(None, 64**-0.5), (0.3, 0.3)])
+def test_without_a_scaling_it_is_that_of_the_width(scaling, used):
+    query, key, value = tensors(4, 2, 64, sum(LENGTHS))
+    with attending(Segments.of(LENGTHS)):
+        ours, _ = packed_attention(torch.nn.Identity(), query, key, value, None, scaling=scaling)
+    torch.testing.assert_close(ours.double(), formula(query, key, value, LENGTHS, used, (-1, -1)), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -143,6 +183,20 @@ def test_the_gpu_kernels_are_called_as_they_ask(monkeypatch, name, window):
     query, key, value = torch.randn(1, 4, 40, 16), torch.randn(1, 2, 40, 16), torch.randn(1, 2, 40, 16)
     ours = KERNELS[name](query, key, value, Segments.of((13, 27)), 0.25, window)
     torch.testing.assert_close(ours.double(), formula(query, key, value, (13, 27), 0.25, window), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["flash_attention_2", "varlen", "sdpa"])
+def test_a_kernel_computes_the_formula_on_a_gpu(name, dtype, window):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    if lacking := why_not(name, torch.device("cuda"), dtype):
+        pytest.skip(f"{name}: {lacking}")
+    query, key, value = (x.to("cuda", dtype) for x in tensors(8, 2, 64, sum(LENGTHS)))
+    ours = KERNELS[name](query, key, value, Segments.of(LENGTHS), 0.125, window)
+    expected = formula(query, key, value, LENGTHS, 0.125, window)
+    torch.testing.assert_close(ours.double(), expected, atol=2e-2, rtol=2e-2)
 
 
 def test_add_layer_norm_is_what_pytorch_computes():

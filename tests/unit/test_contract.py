@@ -3,6 +3,7 @@ import pytest
 from sie_triton import contract
 from sie_triton.errors import InputError
 from sie_triton.parameters import model_parameters
+from tests.stages import spec
 from tests.unit.test_render import SPEC
 
 ALLOWED = model_parameters(SPEC)
@@ -40,6 +41,32 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
     with pytest.raises(InputError, match=allowed) as caught:
         contract.check_parameters(given, ALLOWED)
     assert next(iter(given)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "expected"),
+    [
+        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query"}),
+        ({"output_types": ("sparse",), "dense_dim": 0}, "encode", {"output_types", "output_dtype", "is_query"}),
+        ({"tasks": ("score",), "output_types": (), "dense_dim": 0}, "score", set()),
+        ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", set()),
+        ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode"}),
+    ],
+)
+def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expected):
+    assert set(model_parameters(spec(**changes), task)) == expected | {"instruction", "profile"}
+
+
+@pytest.mark.parametrize(
+    ("output_types", "dtypes"),
+    [
+        (("dense",), contract.OUTPUT_DTYPES),
+        (("sparse", "muvera"), contract.OUTPUT_DTYPES),
+        (("sparse",), ("float32",)),
+    ],
+)
+def test_only_vectors_come_in_fewer_bits(output_types, dtypes):
+    assert model_parameters(spec(output_types=output_types))["output_dtype"].choices == dtypes
 
 
 def test_floats_may_be_given_as_integers():

@@ -1,6 +1,7 @@
 """The inference stage at its own seam: requests as arrays, no Triton."""
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,9 +10,20 @@ import torch
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import FAILED, RESIDENT, records_of
+from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.worker.memory import is_out_of_memory
-from tests.stages import VOCABULARY, run, tokens
+from tests.stages import VOCABULARY, EchoWorker, run, spec, tokens
+
+
+@pytest.fixture
+def on_one_lane(tmp_path) -> Iterator[Inference]:
+    """As on a GPU: what is queued together runs together, whichever thread is quicker. Warm."""
+    stage = Inference(spec(), "cuda:0", StatusWriter(tmp_path, "m", "inference", 0))
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
+    stage.warm_up()
+    yield stage
+    stage.close()
 
 
 def test_every_request_gets_its_own_rows_cold_and_warm(inference):
@@ -83,16 +95,21 @@ def test_a_bulk_request_is_cut_and_deferred(inference):
     assert len(inference.worker.batches) >= 5
 
 
-def test_options_that_do_not_change_the_forward_pass_share_one(inference):
-    inference.warm_up()
+def test_options_that_do_not_change_the_forward_pass_share_one(on_one_lane):
     options = [{"output_dtype": dtype} for dtype in ("float32", "int8", "ubinary")]
     options += [{"dimensions": 1}, {"normalize": False}, {"is_query": True}]
-    before = len(inference.worker.batches)
-    answers = run(inference, [tokens([3, 4], parameters=each) for each in options])
-    passes = inference.worker.batches[before:]
-    assert sum(passes) == 2 * len(options)
-    assert len(passes) <= 2  # one on each lane
+    answers = run(on_one_lane, [tokens([3, 4], parameters=each) for each in options])
+    assert on_one_lane.worker.batches == [2 * len(options)]
     assert all(answer["dense"].tolist() == [[3, 2]] for answer in answers)
+
+
+@pytest.mark.parametrize(("num_tokens", "at_once"), [(25, True), (26, False)])
+def test_only_a_little_work_is_waited_for(on_one_lane, num_tokens, at_once):
+    """A quarter of what runs at once, 100; with more than that `execute` goes on to read the next batch."""
+    request = tokens([7] * num_tokens)
+    (direct,) = on_one_lane.execute([request])
+    assert request.deferred != at_once
+    assert request.answer(direct)["dense"].tolist() == [[7, num_tokens]]
 
 
 def test_small_requests_pass_bulk_work(inference):
@@ -135,6 +152,14 @@ def test_out_of_memory_is_answered_in_smaller_pieces(inference, shortages):
     answers = run(inference, [tokens([i] * 3) for i in range(14, 46)])
     assert [answer["dense"].tolist() for answer in answers] == [[[i, 3]] for i in range(14, 46)]
     assert inference.worker.shortages < shortages
+
+
+def test_halving_ends(on_one_lane):
+    """The device has room for nothing: 1 + 2 + 4 + 8 + 16 passes, and everybody is told."""
+    on_one_lane.worker.memory = 0
+    answers = run(on_one_lane, [tokens([i]) for i in range(14, 78)])
+    assert all(isinstance(answer, OutOfMemory) for answer in answers)
+    assert sorted(on_one_lane.worker.batches) == [4] * 16 + [8] * 8 + [16] * 4 + [32] * 2 + [64]
 
 
 def test_an_item_that_never_fits_is_refused_alone(inference):
@@ -201,4 +226,4 @@ def test_the_status_record_tells_what_happened(inference):
     assert (record["num_requests"], record["num_items"], record["total_cost"]) == (2, 2, 3)
     assert record["busy_since_ns"] == 0
     assert 0 < record["last_used_ns"] <= time.monotonic_ns()
-    assert RESIDENT == 2
+    assert record["state"] == RESIDENT

@@ -122,18 +122,45 @@ def test_whoever_answers_first_wins():
 
 def test_deadlines_come_in_order_whatever_the_order_of_arrival():
     requests = OpenRequests(lambda _: None, lambda: None)
-    now, answered = time.monotonic_ns(), []
+    now, answered, all_answered = time.monotonic_ns(), [], threading.Event()
+
+    def reply(delay_ms):
+        answered.append(delay_ms)
+        if len(answered) == 3:
+            all_answered.set()
+
     for delay_ms in (60, 20, 40):
         request = tokens([1])
-        request.reply = lambda _, delay_ms=delay_ms: answered.append(delay_ms)
+        request.reply = lambda _, delay_ms=delay_ms: reply(delay_ms)
         requests.add(request, now + delay_ms * 1_000_000)
     requests.add(tokens([1]), NEVER)
-    time.sleep(0.15)
+    assert all_answered.wait(10)
     requests.close()
     assert answered == [20, 40, 60]
 
 
+def test_a_deadline_sooner_than_the_one_waited_for_is_kept():
+    requests = OpenRequests(lambda _: None)
+    requests.add(tokens([1]), time.monotonic_ns() + 60 * 10**9)
+    time.sleep(0.1)  # the clock waits for that one now
+    soon = tokens([2])
+    requests.add(soon, time.monotonic_ns() + 20_000_000)
+    assert soon.answered.wait(10)
+    requests.close()
+
+
 # --- cancellation
+
+
+def test_triton_is_not_asked_about_a_request_that_was_answered():
+    requests = OpenRequests(lambda _: None)
+    request = tokens([1])
+    request.cancelled = True
+    requests.add(request, NEVER)
+    assert requests.is_cancelled(request)
+    requests.reply(request, {"x": 1})
+    assert not requests.is_cancelled(request)
+    requests.close()
 
 
 def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):

@@ -51,9 +51,6 @@ def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_dir
     stage.close()
 
 
-TASKS = {"encode": ("encode", "score"), "modes": ("dense",)}
-
-
 @pytest.fixture
 def scorer(tmp_path, minilm_directory):
     """Of a model that encodes and scores by its outputs."""

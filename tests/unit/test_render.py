@@ -7,9 +7,10 @@ from sie_triton.batching.build import HOOK_NAME
 from sie_triton.catalog import starter_set
 from sie_triton.contract import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
 from sie_triton.render.build import NO_HOOK, check_repository, write_repository
-from sie_triton.render.pbtxt import from_text
+from sie_triton.render.pbtxt import composing_models, ensembles, from_text
 from sie_triton.settings import read_settings
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
+from tests.stages import spec
 
 ROOT = Path(__file__).parents[2]
 SPEC = starter_set()[0].resolve(Runtime())
@@ -42,6 +43,31 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
         TIMING_MS.name: ([-1], [1, -1]),
     }
     assert ensemble.parameters["dense_dim"].string_value == "384"
+
+
+def test_the_ensemble_tells_the_size_of_each_output():
+    muvera = MuveraConfig(num_repetitions=2, num_simhash_projections=3, projection_dim=4, final_projection_dim=None)
+    changes = {"output_types": ("sparse", "multivector", "muvera"), "sparse_dim": 500, "multivector_dim": 16}
+    (ensemble,) = ensembles(spec(dense_dim=0, muvera=muvera, **changes), "m")
+    sizes = {name: each.string_value for name, each in ensemble.parameters.items() if name.endswith("_dim")}
+    assert sizes == {"sparse_dim": "500", "multivector_dim": "16", "muvera_dim": str(2 * 2**3 * 4)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "optional"),
+    [
+        ({}, set()),
+        ({"tasks": ("score",), "family": "cross_encoder", "output_types": ()}, set()),
+        (
+            {"tasks": ("encode", "score"), "family": "bge_m3", "score_modes": ("dense",)},
+            {("preprocess", "query"), ("postprocess", "dense"), ("postprocess", "scores")},
+        ),
+    ],
+)
+def test_what_only_one_task_sends_is_optional(changes, optional):
+    models = composing_models(spec(**changes), "m", max_batch_requests=64, max_queue_delay_us=0, residency="cold")
+    found = {(model.name.removeprefix("m-"), t.name) for model in models for t in model.input if t.optional}
+    assert found == optional
 
 
 def test_steps_are_wired_by_tensors_that_exist(repository):

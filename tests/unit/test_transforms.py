@@ -6,7 +6,7 @@ import pytest
 from sie_triton import late_interaction
 from sie_triton.contract import SCORE_MODES
 from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera, quantize, scales, similarity
+from sie_triton.transforms import Muvera, normalize, quantize, scales, similarity, truncate
 from sie_triton.transforms import muvera as module
 
 DIM = 24
@@ -170,6 +170,24 @@ def test_uint8():
     assert got[2].tolist() == [0] * 9
     assert got[3].tolist() == [128, 255, 0, 128, 128, 128, 128, 128, 191]
     assert got[4][:2].tolist() == [255, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "view", "row", "halves"),
+    [
+        ("int8", np.int8, [127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5], [127, 0, 2, 2, 0, -2, -2]),
+        ("uint8", np.uint8, [0, 255, 0.5, 1.5, 2.5, 254.5], [0, 255, 0, 2, 2, 254]),
+    ],
+)
+def test_halves_are_rounded_to_the_even_one(dtype, view, row, halves):
+    assert quantize(np.array([row], np.float32), dtype).view(view).tolist() == [halves]
+
+
+def test_a_row_of_zeros_stays_zero_and_disturbs_none():
+    with np.errstate(all="raise"):
+        unit = normalize(np.array([[0, 0], [3, 4], [0, 0]], np.float32))
+    np.testing.assert_allclose(unit, [[0, 0], [0.6, 0.8], [0, 0]], rtol=1e-6)
+    assert truncate(unit, 1).shape == (3, 1)
 
 
 @pytest.mark.parametrize(("dtype", "view"), [("int8", np.int8), ("uint8", np.uint8)])

@@ -1,0 +1,174 @@
+"""What SIEClient asks a server, and what it makes of the answers, at tritonclient's own seam."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import BusyError, InputError, SIEClient
+from sie_triton.contract import TIMING_FIELDS
+
+MODEL = "org/model"
+
+
+class Response(dict):
+    as_numpy = dict.get
+
+
+def answer(num_items: int) -> Response:
+    """Vectors of one entry, the item's place; scores that rise. It took as many ms as it has items."""
+    places = np.arange(num_items, dtype=np.float32)
+    timing = np.full(len(TIMING_FIELDS), num_items, np.float32)
+    return Response(dense=places[:, None], token_count=np.ones(num_items, int), scores=places, timing_ms=timing)
+
+
+class FakeTriton:
+    """tritonclient.grpc's client of a model that scores too; `infer(num_items)` may raise instead."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict] = []
+        self.infer_of: Callable[[int], Response] = answer
+        self.served = ["org__model", "org__model-inference"]
+
+    def infer(self, model_name, inputs, **given):
+        (num_items,) = next(each.shape() for each in inputs if each.name() == "text")
+        self.asked.append({"items": num_items, **given})
+        return self.infer_of(num_items)
+
+    def get_model_metadata(self, *_, **__):
+        return {"inputs": [{"name": "query"}, {"name": "text"}]}
+
+    def is_model_ready(self, *_, **__):
+        return False
+
+    def is_server_live(self, *_, **__):
+        return True
+
+    def get_inference_statistics(self, *_, **__):
+        return {"model_stats": [{"name": name} for name in self.served]}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def triton(monkeypatch) -> FakeTriton:
+    fake = FakeTriton()
+    monkeypatch.setattr(tritonclient.grpc, "InferenceServerClient", lambda *_, **__: fake)
+    return fake
+
+
+@pytest.fixture
+def client(triton):
+    with SIEClient("nowhere:8001") as client:
+        yield client
+
+
+def failing(status: str, times: int = 10**9) -> Callable[[int], Response]:
+    left = [times]
+
+    def infer(num_items):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise InferenceServerException("no", status=f"StatusCode.{status}")
+        return answer(num_items)
+
+    return infer
+
+
+# --- many items
+
+
+@pytest.mark.parametrize(("num_items", "requests"), [(512, [512]), (513, [1, 512]), (1025, [1, 512, 512])])
+def test_a_request_has_512_items_at_most(client, triton, num_items, requests):
+    assert len(client.encode(MODEL, ["a"] * num_items)) == num_items
+    assert sorted(each["items"] for each in triton.asked) == requests
+
+
+def test_what_a_request_holds_is_limited_in_bytes_too(client, triton):
+    client.encode(MODEL, ["a" * 30_000] * 5)
+    assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
+
+
+def test_the_query_counts_beside_each_item(client, triton):
+    """It goes through the model, or the tokenizer, with each of them."""
+    client.score(MODEL, "q" * 30_000, ["a"] * 5)
+    assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
+
+
+def test_the_timing_of_a_score_is_that_of_its_slowest_request(client):
+    assert client.score(MODEL, "q", ["a"] * 513)["timing"]["total_ms"] == 512
+
+
+def test_scores_are_ranked_best_first(client, triton):
+    triton.infer_of = lambda _: Response(answer(4), scores=np.array([1, 3, 2, 3], np.float32))
+    scores = client.score(MODEL, "q", ["a", "b", {"text": "c", "id": "mine"}, "d"])["scores"]
+    assert [(each["item_id"], each["rank"]) for each in scores] == [
+        ("item-1", 0),
+        ("item-3", 1),
+        ("mine", 2),
+        ("item-0", 3),
+    ]
+
+
+def test_the_first_two_underscores_are_the_slash(client, triton):
+    triton.served = ["org__my__model", "org__my__model-preprocess", "plain", "a__b", "a__b-score"]
+    assert client.list_models() == ["a/b", "org/my__model", "plain"]
+
+
+# --- time
+
+
+def test_the_server_is_told_how_long_it_has_and_the_transport_waits_longer(client, triton):
+    client.encode(MODEL, "a", timeout=5)
+    (asked,) = triton.asked
+    assert 4_000_000 < asked["timeout"] <= 5_000_000  # microseconds
+    assert asked["timeout"] / 1e6 < asked["client_timeout"] < 10
+
+
+def test_a_time_that_is_over_is_never_sent_as_none(client, triton):
+    """Triton takes 0 for no limit."""
+    with suppress(BusyError):
+        client.encode(MODEL, "a", timeout=1e-9)
+    assert all(asked["timeout"] >= 1 for asked in triton.asked)
+
+
+def test_without_a_time_of_its_own_nothing_is_said_of_one(client, triton):
+    client.encode(MODEL, "a")
+    assert "timeout" not in triton.asked[0]
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED"])
+def test_a_busy_server_is_busy_for_the_caller_too(client, triton, status):
+    triton.infer_of = failing(status)
+    with pytest.raises(BusyError):
+        client.encode(MODEL, "a", timeout=0.3)
+
+
+def test_a_busy_server_is_asked_again_without_being_told_to(client, triton):
+    triton.infer_of = failing("UNAVAILABLE", times=2)
+    assert client.encode(MODEL, "a")["dense"].tolist() == [0]
+    assert len(triton.asked) == 3
+
+
+def test_patience_ends(client, triton, monkeypatch):
+    """By a clock that only sleeping moves."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    triton.infer_of = failing("UNAVAILABLE")
+    with pytest.raises(BusyError):
+        client.encode(MODEL, "a")
+    assert 20 < now[0] - 1000 <= 30
+
+
+@pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND"])
+def test_a_wrong_request_is_not_asked_again(client, triton, status):
+    triton.infer_of = failing(status)
+    with pytest.raises(InputError):
+        client.encode(MODEL, "a", timeout=2)
+    assert len(triton.asked) == 1

@@ -1,0 +1,180 @@
+"""What each lane takes: turns, shares and threads, and deadlines by a clock of the test's own."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from sie_triton.stages import scheduler as module
+from sie_triton.stages.budget import CpuBudget
+from sie_triton.stages.scheduler import PASSES, Pace, Scheduler, cost
+from tests.unit.test_scheduler import Slots, wait_for
+
+MS = 1_000_000
+
+
+class Lanes:
+    """A scheduler, the sub-batches that ran on it with their threads; a pass takes until `release` is set.
+
+    By the clock `now`, ns, it takes `pass_time` for a cost of 1.
+    """
+
+    def __init__(self, budget: int, device: str = "gpu", cores: int = 1) -> None:
+        self.ran: list[list[int]] = []
+        self.threads: list[int] = []
+        self.release = threading.Event()
+        self.pass_time = 0
+        self.now = 10**12
+        self.scheduler = Scheduler(device, self._run, budget, CpuBudget(cores, list))
+
+    def submit(self, *requests: list[int]) -> None:
+        for costs in requests:
+            self.scheduler.submit(list(Slots(*costs)))
+
+    @contextmanager
+    def held(self):
+        """All lanes are taken meanwhile: what is submitted here is all there when they are free."""
+        wait_for(lambda: self._all_idle())
+        with self.scheduler.whole() as threads:
+            assert threads
+            yield
+
+    def finish(self) -> list[list[int]]:
+        self.release.set()
+        self.scheduler.close()
+        return self.ran
+
+    def _all_idle(self) -> bool:
+        with self.scheduler.whole() as threads:
+            return threads > 0
+
+    def _run(self, sub_batch, threads):
+        self.ran.append([cost(slot) for slot in sub_batch])
+        self.threads.append(threads)
+        self.release.wait(5)
+        self.now += self.pass_time * sum(self.ran[-1])
+
+
+@pytest.fixture
+def short_wait(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 0.0)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_bulk_request_beside_a_queue_of_single_ones_has_its_turn():
+    lanes = Lanes(budget=10)
+    with lanes.held():
+        lanes.scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
+        lanes.submit(*[[10]] * 20)
+    ran = lanes.finish()
+    assert ran.index([99]) == PASSES
+    assert ran.index([98]) == 2 * PASSES + 1
+    assert ran.count([10]) == 20
+
+
+def test_arrivals_gather_while_a_lane_has_its_budget_and_no_longer(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 30.0)
+    lanes = Lanes(budget=10)
+    with lanes.held():
+        lanes.submit([10])
+        next_one = threading.Thread(target=lanes.submit, args=([10],))
+        next_one.start()
+        time.sleep(0.1)
+        assert next_one.is_alive()
+    next_one.join(5)
+    assert not next_one.is_alive()
+    assert lanes.finish() == [[10], [10]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_lanes_that_are_idle_together_share_what_waits():
+    lanes = Lanes(budget=10, device="cpu", cores=2)
+    with lanes.held():
+        lanes.submit(*[[1]] * 6)
+    wait_for(lambda: len(lanes.ran) == 2)
+    assert lanes.finish() == [[1] * 3, [1] * 3]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_lane_has_its_share_of_the_threads_and_alone_all_of_them():
+    lanes = Lanes(budget=1, device="cpu", cores=8)
+    assert [lanes.scheduler.threads(1), lanes.scheduler.threads(2)] == [4, 8]
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    lanes.release.set()
+    with lanes.held():
+        lanes.release.clear()
+        lanes.submit([1], [1])
+    wait_for(lambda: len(lanes.ran) == 3)
+    lanes.finish()
+    assert lanes.threads == [8, 4, 4]
+
+
+def test_one_lane_alone_still_has_a_thread():
+    lanes = Lanes(budget=1, device="cpu", cores=1)
+    assert lanes.scheduler.num_lanes == 1
+    assert lanes.scheduler.threads(1) == 1
+    lanes.finish()
+
+
+# --- deadlines
+
+
+class Timed(Slots):
+    """One item that is of use until its deadline."""
+
+    def __init__(self, cost: int, deadline_ns: int) -> None:
+        super().__init__(cost)
+        self.deadline_ns = deadline_ns
+
+    def is_over(self, now_ns):
+        return self.deadline_ns <= now_ns
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """One lane with a budget of 8 that needs 20 ms for a cost of 1, and is known to."""
+    lanes = Lanes(budget=8)
+    lanes.pass_time = 20 * MS
+    monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
+    monkeypatch.setattr(module, "GATHER_S", 0.0)
+    lanes.release.set()
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    return lanes
+
+
+def test_what_is_expected_too_late_is_tried_where_there_is_nothing_else(clocked):
+    with clocked.held():
+        clocked.scheduler.submit(list(Timed(8, clocked.now + 10 * MS)))
+    assert clocked.finish() == [[1], [8]]
+
+
+def test_what_is_expected_too_late_leaves_its_place_to_others(clocked):
+    with clocked.held():
+        clocked.scheduler.submit(list(Timed(3, clocked.now + 10 * MS)))
+        clocked.submit([4], [2])
+    assert clocked.finish() == [[1], [2, 4]]
+
+
+def test_a_long_queue_does_not_make_the_first_of_it_late(clocked):
+    """Three fit into 60 ms: they go first and by themselves, however much is queued behind them."""
+    with clocked.held():
+        for _ in range(3):
+            clocked.scheduler.submit(list(Timed(1, clocked.now + 70 * MS)))
+        clocked.submit(*[[1]] * 8)
+    assert clocked.finish() == [[1], [1] * 3, [1] * 8]
+
+
+def test_the_pace_is_that_of_the_slower_sub_batches():
+    pace = Pace()
+    assert pace.expected_ns(100) == 0
+    assert pace.cost_within(1) == float("inf")
+    for ns in (9, 2, 14, 5, 12, 7, 16, 1, 10, 3, 13, 6, 15, 8, 4, 11):
+        pace.add(2, 2 * ns)
+    assert pace.expected_ns(100) == 1300  # longer than three in four
+    assert pace.cost_within(130) == 10
+    for _ in range(16):
+        pace.add(1, 1)
+    assert pace.expected_ns(100) == 100  # of the latest only

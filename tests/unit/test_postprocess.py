@@ -1,0 +1,65 @@
+"""The postprocess stage at its own seam: each request gets the transforms that it asked for, whatever is beside it."""
+
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.contract import TIMING_FIELDS
+from sie_triton.spec import MuveraConfig, Profile
+from sie_triton.stages.postprocess import Postprocess
+from sie_triton.stages.timing import timing_ms
+from sie_triton.transforms import Muvera
+from tests.stages import FakeRequest, run, spec
+
+MUVERA = MuveraConfig(num_repetitions=3, num_simhash_projections=2, final_projection_dim=None)
+COLBERT = {"output_types": ("multivector", "muvera"), "dense_dim": 0, "multivector_dim": 8, "muvera": MUVERA}
+
+
+def vectors(parameters=None, **tensors):
+    stamps = np.zeros(5, np.int64)
+    return FakeRequest(parameters, **{name: each[None] for name, each in {**tensors, "stamps": stamps}.items()})
+
+
+def test_queries_and_documents_of_one_batch_get_each_their_own_muvera():
+    rng = np.random.default_rng(0)
+    lengths = [np.array(each, np.int32) for each in ([3, 5], [4], [2, 2, 9])]
+    tokens = [rng.normal(size=(each.sum(), 8)).astype(np.float32) for each in lengths]
+    is_query = [True, False, True]
+    requests = [
+        vectors({"is_query": flag}, multivector=rows, multivector_lengths=each)
+        for flag, rows, each in zip(is_query, tokens, lengths, strict=True)
+    ]
+    answers = run(Postprocess(spec(**COLBERT)), requests)
+    muvera = Muvera(MUVERA, 8)
+    for got, flag, rows, each in zip(answers, is_query, tokens, lengths, strict=True):
+        np.testing.assert_allclose(got["muvera"], muvera.encode(rows, each, is_query=flag), rtol=1e-5, atol=1e-6)
+        assert np.abs(got["muvera"] - muvera.encode(rows, each, is_query=not flag)).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "length"),
+    [
+        ({}, 1),
+        ({"profile": "raw"}, 5),
+        ({"profile": "raw", "normalize": True}, 1),
+        ({"normalize": False}, 5),
+        ({"normalize": False, "dimensions": 1}, 3),
+        ({"dimensions": 1}, 1),
+    ],
+)
+def test_a_profile_decides_of_the_length_unless_the_request_does(parameters, length):
+    stage = Postprocess(spec(profiles=(Profile(), Profile("raw", normalize=False))))
+    (got,) = run(stage, [vectors(parameters, dense=np.array([[3.0, 4.0]], np.float32))])
+    assert np.linalg.norm(got["dense"]) == pytest.approx(length)
+
+
+def test_the_timing_tells_one_wait_from_the_other():
+    now = time.monotonic_ns()
+    stamps = np.array([now - 100_000_000, now - 90_000_000, 7_000_000, 11_000_000, 13_000_000], np.int64)
+    timing = dict(zip(TIMING_FIELDS, timing_ms(stamps, now).tolist(), strict=True))
+    assert timing["queue"] == pytest.approx(7)
+    assert timing["preprocess"] == pytest.approx(10)
+    assert timing["batch_wait"] == pytest.approx(11)
+    assert timing["inference"] == pytest.approx(13)
+    assert 0 <= timing["postprocess"] <= timing["total"] - 99

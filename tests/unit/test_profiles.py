@@ -1,0 +1,99 @@
+"""What a profile takes from the one it extends, down a chain, and what comes of it in the spec."""
+
+import yaml
+
+from sie_triton.catalog import load_file
+from sie_triton.spec import Runtime
+
+MUVERA = {"num_repetitions": 4, "projection_dim": 8, "final_projection_dim": None}
+
+
+def load(tmp_path, profiles, family="sentence_transformer", tasks=None):
+    """`profiles`: name → what it extends, runtime, loadtime, and keys of its own."""
+    made = {}
+    for name, given in profiles.items():
+        given = dict(given)
+        options = {key: given.pop(key, {}) for key in ("loadtime", "runtime")}
+        made[name] = {**given, "adapter_options": options}
+    made["default"]["adapter_path"] = family
+    tasks = tasks or {"encode": {"dense": {"dim": 8}}}
+    document = {"sie_id": "my/m", "weights_path": "x", "tasks": tasks, "max_sequence_length": 64, "profiles": made}
+    path = tmp_path / "m.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return load_file(path)
+
+
+def test_a_chain_of_three_is_applied_from_its_end(tmp_path):
+    model = load(
+        tmp_path,
+        {
+            "default": {
+                "max_batch_tokens": 1000,
+                "compute_precision": "float16",
+                "loadtime": {"yes_token": "ja"},
+                "runtime": {"pooling": "cls", "normalize": False},
+            },
+            "middle": {"extends": "default", "max_batch_tokens": 2000, "runtime": {"pooling": "max"}},
+            "last": {"extends": "middle", "loadtime": {"yes_token": "oui"}},
+            "own": {"extends": "last", "compute_precision": "float32", "runtime": {"pooling": "mean"}},
+        },
+    )
+    found = {
+        name: (
+            profile.max_batch_tokens,
+            profile.compute_precision,
+            profile.adapter_path,
+            profile.adapter_options.loadtime.yes_token,
+            profile.adapter_options.runtime.pooling,
+        )
+        for name in model.profiles
+        for profile in [model.profile(name)]
+    }
+    assert found == {
+        "default": (1000, "float16", "sentence_transformer", "ja", "cls"),
+        "middle": (2000, "float16", "sentence_transformer", "ja", "max"),
+        "last": (2000, "float16", "sentence_transformer", "oui", "max"),
+        "own": (2000, "float32", "sentence_transformer", "oui", "mean"),
+    }
+    # A runtime of its own replaces the whole of the parent's.
+    assert model.profile("middle").adapter_options.runtime.normalize is None
+
+
+def test_pooling_has_two_names_for_the_last_token(tmp_path):
+    for name in ("last", "lasttoken"):
+        assert load(tmp_path, {"default": {"runtime": {"pooling": name}}}).resolve(Runtime()).pooling == "lasttoken"
+    assert load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}}).resolve(Runtime()).pooling == "cls"
+
+
+def test_instructions_and_templates_reach_the_stages(tmp_path):
+    runtime = {
+        "instruction": "all",
+        "default_instruction": "queries",
+        "query_template": "{instruction} {text}",
+        "doc_template": "d {text}",
+    }
+    spec = load(tmp_path, {"default": {"runtime": runtime}, "plain": {"runtime": {"normalize": False}}}).resolve(
+        Runtime()
+    )
+    profile = spec.profile("default")
+    assert (profile.instruction, profile.query_instruction) == ("all", "queries")
+    assert (profile.query_template, profile.document_template) == ("{instruction} {text}", "d {text}")
+    assert profile.normalize
+
+
+def test_muvera_of_a_profile_has_the_parameters_that_it_gives_itself(tmp_path):
+    """`muvera_config` is only for a profile that says no more than `muvera: {}`."""
+    tasks = {"encode": {"multivector": {"dim": 16, "scales": True}}}
+    for runtime, repetitions in (({"muvera": {}}, 4), ({"muvera": {"num_repetitions": 9}}, 9)):
+        default = {"loadtime": {"muvera_config": MUVERA}, "runtime": runtime}
+        spec = load(tmp_path, {"default": default}, "multivector", tasks).resolve(Runtime())
+        assert spec.muvera.num_repetitions == repetitions
+        assert spec.output_types == ("multivector", "muvera")
+        # Its encodings are scaled as the vectors that they are made of.
+        assert spec.scaled == ("multivector", "muvera")
+
+
+def test_scales_only_where_they_are_declared(tmp_path):
+    tasks = {"encode": {"dense": {"dim": 8, "scales": True}, "multivector": {"dim": 16}, "sparse": {"dim": 30}}}
+    spec = load(tmp_path, {"default": {"runtime": {"muvera": MUVERA}}}, "bge_m3", tasks).resolve(Runtime())
+    assert spec.scaled == ("dense",)

@@ -1,0 +1,168 @@
+"""What processes tell each other by small files: status records, the limit that reads them, the room for a load."""
+
+import os
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sie_triton.controller.loop import lock
+from sie_triton.errors import LoadError
+from sie_triton.stages import limit, status
+from sie_triton.stages.limit import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.stages.room import answer_path, room
+from sie_triton.stages.status import RECORD, VERSION, StatusReader, StatusWriter, is_alive
+
+LIMIT = 8
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A record of a process of model `name`; of this one, where no pid is given."""
+
+    def make(name, stage="inference", generation=0, pid=None):
+        writer = StatusWriter(tmp_path, name, stage, generation)
+        if pid is not None:
+            writer.record["pid"] = pid
+        return writer
+
+    return make
+
+
+@pytest.fixture
+def child():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def ended(process):
+    process.kill()
+    process.wait()
+    return process.pid
+
+
+# --- the record
+
+
+def test_work_that_overlaps_is_one_busy_time(record):
+    m = record("m")
+    first, second = m.work_started(), m.work_started()
+    assert m.record["busy_since_ns"] == first
+    m.work_ended(first)
+    assert m.record["busy_since_ns"] == second
+    last = m.work_ended(second)
+    assert m.record["busy_since_ns"] == 0
+    assert m.record["last_used_ns"] == last
+
+
+def test_a_new_process_knows_when_its_model_was_last_used(record):
+    record("m").record["last_used_ns"] = 5
+    record("other").record["last_used_ns"] = 7
+    assert record("m", generation=1).record["last_used_ns"] == 5
+
+
+def test_dead_peers_and_oneself_are_not_among_the_others(record, child):
+    gone = subprocess.Popen(["sleep", "60"])
+    mine = record("m")
+    record("dead", pid=ended(gone))
+    record("alive", pid=child.pid)
+    record("alive", stage="preprocess", pid=child.pid)
+    assert [each["pid"] for each in mine.of_other_models()] == [child.pid]
+
+
+def test_a_process_that_ended_is_dead_though_nobody_took_notice():
+    with subprocess.Popen(["true"]) as process:
+        deadline = time.monotonic() + 5
+        while is_alive(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert is_alive(os.getpid())
+
+
+def test_a_successor_counts_only_while_it_lives(record, tmp_path, child):
+    old = record("m")
+    new = np.memmap(tmp_path / f"m-inference.{child.pid}.status", RECORD, "w+", shape=(1,))[0]
+    new["pid"], new["generation"], new["version"] = child.pid, 1, VERSION
+    assert old.has_successor()
+    ended(child)
+    assert not old.has_successor()
+
+
+# --- the limit
+
+
+@pytest.fixture
+def limited(record, tmp_path, monkeypatch):
+    """The limit of a model, with records and a clock that the test moves."""
+    monkeypatch.setattr(limit, "monotonic_ns", lambda: made.now)
+    monkeypatch.setattr(status, "monotonic_ns", lambda: made.now)
+
+    class Limited:
+        now = 10**12
+        preprocess = record("m", "preprocess")
+        inference = record("m")
+
+    made = Limited()
+    reader = StatusReader(tmp_path, "m", "inference")
+    made.limit = RequestLimit(LIMIT, made.preprocess, reader)
+    return made
+
+
+def test_a_full_server_looks_again_who_is_there(limited, record):
+    """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
+    limited.inference.add(num_open=LIMIT - 1)
+    assert limited.limit.room() == 1
+    limited.inference.remove()
+    record("m", generation=1)
+    limited.now += LISTING_NS - 1
+    assert limited.limit.room() == 1
+    limited.now += 1
+    assert limited.limit.room() == LIMIT
+
+
+def test_a_full_server_looks_again_sooner(limited, record):
+    limited.inference.add(num_open=LIMIT)
+    assert limited.limit.room() == 0
+    limited.inference.remove()
+    record("m", generation=1)
+    limited.now += FRESH_LISTING_NS - 1
+    assert limited.limit.room() == 0
+    limited.now += 1
+    assert limited.limit.room() == LIMIT
+
+
+def test_a_full_server_that_gets_on_lets_nobody_in_to_find_out(limited):
+    """Every 0.9 s a request is taken and another one comes: full for long, and never stuck."""
+    for _ in range(LIMIT):
+        limited.preprocess.next_ticket()
+    assert limited.limit.room() == 0
+    for _ in range(5):
+        limited.now += STUCK_NS * 9 // 10
+        limited.inference.record["highest_ticket"] += 1
+        limited.preprocess.next_ticket()
+        assert limited.limit.room() == 0
+    limited.now += STUCK_NS + 1
+    assert [limited.limit.room(), limited.limit.room()] == [1, 0]
+
+
+# --- room for a load
+
+
+def test_an_answer_to_a_process_that_had_the_same_pid_is_not_taken(record, tmp_path):
+    closing = threading.Event()
+    closing.set()
+    answer_path(tmp_path, os.getpid()).write_text("weights: never")
+    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), room(record("m"), 5, closing):
+        raise AssertionError
+
+
+def test_what_is_loading_does_not_want_any_more(record):
+    m = record("m")
+    before = time.monotonic_ns()
+    with room(m, 7, threading.Event()):
+        assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 7)
+    assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 0)
+    assert before <= m.record["wanted_since_ns"] <= time.monotonic_ns()
