@@ -17,10 +17,17 @@ SOCKET = "nursery.sock"
 PID = "nursery.pid"
 MAX_DESCRIPTORS = 64
 
+# So long the nursery may take for its imports and a fork; a worker that is started by itself takes seconds.
+FORK_TIMEOUT_S = 30.0
+
+# So long it waits for what a stage sends with its connection.
+SEND_TIMEOUT_S = 2.0
+
 
 def fork_worker(directory: Path, descriptors: Sequence[int]) -> int | None:
-    """The pid of a new worker that serves `descriptors`; None where there is no nursery in `directory`."""
+    """The pid of a new worker that serves `descriptors`; None where no nursery in `directory` answers."""
     with suppress(OSError), _short(directory) as path, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(FORK_TIMEOUT_S)
         connection.connect(path)
         socket.send_fds(connection, [b"fork"], descriptors)
         pid = connection.recv(16)
@@ -45,6 +52,7 @@ def serve(directory: Path, prepare: Callable[[], None], work: Callable[[Sequence
         while True:
             connection, _ = listener.accept()
             with connection, suppress(OSError):
+                connection.settimeout(SEND_TIMEOUT_S)
                 _, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
                 pid = os.fork()
                 if pid == 0:
