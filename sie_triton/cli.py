@@ -24,6 +24,7 @@ RENDER_SETTINGS = (
     "max_batch_requests",
     "max_concurrent_requests",
     "forward_timeout_s",
+    "load_timeout_s",
     "max_batch_wait_ms",
     "attention_backend",
     "max_sub_batch_cost",
@@ -120,6 +121,7 @@ CONTROLLER_SETTINGS = (
     "memory_pressure_threshold_percent",
     "min_residency_s",
     "idle_evict_s",
+    "load_timeout_s",
 )
 
 
@@ -137,19 +139,20 @@ def controller(**flags: Any) -> None:
 
 @cli.command()
 @click.option("--watch", is_flag=True, help="stay, and show what changes")
+@click.option("--json", "as_json", is_flag=True, help="print what the table is made of, once")
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table as a picture")
 @settings_options(["host", "controller_port"])
-def status(watch: bool, svg: Path | None, **flags: Any) -> None:
+def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
     """Show every model of a running server: state, memory, when it was last used."""
     from sie_triton.controller.cli import show
 
     settings = read_settings(**flags)
-    show(settings, watch=watch, picture=svg)
+    show(settings, watch=watch, as_json=as_json, picture=svg)
 
 
 @cli.command()
 @click.argument("model")
-@settings_options(["host", "controller_port", "admin_token"])
+@settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def load(model: str, **flags: Any) -> None:
     """Load MODEL's weights now, before the first request."""
     from sie_triton.controller.cli import act
@@ -159,7 +162,7 @@ def load(model: str, **flags: Any) -> None:
 
 @cli.command()
 @click.argument("model")
-@settings_options(["host", "controller_port", "admin_token"])
+@settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def evict(model: str, **flags: Any) -> None:
     """Give MODEL's memory back; its next request loads it again."""
     from sie_triton.controller.cli import act

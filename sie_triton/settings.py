@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     forward_timeout_s: float = Field(
         120, gt=0, description="a forward pass that takes longer is ended, and its process replaced"
     )
+    load_timeout_s: float = Field(
+        600, gt=0, description="loading a model's weights that takes longer is ended, and tried again later"
+    )
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
     max_sub_batch_cost: int = Field(
         0,
@@ -84,7 +87,7 @@ class Settings(BaseSettings):
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
-    admin_token: str = Field("", description="bearer token for load and evict; without one they are refused")
+    admin_token: str = Field("", description="bearer token for load and evict; default: one in data_dir for your own")
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(
         85, gt=0, le=100, description="share of the memory above which the least recently used models are evicted"
@@ -147,6 +150,7 @@ class Settings(BaseSettings):
             cpu_threads=self.cpu_threads,
             max_concurrent_requests=self.max_concurrent_requests,
             forward_timeout_s=self.forward_timeout_s,
+            load_timeout_s=self.load_timeout_s,
             allow_hub=self.hf_fallback,
             open_steps=self.open_steps,
         )

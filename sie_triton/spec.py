@@ -23,10 +23,10 @@ class Runtime:
 
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
-    cores. A forward pass longer than `forward_timeout_s` is ended together with its process.
-    Only with `open_steps` may clients call a step without the one before it. `precision` empty: float32 on
-    a CPU, float16 on a GPU. `status_dir` empty: a directory of the running tritonserver; `cache_dir` empty:
-    the user's cache directory.
+    cores. A forward pass longer than `forward_timeout_s` is ended together with its process, as is a load
+    longer than `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it.
+    `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running
+    tritonserver; `cache_dir` empty: the user's cache directory.
     """
 
     device: str = "auto"
@@ -37,6 +37,7 @@ class Runtime:
     cpu_threads: int = 0
     max_concurrent_requests: int = 512
     forward_timeout_s: float = 120.0
+    load_timeout_s: float = 600.0
     allow_hub: bool = True
     open_steps: bool = False
     status_dir: str = ""

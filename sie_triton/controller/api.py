@@ -15,10 +15,16 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.models import STATES, Model
+from sie_triton.controller.triton import NotServed
 from sie_triton.errors import LoadError
 from sie_triton.stages.status import LOAD_PHASES
 
 log = logging.getLogger(__name__)
+
+WRONG_TOKEN = """\
+the bearer token is missing or wrong; give SIE_ADMIN_TOKEN as the server has it; where it has none, its own user's \
+commands find one in --data-dir
+"""  # noqa: S105
 
 CONTROLLER = web.AppKey("controller", Controller)
 
@@ -31,7 +37,7 @@ def application(controller: Controller, admin_token: str) -> web.Application:
     app.add_routes(
         [
             web.get("/healthz", api.health),
-            web.get("/readyz", api.health),
+            web.get("/readyz", api.ready),
             web.get("/metrics", api.metrics),
             web.get("/v1/models", api.models),
             web.get("/v1/models/{model}", api.model),
@@ -71,6 +77,12 @@ class Api:
     async def health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
+    async def ready(self, request: web.Request) -> web.Response:
+        trouble = await asyncio.to_thread(self._controller.trouble)
+        if trouble:
+            return web.json_response({"status": "not ready", "reason": trouble}, status=503)
+        return web.json_response({"status": "ok"})
+
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -86,12 +98,15 @@ class Api:
     async def act(self, request: web.Request) -> web.Response:
         """Returns when Triton has done it."""
         self._check_token(request)
-        model, action = self._find(request).name, request.match_info["action"]
+        action = request.match_info["action"]
         act = {"load": self._controller.load, "evict": self._evict, "unload": self._controller.unload}[action]
         try:
+            model = await self._find_unloaded(request) if action == "load" else self._find(request).name
             await asyncio.wrap_future(act(model))
         except InferenceServerException as exc:
             raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+        except NotServed as exc:
+            raise web.HTTPConflict(text=f"{exc}; load puts it into service again\n") from exc
         except LoadError as exc:
             raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return web.json_response({"model": sie_name(model), "done": action})
@@ -100,19 +115,29 @@ class Api:
         return self._controller.evict(model, "asked for")
 
     def _find(self, request: web.Request) -> Model:
-        name = request.match_info["model"].replace("/", "__")
+        name = _name(request)
         found = self._controller.models.get(name)
         if found is None:
             known = ", ".join(map(sie_name, self._controller.models)) or "none"
             raise web.HTTPNotFound(text=f"{sie_name(name)} is not served; served are {known}\n")
         return found
 
+    async def _find_unloaded(self, request: web.Request) -> str:
+        """The name of a model that may be out of service."""
+        name = _name(request)
+        if not await asyncio.to_thread(self._controller.knows, name):
+            self._find(request)
+        return name
+
     def _check_token(self, request: web.Request) -> None:
-        if not self._token:
-            raise web.HTTPForbidden(text="set SIE_ADMIN_TOKEN to allow this, and send it as bearer token\n")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise web.HTTPUnauthorized(text="the bearer token is missing or wrong\n")
+        given, wanted = (text.encode("utf-8", "surrogateescape") for text in (token, self._token))
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given, wanted):
+            raise web.HTTPUnauthorized(text=WRONG_TOKEN)
+
+
+def _name(request: web.Request) -> str:
+    return request.match_info["model"].replace("/", "__")
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -123,6 +148,7 @@ def describe(model: Model) -> dict[str, Any]:
         "model": sie_name(model.name),
         "state": model.state,
         "failure": model.failure or None,
+        "dead_stages": list(model.dead_stages),
         "memory_bytes": model.num_bytes,
         "idle_s": round((now - used) / 1e9, 3) if used else None,
         "pending": model.pending,
@@ -163,10 +189,10 @@ class Collector:
             size.add_metric([name], model.num_bytes)
             for phase in LOAD_PHASES:
                 seconds.add_metric([name, phase], model.record[f"{phase}_ns"] / 1e9)
-            for each in ("cold", *STATES.values()):
+            for each in ("cold", "dead", *STATES.values()):
                 state.add_metric([name, each], float(model.state == each))
         swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
-        for (name, reason), count in self._controller.counts.copy().items():
+        for (name, reason), count in self._controller.swaps.counts.copy().items():
             swaps.add_metric([sie_name(name), reason], count)
         loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])
         for name, count in self._controller.num_loads.copy().items():

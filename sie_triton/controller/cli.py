@@ -4,24 +4,33 @@ import json
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from sie_triton.controller.token import known_token
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings
 
 REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
-STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "cold": "dim"}
+
+# A load may also have to wait for room, and for Triton.
+ANSWER_S = 180
+STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
 
 
-def show(settings: Settings, *, watch: bool, picture: Path | None = None) -> None:
-    """Print the table once, or keep it up to date; `picture` is an SVG file to write it to."""
+def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
+    """Print the table, or the JSON it is made of, once, or keep it up to date; `picture` is an SVG file to write."""
+    if as_json:
+        Console().print_json(data=ask(settings, "/v1/models"))
+        return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
         console.print(table(ask(settings, "/v1/models")))
@@ -35,7 +44,7 @@ def show(settings: Settings, *, watch: bool, picture: Path | None = None) -> Non
 
 
 def act(settings: Settings, model: str, action: str) -> None:
-    done = ask(settings, f"/v1/models/{model.replace('/', '__')}/{action}", post=True)
+    done = ask(settings, f"/v1/models/{quote(model.replace('/', '__'), safe='')}/{action}", post=True)
     Console().print(f"{done['model']}: {action} done", highlight=False)
 
 
@@ -43,10 +52,10 @@ def ask(settings: Settings, path: str, *, post: bool = False) -> Any:
     """The controller's JSON; ServerError says why there is none."""
     url = f"http://{settings.host}:{settings.controller_port}{path}"
     request = urllib.request.Request(url, method="POST" if post else "GET")
-    if settings.admin_token:
-        request.add_header("Authorization", f"Bearer {settings.admin_token}")
+    if post and (token := known_token(settings.data_dir, settings.admin_token)):
+        request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
     try:
-        with urllib.request.urlopen(request, timeout=600) as response:
+        with urllib.request.urlopen(request, timeout=settings.load_timeout_s + ANSWER_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as exc:
         raise ServerError(exc.read().decode(errors="replace").strip()) from exc
@@ -54,6 +63,8 @@ def ask(settings: Settings, path: str, *, post: bool = False) -> Any:
         raise ServerError(
             f"no controller answers at {url}; is a server running? --host and --controller-port say where"
         ) from exc
+    except (ValueError, HTTPException) as exc:
+        raise ServerError(f"what answers at {url} is no controller; --host and --controller-port say where") from exc
 
 
 def table(answer: Any) -> Table:
@@ -63,7 +74,7 @@ def table(answer: Any) -> Table:
     used = f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
     made = Table(title="SIE on Triton", caption=used)
     for name in ("model", "state"):
-        made.add_column(name)
+        made.add_column(name, overflow="fold")
     for name in ("memory", "last used", "in progress"):
         made.add_column(name, justify="right")
     made.add_column("share")

@@ -52,6 +52,11 @@ def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int)
     return _cgroup() or _machine()
 
 
+def server_bytes(device: str, triton_pid: int, worker_pids: Iterable[int]) -> int:
+    """What the server itself takes of the device, with no model in memory."""
+    return 0 if device.startswith("cuda") else _others(triton_pid, frozenset(worker_pids))
+
+
 def processes(triton_pid: int) -> list[int]:
     """tritonserver and everything below it."""
     with suppress(psutil.NoSuchProcess):

@@ -1,6 +1,6 @@
 """What the status records say, model by model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +13,39 @@ STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
 
 @dataclass(frozen=True, slots=True)
+class Processes:
+    """Of one stage of a model, newest last."""
+
+    living: Sequence[Record]
+    dead: Sequence[Record]
+
+
+# Stage → Triton's name of the model → its processes.
+Stages = Mapping[str, Mapping[str, Processes]]
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """One model's inference: the process that takes its requests, and those before it that still finish theirs."""
+    """One model's inference: the process that takes its requests, and those before it that still finish theirs.
+
+    Where all have died, `record` is what the last one left. `dead_stages` have no living process.
+    """
 
     name: str
     record: Record
     draining: Sequence[Record]
     preprocess: Record | None = None
+    dead_stages: Sequence[str] = ()
 
     @property
     def state(self) -> str:
+        if self.dead_stages:
+            return "dead"
         return "failed" if self.failure else STATES.get(self.record["state"], "cold")
+
+    @property
+    def is_resident(self) -> bool:
+        return self.record["state"] == RESIDENT and "inference" not in self.dead_stages
 
     @property
     def failure(self) -> str:
@@ -33,13 +55,18 @@ class Model:
         return list(REASONS)[which - 1] if which else ""
 
     @property
+    def living(self) -> Sequence[Record]:
+        """Of its inference."""
+        return self.draining if "inference" in self.dead_stages else (*self.draining, self.record)
+
+    @property
     def num_bytes(self) -> int:
         """Memory of its worker, and of those that are about to go."""
-        return _worker_bytes(self.record) + self.leaving_bytes
+        return taken_bytes(self.record) + self.leaving_bytes
 
     @property
     def leaving_bytes(self) -> int:
-        return sum(map(_worker_bytes, self.draining))
+        return sum(map(taken_bytes, self.draining))
 
     @property
     def pending(self) -> int:
@@ -50,44 +77,46 @@ class Model:
         """Bytes it waits for."""
         return self.record["wanted_bytes"]
 
-    @property
-    def is_loading(self) -> bool:
-        return bool(self.record["granted_bytes"])
-
     def as_resident(self) -> Resident:
         record = self.record
         is_busy = bool(record["num_open"] or record["busy_since_ns"])
-        return Resident(self.name, _worker_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
+        return Resident(self.name, taken_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
 
 
-# Stage → Triton's name of the model → the records of its living processes, newest last; none where all have died.
-Living = Mapping[str, Mapping[str, Sequence[Record]]]
-
-
-def read_living(directory: Path) -> Living:
+def read_stages(directory: Path) -> Stages:
     return {
-        stage: {model: _living(records) for model, records in by_model.items()}
+        stage: {model: _processes(records) for model, records in by_model.items()}
         for stage, by_model in all_records(directory).items()
     }
 
 
-def models_of(living: Living) -> dict[str, Model]:
-    """Every model with a living inference process, by Triton's name of it."""
-    found = {}
-    for name, records in living["inference"].items():
-        if records:
-            preprocess = living["preprocess"].get(name, [])
-            found[name] = Model(name, records[-1], records[:-1], preprocess[-1] if preprocess else None)
-    return found
+def models_of(stages: Stages) -> dict[str, Model]:
+    """Every model that has had an inference process, by Triton's name of it."""
+    return {name: _model(name, stages) for name in stages["inference"]}
 
 
-def _living(records: Sequence[Record]) -> list[Record]:
-    return sorted((r for r in records if is_alive(r["pid"])), key=lambda r: r["generation"])
+def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Record]]:
+    """Of all living inference processes."""
+    return ((model, record) for model in models.values() for record in model.living)
 
 
-def _worker_bytes(record: Mapping[str, int]) -> int:
-    """On its GPU as the worker measured it, else of the machine's memory."""
+def taken_bytes(record: Record) -> int:
+    """By its worker: on its GPU as the worker measured it, else of the machine's memory."""
     pid = record["worker_pid"]
     if record["device_bytes"]:
         return record["device_bytes"] if is_alive(pid) else 0
     return worker_bytes(pid) if pid else 0
+
+
+def _model(name: str, stages: Stages) -> Model:
+    inference, preprocess = stages["inference"][name], stages["preprocess"].get(name)
+    last = (inference.living or inference.dead)[-1]
+    dead = [stage for stage, by_model in stages.items() if name in by_model and not by_model[name].living]
+    tokenizer = preprocess.living[-1] if preprocess and preprocess.living else None
+    return Model(name, last, inference.living[:-1], tokenizer, dead)
+
+
+def _processes(records: Sequence[Record]) -> Processes:
+    by_age = sorted(records, key=lambda r: r["generation"])
+    living = [record for record in by_age if is_alive(record["pid"])]
+    return Processes(living, [record for record in by_age if record not in living])

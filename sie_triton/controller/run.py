@@ -7,6 +7,7 @@ from aiohttp import web
 
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller, lock
+from sie_triton.controller.token import admin_token
 from sie_triton.controller.triton import ModelControl
 from sie_triton.settings import CONTROL_TOKEN, Settings
 
@@ -16,7 +17,7 @@ def run(settings: Settings) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     held = lock(settings.status_dir)
     control = ModelControl(f"{settings.host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
-    app = application(Controller(settings, control), settings.admin_token)
+    app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token))
     try:
         web.run_app(app, host=settings.host, port=settings.controller_port, print=lambda _: None)
     finally:

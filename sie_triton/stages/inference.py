@@ -7,7 +7,7 @@ the others.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ from platformdirs import user_cache_path
 from sie_triton.adapters.base import Rows
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import LENGTHS, STAMPS
-from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
@@ -34,7 +34,7 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.weights import locate
-from sie_triton.worker.process import Order, Worker, WorkerDied, expected_bytes
+from sie_triton.worker.process import LoaderStopped, Order, Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 
@@ -88,18 +88,38 @@ class Inference(ColdStage[Worker]):
             self.status.record[field] = 0
         order = self._order()
         asking = self._ask_for_room
-        with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext():
-            worker = Worker(order, self._died, forward_timeout_s=self._spec.runtime.forward_timeout_s)
+        with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
+            worker = self._start(order, check)
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))
         for phase, seconds in worker.loaded.seconds.items():
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
-        self.status.record["worker_pid"] = worker.pid
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
         self.status.record["device_bytes"] = worker.loaded.device_bytes
         self._busy.add(started, monotonic_ns())
         return worker
+
+    def _start(self, order: Order, check: Callable[[], object]) -> Worker:
+        """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
+
+        def loading(pid: int) -> None:
+            self.status.record["worker_pid"] = pid
+            check()
+            if self.closing.is_set():
+                raise LoadError("this process is about to end")
+
+        runtime = self._spec.runtime
+        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
+        try:
+            try:
+                return Worker(order, self._died, **limits, loading=loading)
+            except LoaderStopped as exc:
+                log.error("%s; another takes its place", exc)
+                return Worker(order, self._died, **limits, loading=loading)
+        except SIEError:
+            self.status.record["worker_pid"] = 0
+            raise
 
     def _order(self) -> Order:
         runtime = self._spec.runtime

@@ -12,12 +12,12 @@ from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
-from sie_triton.errors import LoadError, ModelError, SIEError
+from sie_triton.errors import BusyError, LoadError, ModelError, SIEError
 from sie_triton.stages.background import Background
 from sie_triton.stages.limit import too_many
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
-from sie_triton.stages.status import LOADING, StatusWriter
+from sie_triton.stages.status import COLD, LOADING, StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +157,9 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.record["state"] = LOADING
         try:
             loaded = self.load()
+        except BusyError:  # evicted meanwhile: nothing has failed
+            self.status.record["state"] = COLD
+            raise
         except BaseException as exc:
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
             self.status.load_failed(error.reason)

@@ -70,7 +70,7 @@ class StatusWriter:
     def __init__(self, directory: Path, model: str, stage: str, generation: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.model, self.stage = directory, model, stage
-        self._path = directory / f"{model}-{stage}.{os.getpid()}.status"
+        self._path = status_path(directory, model, stage, os.getpid())
         # Tickets go on where those of the processes before this one ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
         last_used_ns = max((r["last_used_ns"] for r in records_of(directory, model, stage)), default=0)
@@ -138,6 +138,10 @@ class StatusWriter:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
+    return directory / f"{model}-{stage}.{pid}.status"
 
 
 class StatusReader:

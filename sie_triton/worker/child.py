@@ -3,26 +3,35 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from sie_triton.worker.nursery import fork_worker
 
 
 class Child:
-    """A process with `descriptors` to serve; from the nursery in `directory` if there is one."""
+    """A process that serves the other ends of `connections`; from the nursery in `directory` if there is one."""
 
-    def __init__(self, directory: Path, descriptors: Sequence[int]) -> None:
+    def __init__(self, directory: Path, num_connections: int) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        pid = fork_worker(directory, descriptors)
+        ours, theirs = _pairs(num_connections)
+        pid = fork_worker(directory, [end.fileno() for end in theirs])
         if pid is None:
+            # A nursery that comes round later finds the ends it was given closed, and so does what it forks for them.
+            _close([*ours, *theirs])
+            ours, theirs = _pairs(num_connections)
+            descriptors = [end.fileno() for end in theirs]
             # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
             command = [sys.executable, "-m", "sie_triton.worker", *map(str, descriptors)]
             self._process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
             pid = self._process.pid
+        _close(theirs)
+        self.connections: list[Connection[Any, Any]] = [Connection(end.detach()) for end in ours]
         self.pid = pid
         self._handle = -1
         with suppress(ProcessLookupError):
@@ -44,6 +53,12 @@ class Child:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     @property
+    def is_stopped(self) -> bool:
+        with suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return False
+
+    @property
     def how_it_ended(self) -> str:
         return "unexpectedly; is memory short?" if self._status is None else _how(self._status)
 
@@ -56,6 +71,16 @@ class Child:
     def _status(self) -> int | None:
         """Known only of a process of our own."""
         return self._process.returncode if self._process is not None else None
+
+
+def _pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:
+    pairs = [socket.socketpair() for _ in range(count)]
+    return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+
+
+def _close(ends: list[socket.socket]) -> None:
+    for end in ends:
+        end.close()
 
 
 def _how(status: int) -> str:

@@ -20,12 +20,19 @@ SOCKET = "nursery.sock"
 PID = "nursery.pid"
 MAX_DESCRIPTORS = 64
 
+# So long the nursery may take for its imports and a fork; a worker that is started by itself takes seconds.
+FORK_TIMEOUT_S = 30.0
+
+# So long it waits for what a stage sends with its connection.
+SEND_TIMEOUT_S = 2.0
+
 PEER = Struct("iII")  # pid, user and group, as the kernel knows them
 
 
 def fork_worker(directory: Path, descriptors: Sequence[int]) -> int | None:
-    """The pid of a new worker that serves `descriptors`; None where there is no nursery in `directory`."""
+    """The pid of a new worker that serves `descriptors`; None where no nursery in `directory` answers."""
     with suppress(OSError), _short(directory) as path, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(FORK_TIMEOUT_S)
         connection.connect(path)
         if not _is_of_this_user(connection):
             return None
@@ -54,6 +61,7 @@ def serve(directory: Path, prepare: Callable[[], None], work: Callable[[Sequence
             with connection, suppress(OSError):
                 if not _is_of_this_user(connection):
                     continue
+                connection.settimeout(SEND_TIMEOUT_S)
                 _, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
                 pid = os.fork()
                 if pid == 0:

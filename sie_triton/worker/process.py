@@ -1,13 +1,12 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
-import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import LifoQueue
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 from sie_triton.adapters.base import PackedBatch, Rows
@@ -74,32 +73,43 @@ class WorkerDied(ModelError):
     """The process ended, or was ended, in the middle of a forward pass that may be repeated."""
 
 
+class LoaderStopped(LoadError):
+    """The process was stopped from outside while it loaded, and ended. Another one may do better."""
+
+
 class Worker:
     """One process. `forward` may be called by as many threads at once as `order` has lanes.
 
     `died(worker)` is called once, on a thread of its own, if the process ends before `close`.
     """
 
-    def __init__(self, order: Order, died: Callable[["Worker"], None], *, forward_timeout_s: float) -> None:
-        """Start the process and wait until it has loaded; LoadError says why it could not."""
+    def __init__(
+        self,
+        order: Order,
+        died: Callable[["Worker"], None],
+        *,
+        forward_timeout_s: float,
+        load_timeout_s: float,
+        loading: Callable[[int], None] = lambda pid: None,
+    ) -> None:
+        """Start the process and wait until it has loaded; LoadError says why it could not.
+
+        Until then `loading` is called with its pid, from its birth on and every LOOK_S; what that raises ends it.
+        """
         self.is_alive = True
         self._timeout_s = forward_timeout_s
         self._died = died
         self._closing = False
-        ours, theirs = zip(*(socket.socketpair() for _ in range(1 + order.num_lanes)), strict=True)
-        descriptors = [end.fileno() for end in theirs]
-        self._process = Child(order.lock.parent, descriptors)
-        for end in theirs:
-            end.close()
-        self._control, *lanes = [Connection(end.detach()) for end in ours]
-        self._connections = lanes
+        self._process = Child(order.lock.parent, 1 + order.num_lanes)
+        self._control, *lanes = self._process.connections
         # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
         self._idle: LifoQueue[Connection[Any, Any]] = LifoQueue()
         for connection in lanes:
             self._idle.put(connection)
         try:
-            self.loaded = self._load(order)
+            self.loaded = self._load(order, load_timeout_s, loading)
         except BaseException:
+            self.kill()
             self.close()
             raise
         Thread(target=self._watch, name="watch-worker", daemon=True).start()
@@ -135,15 +145,16 @@ class Worker:
         """End the process. Nobody may be in `forward`."""
         self._closing = True
         self.is_alive = False
-        for connection in (self._control, *self._connections):
+        for connection in self._process.connections:
             connection.close()
         if not self._process.wait(END_S):
             self._process.kill()
             self._process.wait()
 
-    def _load(self, order: Order) -> Loaded:
+    def _load(self, order: Order, timeout_s: float, loading: Callable[[int], None]) -> Loaded:
         try:
             self._control.send(order)
+            self._watch_loading(timeout_s, loading)
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
             self._process.wait()
@@ -154,18 +165,37 @@ class Worker:
         loaded: Loaded = answer
         return loaded
 
+    def _watch_loading(self, timeout_s: float, loading: Callable[[int], None]) -> None:
+        """Until the process has an answer, or has ended."""
+        stopped, ended = StoppedTwice(self._process), monotonic() + timeout_s
+        while True:
+            loading(self.pid)
+            if self._control.poll(min(LOOK_S, timeout_s)):
+                return
+            if stopped.look():
+                raise LoaderStopped("the process that loads the weights was stopped by a signal, and has been ended")
+            if monotonic() > ended:
+                raise LoadError(
+                    f"loading took longer than {timeout_s:g} s and was ended; SIE_LOAD_TIMEOUT_S allows it more time"
+                )
+
     def _watch(self) -> None:
-        looks = 0
+        stopped = StoppedTwice(self._process)
         while not self._process.wait(LOOK_S):
-            looks = looks + 1 if _is_stopped(self.pid) else 0
-            if looks == 2:
+            if stopped.look():
                 self.kill()
         self.is_alive = False
         if not self._closing:
             self._died(self)
 
 
-def _is_stopped(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
+class StoppedTwice:
+    """A process that was stopped at two looks one after the other stays so: one look may be a debugger's."""
+
+    def __init__(self, process: Child) -> None:
+        self._process = process
+        self._looks = 0
+
+    def look(self) -> bool:
+        self._looks = self._looks + 1 if self._process.is_stopped else 0
+        return self._looks == 2

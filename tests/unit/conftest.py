@@ -1,11 +1,20 @@
-"""A stage at its own seam."""
+"""A stage at its own seam, a controller at its own, a real nursery."""
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from sie_triton.controller import loop
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import Memory
+from sie_triton.server.companion import Companion
+from sie_triton.settings import read_settings
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.status import StatusWriter
+from sie_triton.worker.process import Worker
+from tests.controller import FakeControl, wait_for
 from tests.stages import EchoWorker, spec
 
 
@@ -18,3 +27,42 @@ def inference(tmp_path, request) -> Iterator[Inference]:
     stage.load = lambda: stage.worker
     yield stage
     stage.close()
+
+
+@pytest.fixture
+def control() -> FakeControl:
+    return FakeControl()
+
+
+@pytest.fixture
+def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
+    """Of 1,000 bytes, of which 850 may be used."""
+    settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
+    controller = Controller(settings, control)
+    controller.measured = Memory(0, 1000, "test")
+    monkeypatch.setattr(loop, "sample", lambda *_: controller.measured)
+    monkeypatch.setattr(loop, "server_bytes", lambda *_: 100)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def deaths() -> list[Worker]:
+    return []
+
+
+@pytest.fixture(scope="package")
+def nursery_directory(tmp_path_factory) -> Iterator[Path]:
+    """Where a nursery waits; the path is longer than a socket's address may be."""
+    directory = tmp_path_factory.mktemp("n" * 100)
+    with Companion("sie_triton.worker.nursery", [str(directory)], directory / "log", {}):
+        wait_for((directory / "nursery.pid").exists)
+        yield directory

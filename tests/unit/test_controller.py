@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.controller import loop, memory
+from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
-from sie_triton.controller.loop import Controller, lock
+from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
+from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.settings import read_settings
-from sie_triton.stages.room import GRANTED, answer_path, controller_runs, room
+from sie_triton.stages.room import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.stages.status import RECORD, RESIDENT, VERSION, StatusWriter, is_alive, is_stopped
+from tests.controller import stage, wait_for
 
 RESIDENTS = st.lists(
     st.builds(
@@ -73,51 +74,6 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert sample("cpu", 0, [], 0).source == "machine"
     assert sample("cpu", os.getpid(), [], 10**9).used >= private_bytes(os.getpid())
     assert Memory(90, 100, "").over(85) == 5
-
-
-class FakeControl:
-    """Our own seam: what the controller asks of Triton."""
-
-    def __init__(self) -> None:
-        self.swapped: list[tuple[str, bool]] = []
-        self.may_end = threading.Event()
-        self.may_end.set()
-
-    def swap(self, name, *, resident=False):
-        self.swapped.append((name, resident))
-        self.may_end.wait(5)
-
-
-@pytest.fixture
-def control():
-    return FakeControl()
-
-
-@pytest.fixture
-def controller(tmp_path, control, monkeypatch):
-    settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
-    controller = Controller(settings, control)
-    controller.measured = Memory(0, 1000, "test")
-    monkeypatch.setattr(loop, "sample", lambda *_: controller.measured)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
-def child():
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def stage(controller, name, pid=None, **fields):
-    writer = StatusWriter(controller._directory, name, "inference", 0)
-    for field, value in fields.items():
-        writer.record[field] = value
-    if pid:
-        writer.record["pid"] = pid
-    return writer
 
 
 def test_room_is_granted_where_there_is_some(controller, control):
@@ -205,12 +161,9 @@ def test_with_a_controller_it_waits_for_its_answer(tmp_path):
         assert controller_runs(tmp_path)
         with pytest.raises(ServerError, match="another controller"):
             lock(tmp_path)
-        answering = subprocess.Popen(
-            ["sh", "-c", f"sleep 0.3; printf 'weights: never' > {answer_path(tmp_path, os.getpid())}"]
-        )
-        with pytest.raises(LoadError, match="weights: never"), room(status, 5, threading.Event()):
+        threading.Timer(0.3, answer, [tmp_path, status.record, refusal("too large", "never")]).start()
+        with pytest.raises(LoadError, match="never"), room(status, 5, threading.Event()):
             raise AssertionError
-        answering.wait()
     assert not controller_runs(tmp_path)
     assert status.record["wanted_bytes"] == 0
     assert not list(Path(tmp_path).glob("*.room"))
@@ -266,10 +219,3 @@ def test_shared_memory_of_a_process_that_is_gone_is_found():
     finally:
         for path in (region, left, anothers, clients_own):
             path.unlink()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

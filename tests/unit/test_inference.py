@@ -108,7 +108,7 @@ def test_only_a_little_work_is_waited_for(on_one_lane, num_tokens, at_once):
     """A quarter of what runs at once, 100; with more than that `execute` goes on to read the next batch."""
     request = tokens([7] * num_tokens)
     (direct,) = on_one_lane.execute([request])
-    assert request.deferred != at_once
+    assert request.is_deferred != at_once
     assert request.answer(direct)["dense"].tolist() == [[7, num_tokens]]
 
 

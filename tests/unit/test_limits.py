@@ -140,7 +140,7 @@ def test_deadlines_come_in_order_whatever_the_order_of_arrival():
 
 
 def test_a_deadline_sooner_than_the_one_waited_for_is_kept():
-    requests = OpenRequests(lambda _: None)
+    requests = OpenRequests(lambda _: None, lambda: None)
     requests.add(tokens([1]), time.monotonic_ns() + 60 * 10**9)
     time.sleep(0.1)  # the clock waits for that one now
     soon = tokens([2])
@@ -153,7 +153,7 @@ def test_a_deadline_sooner_than_the_one_waited_for_is_kept():
 
 
 def test_triton_is_not_asked_about_a_request_that_was_answered():
-    requests = OpenRequests(lambda _: None)
+    requests = OpenRequests(lambda _: None, lambda: None)
     request = tokens([1])
     request.cancelled = True
     requests.add(request, NEVER)

@@ -8,6 +8,7 @@ import pytest
 from sie_triton.contract import TIMING_FIELDS
 from sie_triton.spec import MuveraConfig, Profile
 from sie_triton.stages.postprocess import Postprocess
+from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import timing_ms
 from sie_triton.transforms import Muvera
 from tests.stages import FakeRequest, run, spec
@@ -17,11 +18,17 @@ COLBERT = {"output_types": ("multivector", "muvera"), "dense_dim": 0, "multivect
 
 
 def vectors(parameters=None, **tensors):
-    stamps = np.zeros(5, np.int64)
-    return FakeRequest(parameters, **{name: each[None] for name, each in {**tensors, "stamps": stamps}.items()})
+    lengths = np.ones(len(tensors.get("multivector_lengths", tensors.get("dense"))), np.int32)
+    sent = {**tensors, "lengths": lengths, "stamps": np.zeros(6, np.int64)}
+    return FakeRequest(parameters, **{name: each[None] for name, each in sent.items()})
 
 
-def test_queries_and_documents_of_one_batch_get_each_their_own_muvera():
+@pytest.fixture
+def seal(tmp_path):
+    return Seal(tmp_path, is_open=True)
+
+
+def test_queries_and_documents_of_one_batch_get_each_their_own_muvera(seal):
     rng = np.random.default_rng(0)
     lengths = [np.array(each, np.int32) for each in ([3, 5], [4], [2, 2, 9])]
     tokens = [rng.normal(size=(each.sum(), 8)).astype(np.float32) for each in lengths]
@@ -30,7 +37,7 @@ def test_queries_and_documents_of_one_batch_get_each_their_own_muvera():
         vectors({"is_query": flag}, multivector=rows, multivector_lengths=each)
         for flag, rows, each in zip(is_query, tokens, lengths, strict=True)
     ]
-    answers = run(Postprocess(spec(**COLBERT)), requests)
+    answers = run(Postprocess(spec(**COLBERT), seal), requests)
     muvera = Muvera(MUVERA, 8)
     for got, flag, rows, each in zip(answers, is_query, tokens, lengths, strict=True):
         np.testing.assert_allclose(got["muvera"], muvera.encode(rows, each, is_query=flag), rtol=1e-5, atol=1e-6)
@@ -48,15 +55,15 @@ def test_queries_and_documents_of_one_batch_get_each_their_own_muvera():
         ({"dimensions": 1}, 1),
     ],
 )
-def test_a_profile_decides_of_the_length_unless_the_request_does(parameters, length):
-    stage = Postprocess(spec(profiles=(Profile(), Profile("raw", normalize=False))))
+def test_a_profile_decides_of_the_length_unless_the_request_does(seal, parameters, length):
+    stage = Postprocess(spec(profiles=(Profile(), Profile("raw", normalize=False))), seal)
     (got,) = run(stage, [vectors(parameters, dense=np.array([[3.0, 4.0]], np.float32))])
     assert np.linalg.norm(got["dense"]) == pytest.approx(length)
 
 
 def test_the_timing_tells_one_wait_from_the_other():
     now = time.monotonic_ns()
-    stamps = np.array([now - 100_000_000, now - 90_000_000, 7_000_000, 11_000_000, 13_000_000], np.int64)
+    stamps = np.array([now - 100_000_000, now - 90_000_000, 7_000_000, 11_000_000, 13_000_000, 0], np.int64)
     timing = dict(zip(TIMING_FIELDS, timing_ms(stamps, now).tolist(), strict=True))
     assert timing["queue"] == pytest.approx(7)
     assert timing["preprocess"] == pytest.approx(10)

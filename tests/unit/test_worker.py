@@ -16,11 +16,10 @@ from sie_triton.adapters import load_adapter
 from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.measurements import Measurements
-from sie_triton.server.companion import Companion
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import RECORD, RESIDENT, VERSION, StatusWriter, parent_of
+from sie_triton.stages.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
 from sie_triton.worker.memory import anonymous_bytes
 from sie_triton.worker.process import Order, Worker, WorkerDied
 from tests.stages import run, tokens
@@ -28,6 +27,7 @@ from tests.stages import run, tokens
 SPEC = ModelSpec(
     "m", "", "sentence_transformer", ("dense",), 64, 512, 16384, runtime=Runtime(device="cpu", max_sub_batch_cost=2048)
 )
+LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
 SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
 LARGE = PackedBatch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
 
@@ -37,24 +37,10 @@ def order(directory: Path, status_directory: Path | None = None) -> Order:
     return Order(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
 
 
-@pytest.fixture
-def deaths():
-    return []
-
-
-@pytest.fixture(scope="module")
-def nursery_directory(tmp_path_factory):
-    """Where a nursery waits; the path is longer than a socket's address may be."""
-    directory = tmp_path_factory.mktemp("n" * 100)
-    with Companion("sie_triton.worker.nursery", [str(directory)], directory / "log", {}):
-        wait_for(lambda: (directory / "nursery.pid").exists())
-        yield directory
-
-
 @pytest.fixture(params=["started", "forked"])
 def worker(tiny_directory, tmp_path, deaths, request):
     directory = request.getfixturevalue("nursery_directory") if request.param == "forked" else tmp_path
-    worker = Worker(order(tiny_directory, directory), deaths.append, forward_timeout_s=60)
+    worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
     parent = parent_of(worker.pid)
     assert (parent == os.getpid()) == (request.param == "started")
     yield worker
@@ -81,7 +67,7 @@ def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
 
 
 def test_a_pass_over_the_time_limit_is_ended(tiny_directory, nursery_directory, deaths):
-    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05)
+    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60)
     with pytest.raises(ModelError, match=r"took longer than 0\.05 s"):
         worker.forward(LARGE, 1)
     wait_for(lambda: deaths == [worker])
@@ -93,7 +79,7 @@ def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directo
     taken = {}
     for name, directory in (("forked", nursery_directory), ("started", tmp_path)):
         started = time.monotonic()
-        worker = Worker(order(tiny_directory, directory), deaths.append, forward_timeout_s=60)
+        worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
         taken[name] = time.monotonic() - started, anonymous_bytes(worker.pid)
         assert worker.forward(SMALL, 2)["dense"].shape == (2, 64)
         worker.close()
@@ -113,7 +99,7 @@ def test_a_failed_pass_leaves_the_worker_alive(worker):
 def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
     before = psutil.Process().children()
     with pytest.raises(LoadError, match=r"modules.json|config.json"):
-        Worker(order(tmp_path), deaths.append, forward_timeout_s=60)
+        Worker(order(tmp_path), deaths.append, **LIMITS)
     assert psutil.Process().children() == before
     assert deaths == []
 
@@ -121,10 +107,11 @@ def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
 def test_a_worker_ends_with_its_stage(tiny_directory):
     program = f"""
 import time
+from contextlib import suppress
 from pathlib import Path
 from sie_triton.worker.process import Worker
 from tests.unit.test_worker import order
-print(Worker(order(Path({str(tiny_directory)!r})), print, forward_timeout_s=60).pid, flush=True)
+print(Worker(order(Path({str(tiny_directory)!r})), print, forward_timeout_s=60, load_timeout_s=60).pid, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as stage:
@@ -160,6 +147,37 @@ def test_no_request_is_lost_when_the_worker_dies(stage, sent):
     assert stage.status.record["worker_pid"] == stage._loaded.pid
     assert stage.status.record["num_replaced"] == 1
     assert stage.status.record["state"] == RESIDENT
+
+
+def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeypatch):
+    stopped = []
+    look = Worker._watch_loading
+
+    def stop_the_first(worker, *args):
+        if not stopped:
+            stopped.append(worker.pid)
+            os.kill(worker.pid, signal.SIGSTOP)
+        look(worker, *args)
+
+    monkeypatch.setattr(Worker, "_watch_loading", stop_the_first)
+    os.kill(stage._loaded.pid, signal.SIGKILL)
+    (answer,) = run(stage, [tokens([1000] * 20)])
+    assert answer["dense"].shape == (1, 64)
+    assert stage._loaded.pid != stopped[0]
+    assert not psutil.pid_exists(stopped[0])
+
+
+def test_the_record_names_a_worker_from_its_birth(stage, monkeypatch):
+    seen, record = [], stage.status.record
+    look = Worker._watch_loading
+
+    def watched(worker, *args):
+        look(worker, *args)
+        seen.append((int(record["worker_pid"]) == worker.pid, int(record["state"])))
+
+    monkeypatch.setattr(Worker, "_watch_loading", watched)
+    os.kill(stage._loaded.pid, signal.SIGKILL)
+    wait_for(lambda: seen == [(True, LOADING)])
 
 
 def test_an_idle_worker_that_dies_is_replaced_unasked(stage):

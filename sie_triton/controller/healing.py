@@ -1,0 +1,92 @@
+"""What died is replaced, and what it left behind removed.
+
+What is to be replaced stands in the records of the dead, so that it is not forgotten before it is done.
+"""
+
+import logging
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from sie_triton.controller.memory import orphaned_regions
+from sie_triton.controller.models import Processes, Stages
+from sie_triton.controller.swaps import Swaps
+from sie_triton.controller.triton import NotServed
+from sie_triton.stages.status import Record, is_stopped, status_path
+
+log = logging.getLogger(__name__)
+
+# Between attempts to replace the same process: doubled after each.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+# Shared memory that was nobody's at two looks is removed.
+ORPHANS_EVERY_S = 3.0
+
+
+class Healing:
+    """`directory` is that of the status records."""
+
+    def __init__(self, directory: Path, swaps: Swaps) -> None:
+        self._directory = directory
+        self._swaps = swaps
+        self._stopped: set[int] = set()
+        self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
+        self._orphans: set[Path] = set()
+        self._orphans_sought = monotonic()
+
+    def heal(self, stages: Stages) -> None:
+        """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it."""
+        for stage, by_model in stages.items():
+            for model, processes in by_model.items():
+                self.end_stopped(record["pid"] for record in processes.living)
+                if processes.living:
+                    self._attempts.pop((model, stage), None)
+                    self._forget(model, stage, processes.dead)
+                else:
+                    self._replace(model, stage, processes)
+
+    def end_stopped(self, pids: Iterable[int]) -> None:
+        """Those that are stopped at two looks."""
+        for pid in pids:
+            if not is_stopped(pid):
+                self._stopped.discard(pid)
+            elif pid in self._stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            else:
+                self._stopped.add(pid)
+
+    def remove_orphans(self, triton: int) -> None:
+        """Triton leaks the shared memory of a process that died with requests in it."""
+        if monotonic() - self._orphans_sought > ORPHANS_EVERY_S:
+            self._orphans_sought = monotonic()
+            orphans = orphaned_regions(triton)
+            for region in orphans & self._orphans:
+                log.info("removing %s, whose process is gone", region)
+                region.unlink(missing_ok=True)
+            self._orphans = orphans
+
+    def start_anew(self) -> None:
+        """Another tritonserver: no attempt has been made with it."""
+        self._attempts.clear()
+
+    def _replace(self, model: str, stage: str, processes: Processes) -> None:
+        due, pause = self._attempts.get((model, stage), (0.0, FIRST_PAUSE_S))
+        if monotonic() >= due:
+            self._attempts[model, stage] = monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
+            swap = self._swaps.swap(model, stage, "heal")
+            swap.add_done_callback(partial(self._give_up_unserved, model, stage, processes.dead))
+
+    def _give_up_unserved(self, model: str, stage: str, dead: Sequence[Record], swap: Future[None]) -> None:
+        if not swap.cancelled() and isinstance(swap.exception(), NotServed):
+            self._forget(model, stage, dead)
+
+    def _forget(self, model: str, stage: str, dead: Sequence[Record]) -> None:
+        for record in dead:
+            status_path(self._directory, model, stage, record["pid"]).unlink(missing_ok=True)

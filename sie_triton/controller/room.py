@@ -1,0 +1,198 @@
+"""Who gets memory: loads that wait for room, and who must go for them, for pressure, or for want of use."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic_ns
+
+from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.memory import Memory
+from sie_triton.controller.models import Model, inference_records, taken_bytes
+from sie_triton.controller.swaps import Swaps
+from sie_triton.settings import Settings
+from sie_triton.stages.room import EVICTED, GRANTED, answer_path, refusal
+from sie_triton.stages.status import LOADING, Record
+
+# Beyond this share of the limit nobody's minimum residency counts.
+CRITICAL_PERCENT = 97
+
+# So long a load waits for room at most; its stage would load without leave soon after.
+MAX_WAIT_S = 110.0
+
+# So long loads that fit go before an older one for which room is being made.
+OVERTAKING_S = 10.0
+
+# A loader that takes so many times what it was granted is the first to go under pressure.
+OVERDRAWN = 2
+
+
+class Room:
+    """Of one round: what `models` hold and wait for, `memory` of the device, and what the server itself uses of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        swaps: Swaps,
+        models: Mapping[str, Model],
+        memory: Memory,
+        server_bytes: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._directory = settings.status_dir
+        self._threshold = settings.memory_pressure_threshold_percent
+        self._swaps = swaps
+        self._models = models
+        self._memory = memory
+        self._server_bytes = server_bytes
+
+    def grant(self) -> None:
+        """Room for whoever fits beside what is being loaded; the first of the others has room made for it.
+
+        It may be overtaken by those that fit, for OVERTAKING_S.
+        """
+        free = -self._memory.over(self._threshold) - self._reserved()
+        is_first = True
+        for model, record in self._waiting():
+            short = record["wanted_bytes"] - free
+            if short <= 0:
+                answer(self._directory, record, GRANTED)
+                free -= record["wanted_bytes"]
+            elif is_first:
+                is_first = False
+                if self._make_room_for(model, record, short) and _waited_s(record) > OVERTAKING_S:
+                    return
+
+    def relieve(self) -> None:
+        over = self._memory.over(self._threshold)
+        if over <= 0:
+            return
+        for _, record in inference_records(self._models):
+            granted, taken = record["granted_bytes"], self._taken(record)
+            if granted and taken > OVERDRAWN * granted:
+                answer(self._directory, record, refusal("out of memory", _overdrawn(granted, taken)))
+                over -= taken
+        self._evict(over, "", reason="pressure")
+
+    def evict_idle(self) -> None:
+        limit_ns = self._settings.idle_evict_s * 1e9
+        if not limit_ns:
+            return
+        for resident in self._residents(""):
+            if not resident.is_busy and monotonic_ns() - resident.last_used_ns > limit_ns:
+                self._swaps.evict(resident.name, "idle")
+
+    def _waiting(self) -> list[tuple[Model, Record]]:
+        """Longest first."""
+        waiting = [
+            (model, record)
+            for model, record in inference_records(self._models)
+            if record["wanted_bytes"] and not answer_path(self._directory, record["pid"]).exists()
+        ]
+        return sorted(waiting, key=lambda each: each[1]["wanted_since_ns"])
+
+    def _reserved(self) -> int:
+        """What those that load may yet take, beyond what they have taken already."""
+        reserved = 0
+        for _, record in inference_records(self._models):
+            if record["granted_bytes"]:
+                reserved += max(0, record["granted_bytes"] - self._taken(record))
+            elif record["wanted_bytes"] and _was_granted(self._directory, record):
+                reserved += record["wanted_bytes"]
+        return reserved
+
+    def _taken(self, record: Record) -> int:
+        """By a loader. Of a GPU that is not known before it has loaded."""
+        return taken_bytes(record) if self._settings.runtime.device == "cpu" else 0
+
+    def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
+        """Evict for a load that is `short` of so much; False, and tell it, if that cannot help or has not."""
+        loading = sum(r["granted_bytes"] for _, r in inference_records(self._models))
+        leaving = sum(m.leaving_bytes for m in self._models.values())
+        movable = leaving + sum(
+            taken_bytes(m.record) for m in self._models.values() if m.is_resident and m is not model
+        )
+        wanted = record["wanted_bytes"]
+        most = self._memory.limit * self._threshold // 100 - self._server_bytes()
+        if wanted > most:
+            answer(self._directory, record, refusal("too large", self._too_large(wanted, most)))
+        elif short > movable + loading or _waited_s(record) > MAX_WAIT_S:
+            answer(self._directory, record, refusal("out of memory", self._no_room(wanted, wanted - short + movable)))
+        else:
+            self._evict(short, model.name, reason="room for another")
+            return short <= movable
+        return False
+
+    def _evict(self, num_bytes: int, beneficiary: str, *, reason: str) -> None:
+        """Counting what is on its way out already."""
+        for model in self._models.values():
+            num_bytes -= model.leaving_bytes
+            if self._swaps.is_evicting(model.name):
+                num_bytes -= model.num_bytes - model.leaving_bytes
+        chosen = victims(
+            self._residents(beneficiary),
+            num_bytes,
+            now_ns=monotonic_ns(),
+            min_residency_ns=int(self._settings.min_residency_s * 1e9),
+            critical=self._memory.over(CRITICAL_PERCENT) > 0,
+        )
+        for name in chosen:
+            self._swaps.evict(name, reason)
+
+    def _residents(self, beneficiary: str) -> Sequence[Resident]:
+        """Those that can be evicted."""
+        return [
+            model.as_resident()
+            for model in self._models.values()
+            if model.is_resident and model.name != beneficiary and not self._swaps.is_evicting(model.name)
+        ]
+
+    def _too_large(self, wanted: int, most: float) -> str:
+        return (
+            f"weights: need about {_gib(wanted)}, but with every other model evicted only {_gib(max(0, most))} are "
+            f"free: {self._share()} less what the server itself uses; "
+            "raise the limit, or choose a smaller model or precision"
+        )
+
+    def _no_room(self, wanted: int, most: float) -> str:
+        return (
+            f"weights: need about {_gib(wanted)}, but now only {_gib(max(0, most))} could be made free: "
+            f"{self._share()} less what the server, models that cannot go yet, and other programs use"
+        )
+
+    def _share(self) -> str:
+        return f"{self._threshold:g} % of {_gib(self._memory.limit)} ({self._memory.source})"
+
+
+def withdraw(directory: Path, record: Record) -> None:
+    """Of a process that waits for room or loads: it stops, and its requests are told to come again."""
+    if record["state"] == LOADING:
+        answer(directory, record, EVICTED)
+
+
+def answer(directory: Path, record: Record, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(answer_path(directory, record["pid"]))
+
+
+def _was_granted(directory: Path, record: Record) -> bool:
+    try:
+        return answer_path(directory, record["pid"]).read_text() == GRANTED
+    except OSError:
+        return False
+
+
+def _waited_s(record: Record) -> float:
+    return (monotonic_ns() - record["wanted_since_ns"]) / 1e9
+
+
+def _overdrawn(granted: int, taken: int) -> str:
+    return f"weights: loading took {_gib(taken)} and was ended; {_gib(granted)} were expected, and memory is short"
+
+
+def _gib(num_bytes: float) -> str:
+    """
+    >>> _gib(1610612736)
+    '1.50 GiB'
+    """
+    return f"{num_bytes / 2**30:.2f} GiB"

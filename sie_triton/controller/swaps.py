@@ -1,0 +1,54 @@
+"""What the controller does: give a stage of a model a new process, through Triton's load call."""
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller.triton import ModelControl
+
+log = logging.getLogger(__name__)
+
+MAX_SWAPS = 4
+
+
+class Swaps:
+    """One at a time for each stage of a model. `counts`: how many, by model and reason."""
+
+    def __init__(self, control: ModelControl) -> None:
+        self._control = control
+        self._pool = ThreadPoolExecutor(MAX_SWAPS, "swap")
+        self._under_way: dict[tuple[str, bool], Future[None]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def swap(self, model: str, stage: str, reason: str, *, resident: bool = False) -> Future[None]:
+        """Give a stage of `model` a new process, unless that is being done."""
+        name = f"{model}-{stage}"
+        if not self._is_under_way(name, resident):
+            self.counts[model, reason] = self.counts.get((model, reason), 0) + 1
+            log.info("%s: %s", name, reason)
+            self._under_way[name, resident] = self._pool.submit(self._swap, name, resident)
+        return self._under_way[name, resident]
+
+    def evict(self, model: str, reason: str) -> Future[None]:
+        return self.swap(model, "inference", f"evict: {reason}")
+
+    def is_evicting(self, model: str) -> bool:
+        return self._is_under_way(f"{model}-inference", False)
+
+    def forget(self) -> None:
+        """What is under way was asked of a tritonserver that is gone."""
+        self._under_way.clear()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _is_under_way(self, name: str, resident: bool) -> bool:
+        return (name, resident) in self._under_way and not self._under_way[name, resident].done()
+
+    def _swap(self, name: str, resident: bool) -> None:
+        try:
+            self._control.swap(name, resident=resident)
+        except InferenceServerException as exc:
+            log.error("%s: Triton did not load it: %s", name, exc.message())
+            raise

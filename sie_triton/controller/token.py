@@ -1,0 +1,28 @@
+"""The bearer token of load and evict where nobody gave one: in a file that only the server's own user can read."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+TOKEN_FILE = "admin-token"  # noqa: S105
+
+
+def admin_token(data_dir: Path, given: str) -> str:
+    """The one that was given; else a new one, which `known_token` finds."""
+    path = data_dir / TOKEN_FILE
+    path.unlink(missing_ok=True)
+    if given:
+        return given
+    data_dir.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_urlsafe(24)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(made)
+    return made
+
+
+def known_token(data_dir: Path, given: str) -> str:
+    """The one that was given, else that of the server with this data directory; empty where there is none."""
+    with suppress(OSError, UnicodeDecodeError):
+        return given or (data_dir / TOKEN_FILE).read_text()
+    return ""

@@ -1,0 +1,57 @@
+"""The controller's seam to Triton, in memory, and stages that are nothing but their record."""
+
+import threading
+import time
+from time import monotonic_ns
+
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.stages.status import StatusWriter, status_path
+
+
+class FakeControl:
+    """Our own seam: what the controller asks of Triton. A swap raises `failure`, where there is one."""
+
+    def __init__(self) -> None:
+        self.swapped: list[tuple[str, bool]] = []
+        self.loaded: list[str] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.failure: Exception | None = None
+        self.alive = True
+
+    def swap(self, name, *, resident=False):
+        self.swapped.append((name, resident))
+        self.may_end.wait(5)
+        if self.failure is not None:
+            raise self.failure
+
+    def answers(self):
+        return self.alive
+
+    def knows(self, model):
+        if not self.alive:
+            raise InferenceServerException("connection refused")
+        return model == "unloaded"
+
+    def load(self, model):
+        self.loaded.append(model)
+
+
+def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
+    """A process that waits for room has done so from now on."""
+    directory = controller._directory
+    writer = StatusWriter(directory, name, kind, generation)
+    for field, value in {"wanted_since_ns": monotonic_ns(), **fields}.items():
+        writer.record[field] = value
+    if pid:
+        writer.record["pid"] = pid
+        writer._path = writer._path.rename(status_path(directory, name, kind, pid))
+    return writer
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,137 @@
+"""What died is replaced, however often that fails at first; by whichever controller and tritonserver are there."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller import healing, loop
+from sie_triton.controller.api import describe
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import Memory
+from sie_triton.controller.triton import NotServed
+from sie_triton.stages.status import RESIDENT, is_stopped
+from tests.controller import stage, wait_for
+
+
+@pytest.fixture
+def dead():
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, as healing reads them."""
+    now = [1000.0]
+    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
+    return now
+
+
+def round_of(controller):
+    """And wait for what it has begun."""
+    controller.tick()
+    controller.swaps._pool.submit(lambda: None).result()
+    wait_for(lambda: all(swap.done() for swap in controller.swaps._under_way.values()))
+
+
+def test_what_cannot_be_healed_now_is_tried_again_until_it_is(controller, control, dead, child, clock):
+    left = stage(controller, "a", dead)
+    control.failure = InferenceServerException("no space left on device")
+    attempts = []
+    for _ in range(600):
+        round_of(controller)
+        attempts.append(len(control.swapped))
+        clock[0] += 0.2
+    assert set(control.swapped) == {("a-inference", False)}
+    # after 0, 1, 3, 7, 15, 31, 61, 91 s of 120
+    assert attempts[-1] == 8
+    assert attempts.index(2) == pytest.approx(5, abs=1)
+    assert left._path.exists()
+    stage(controller, "a", child.pid, generation=1)
+    round_of(controller)
+    assert not left._path.exists()
+    assert len(control.swapped) == 8
+    child.kill()
+    child.wait()
+    round_of(controller)
+    assert len(control.swapped) == 9
+
+
+def test_a_new_controller_knows_what_is_to_be_healed(controller, control, dead, clock):
+    stage(controller, "a", dead)
+    control.failure = InferenceServerException("no space left on device")
+    round_of(controller)
+    another = Controller(controller._settings, control)
+    round_of(another)
+    assert len(control.swapped) == 2
+    another.close()
+
+
+def test_a_model_whose_processes_are_dead_says_so(controller, control, dead, child):
+    control.may_end.clear()
+    stage(controller, "a", dead, state=RESIDENT, worker_pid=dead)
+    stage(controller, "b", child.pid, state=RESIDENT)
+    stage(controller, "b", dead, "preprocess")
+    controller.tick()
+    for name, stages in (("a", ["inference"]), ("b", ["preprocess"])):
+        described = describe(controller.models[name])
+        assert (described["state"], described["dead_stages"]) == ("dead", stages)
+    assert not controller.models["a"].is_resident
+    assert controller.models["b"].is_resident
+    control.may_end.set()
+
+
+def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, control, dead, clock):
+    left = stage(controller, "a", dead)
+    control.failure = NotServed("a-inference was taken out of service")
+    round_of(controller)
+    wait_for(lambda: not left._path.exists())
+    controller.tick()
+    assert controller.models == {}
+
+
+def test_a_stopped_nursery_is_ended(controller, child):
+    """The launcher starts another."""
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_for(lambda: is_stopped(child.pid))
+    controller._directory.mkdir(parents=True, exist_ok=True)
+    (controller._directory / "nursery.pid").write_text(str(child.pid))
+    controller.tick()
+    controller.tick()
+    assert child.wait(5) == -signal.SIGKILL
+
+
+def test_another_tritonserver_is_asked_anew(controller, control, dead, child, clock, monkeypatch):
+    """What was asked of the one that is gone counts no more: neither its swaps nor how often they failed."""
+    triton = [11]
+    monkeypatch.setattr(loop, "parent_of", lambda pid: triton[0])
+    stage(controller, "a", dead)
+    stage(controller, "b", child.pid, state=RESIDENT)
+    control.failure = InferenceServerException("connection refused")
+    for _ in range(3):
+        clock[0] += 60
+        round_of(controller)
+    num_before = len(control.swapped)
+    clock[0] += 1
+    round_of(controller)
+    assert len(control.swapped) == num_before
+    control.may_end.clear()
+    hanging = controller.evict("b", "asked for")
+    triton[0] = 12
+    controller.measured = Memory(0, 1000, "test")
+    controller.tick()
+    wait_for(lambda: control.swapped[num_before:] == [("b-inference", False), ("a-inference", False)])
+    assert controller.evict("b", "asked for") is not hanging
+    control.may_end.set()
+
+
+def test_init_is_no_tritonserver(controller, child, monkeypatch):
+    """Which has the stages of one that is gone."""
+    monkeypatch.setattr(loop, "parent_of", lambda pid: 1)
+    stage(controller, "a", child.pid)
+    controller.tick()
+    assert controller._triton == 0

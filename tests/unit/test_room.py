@@ -1,0 +1,202 @@
+"""Who gets memory when several want it, and what becomes of a load that does not end."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from time import monotonic_ns
+
+import pytest
+
+from sie_triton.controller.memory import Memory
+from sie_triton.controller.room import answer as give
+from sie_triton.errors import BusyError, LoadError
+from sie_triton.stages.room import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room
+from sie_triton.stages.stage import ColdStage
+from sie_triton.stages.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter, is_stopped
+from tests.controller import stage, wait_for
+from tests.stages import tokens
+
+
+@pytest.fixture
+def pids():
+    """Of processes that do nothing."""
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def worker_bytes(monkeypatch):
+    """Memory of workers, by pid."""
+    taken = {}
+    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: taken.get(pid, 0))
+    return taken
+
+
+def verdict(controller, pid):
+    path = answer_path(controller._directory, pid)
+    return path.read_text() if path.exists() else None
+
+
+def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pids):
+    stuck, fits, too_much, later = pids
+    stage(controller, "stuck", stuck, state=LOADING, granted_bytes=300)
+    stage(controller, "fits", fits, state=LOADING, wanted_bytes=300, wanted_since_ns=monotonic_ns())
+    stage(controller, "too-much", too_much, state=LOADING, wanted_bytes=300, wanted_since_ns=monotonic_ns())
+    stage(controller, "later", later, state=LOADING, wanted_bytes=200, wanted_since_ns=monotonic_ns())
+    for _ in range(3):  # what has been granted counts before the stage has seen it
+        controller.tick()
+    assert [verdict(controller, pid) for pid in (fits, too_much, later)] == [GRANTED, None, GRANTED]
+
+
+def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_bytes):
+    loader, other, worker, _ = pids
+    worker_bytes[worker] = 250
+    controller.measured = Memory(250, 1000, "test")
+    stage(controller, "loading", loader, state=LOADING, granted_bytes=300, worker_pid=worker)
+    stage(controller, "other", other, state=LOADING, wanted_bytes=540)
+    controller.tick()
+    assert verdict(controller, other) == GRANTED
+
+
+def test_one_for_which_room_is_made_is_not_overtaken_for_ever(controller, control, pids, worker_bytes):
+    large, small, resident, worker = pids
+    worker_bytes[worker] = 700
+    controller.measured = Memory(700, 1000, "test")
+    control.may_end.clear()
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    waits = stage(controller, "large", large, state=LOADING, wanted_bytes=400)
+    stage(controller, "small", small, state=LOADING, wanted_bytes=100)
+    waits.record["wanted_since_ns"] -= 20 * 10**9
+    controller.tick()
+    assert control.swapped == [("resident-inference", False)]
+    assert verdict(controller, small) is None
+    waits.record["wanted_since_ns"] = monotonic_ns() - 10**9
+    controller.tick()
+    assert verdict(controller, small) == GRANTED
+    control.may_end.set()
+
+
+def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
+    controller.measured = Memory(900, 1000, "test")
+    stage(controller, "m", pids[0], state=LOADING, wanted_bytes=500)
+    stage(controller, "huge", pids[1], state=LOADING, wanted_bytes=800)
+    controller.tick()
+    reason, _, text = verdict(controller, pids[0]).partition("\n")
+    assert reason == "out of memory"
+    assert "need about 0.00 GiB, but now only 0.00 GiB could be made free: 85 % of 0.00 GiB (test)" in text
+    assert verdict(controller, pids[1]) is None
+    answer_path(controller._directory, pids[0]).unlink()
+    controller.measured = Memory(100, 1000, "test")
+    controller.tick()
+    assert verdict(controller, pids[0]) == GRANTED
+    assert verdict(controller, pids[1]).startswith("too large\n")
+
+
+def test_pressure_is_relieved_while_something_loads(controller, control, pids, worker_bytes):
+    loader, waiting, resident, worker = pids
+    worker_bytes[worker] = 400
+    controller.measured = Memory(900, 1000, "test")
+    stage(controller, "loading", loader, state=LOADING, granted_bytes=100)
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    controller.tick()
+    wait_for(lambda: control.swapped == [("resident-inference", False)])
+    assert waiting
+
+
+def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller, control, pids, worker_bytes):
+    loader, resident, greedy, worker = pids
+    worker_bytes.update({greedy: 500, worker: 300})
+    controller.measured = Memory(900, 1000, "test")
+    stage(controller, "loading", loader, state=LOADING, granted_bytes=100, worker_pid=greedy)
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    controller.tick()
+    assert verdict(controller, loader).startswith("out of memory\nweights: loading took 0.00 GiB and was ended")
+    assert control.swapped == []
+
+
+def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids):
+    old, new, _, _ = pids
+    stage(controller, "m", old, state=LOADING, wanted_bytes=100, generation=1)
+    stage(controller, "m", new, generation=2)
+    controller.tick()
+    assert verdict(controller, old) == GRANTED
+
+
+@pytest.mark.parametrize("fields", [{"wanted_bytes": 100}, {"granted_bytes": 100}])
+def test_what_loads_can_be_evicted_once_its_traffic_has_moved(controller, control, pids, fields):
+    controller.measured = Memory(700, 1000, "test")
+    stage(controller, "m", pids[0], state=LOADING, **fields)
+    control.may_end.clear()
+    controller.models = {}
+    controller.tick()
+    answer_path(controller._directory, pids[0]).unlink(missing_ok=True)
+    swap = controller.evict("m", "asked for")
+    time.sleep(0.1)
+    assert verdict(controller, pids[0]) is None
+    control.may_end.set()
+    swap.result()
+    wait_for(lambda: verdict(controller, pids[0]) == EVICTED)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "state"),
+    [(EVICTED, BusyError, COLD), (refusal("out of memory", "weights: took too much"), LoadError, FAILED)],
+)
+def test_the_controllers_change_of_mind_ends_a_load(tmp_path, answer, expected, state):
+    """And its requests are answered; an evicted model has not failed."""
+    status = StatusWriter(tmp_path, "m", "inference", 0)
+    cold = Loading(status, 512)
+    (request,) = requests = [tokens([1])]
+    (direct,) = cold.execute(requests)
+    wait_for(lambda: status.record["granted_bytes"])
+    give(tmp_path, status.record, answer)
+    assert isinstance(request.answer(direct), expected)
+    wait_for(lambda: status.record["state"] == state)
+    assert status.record["granted_bytes"] == 0
+    assert (cold._failure is None) == (state == COLD)
+    cold.close()
+
+
+class Loading(ColdStage[str]):
+    """For as long as the controller lets it."""
+
+    name = "inference"
+
+    def load(self):
+        with room(self.status, 5, self.closing) as check:
+            while True:
+                check()
+                time.sleep(0.02)
+
+    def answer(self, loaded, requests):
+        raise AssertionError
+
+    def deadline_ns(self, request):
+        return 2**63 - 1
+
+
+def test_a_stopped_controller_is_none(tmp_path):
+    program = f"""
+import time
+from pathlib import Path
+from sie_triton.controller.loop import lock
+held = lock(Path({str(tmp_path)!r}))
+print(1, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as controller:
+        controller.stdout.readline()
+        assert int((tmp_path / CONTROLLER_LOCK).read_text()) == controller.pid
+        assert controller_runs(tmp_path)
+        os.kill(controller.pid, signal.SIGSTOP)
+        wait_for(lambda: is_stopped(controller.pid))
+        assert not controller_runs(tmp_path)
+        with room(StatusWriter(tmp_path, "m", "inference", 0), 5, threading.Event()):
+            pass
+        controller.kill()
