@@ -92,13 +92,16 @@ class Room:
 
     def _reserved(self) -> int:
         """What those that load may yet take, beyond what they have taken already."""
-        reserved = 0
-        for _, record in inference_records(self._models):
-            if record["granted_bytes"]:
-                reserved += max(0, record["granted_bytes"] - self._taken(record))
-            elif record["wanted_bytes"] and _was_granted(self._directory, record):
-                reserved += record["wanted_bytes"]
-        return reserved
+        return sum(
+            max(0, granted - self._taken(record))
+            for _, record in inference_records(self._models)
+            if (granted := self._granted(record))
+        )
+
+    def _granted(self, record: Record) -> int:
+        """What a load has leave to take; its stage may not have read that yet."""
+        unread = record["wanted_bytes"] if _was_granted(self._directory, record) else 0
+        return record["granted_bytes"] or unread
 
     def _taken(self, record: Record) -> int:
         """By a loader. Of a GPU that is not known before it has loaded."""
@@ -106,7 +109,7 @@ class Room:
 
     def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
         """Evict for a load that is `short` of so much; False, and tell it, if that cannot help or has not."""
-        loading = sum(r["granted_bytes"] for _, r in inference_records(self._models))
+        loading = sum(self._granted(r) for _, r in inference_records(self._models))
         leaving = sum(m.leaving_bytes for m in self._models.values())
         movable = leaving + sum(
             taken_bytes(m.record) for m in self._models.values() if m.is_resident and m is not model

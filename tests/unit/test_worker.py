@@ -25,7 +25,14 @@ from sie_triton.worker.process import Order, Worker, WorkerDied
 from tests.stages import run, tokens
 
 SPEC = ModelSpec(
-    "m", "", "sentence_transformer", ("dense",), 64, 512, 16384, runtime=Runtime(device="cpu", max_sub_batch_cost=2048)
+    "m",
+    "",
+    "sentence_transformer",
+    ("dense",),
+    64,
+    512,
+    16384,
+    runtime=Runtime(device="cpu", max_sub_batch_cost=2048, open_steps=True),
 )
 LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
 SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
@@ -124,7 +131,7 @@ time.sleep(60)
 @pytest.fixture
 def stage(tmp_path, tiny_directory, nursery_directory):
     """Its workers are forked."""
-    runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512)
+    runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512, open_steps=True)
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 512, 16384, runtime=runtime)
     stage = Inference(spec, "cpu", StatusWriter(nursery_directory, tmp_path.name, "inference", 0))
     stage.warm_up()
