@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 from sie_triton.catalog import triton_name
 from sie_triton.render.build import write_repository
 from sie_triton.server import stack
-from sie_triton.server.launch import Server
+from sie_triton.server.launch import Server, answers
 from sie_triton.settings import Settings
 from tests.conftest import TINY, fresh_settings, tiny_model_file
 
@@ -159,9 +159,9 @@ def test_what_ends_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
         say(send, size, f"ended it, with a stack of {stack_bytes // 1024**2} MB")
 
 
-@pytest.mark.parametrize(("send", "size"), [(form, 9 * MB // 2), (brackets, 200_000), (chunks, 600_000)])
-def test_bodies_that_overrun_a_small_stack(server, send, size):
-    """With one server for all tests: a few megabytes that would end a tritonserver as its distribution starts it."""
-    shared = Tiny(server.settings, Path())
-    assert send(shared, size) in (500, b"500")
-    assert shared.answers()
+def test_bodies_that_overrun_a_small_stack(tiny):
+    """A few megabytes that would end a tritonserver started otherwise, which is shown above."""
+    with tiny.serving():
+        for send, size in ((form, 9 * MB // 2), (brackets, 200_000), (chunks, 600_000)):
+            assert send(tiny, size) in (500, b"500"), send.__name__
+            assert answers(f"http://127.0.0.1:{tiny.settings.http_port}/v2/health/live")

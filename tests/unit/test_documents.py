@@ -75,7 +75,7 @@ def type_of(option: dict[str, Any]) -> str:
         return f"list of {type_of(option['items'])}"
     if option.get("type") == "integer":
         least = option.get("minimum", option.get("exclusiveMinimum", -1) + 1)
-        most = f" to {option['maximum']}" if "maximum" in option else ""
+        most = f" to {option['maximum']:,}" if "maximum" in option else ""
         return f"integer from {least}{most}" if {"minimum", "exclusiveMinimum"} & set(option) else "integer"
     return {"boolean": "true, false", "string": "text", "object": "names to texts"}.get(option.get("type", ""), "`{}`")
 
@@ -98,8 +98,8 @@ def described(text: str) -> dict[str, tuple[str, str]]:
 def test_every_key_of_a_model_file_is_described():
     schema = ModelConfig.model_json_schema()
     found, declared = described(MODEL_FILES.read_text()), keys_of(schema, schema["$defs"])
-    missing = [f"| `{key}` | {kind} | {default} |" for key, (kind, default) in (declared.items() - found.items())]
-    assert missing == [], "rows for docs/model-files.md"
+    missing = [f"| `{key}` | {kind} | {default} |" for key, (kind, default) in declared.items() - found.items()]
+    assert not missing, "rows for docs/model-files.md:\n" + "\n".join(sorted(missing))
     assert sorted(found.keys() - declared.keys()) == []
 
 

@@ -1,0 +1,46 @@
+"""What is said in several places about Python's and the packages' versions is the same."""
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sie_triton.server import preflight
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LINES = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+CONSTRAINTS = [Requirement(line) for line in LINES if line]
+INSTALLED = {
+    package.metadata["Name"].lower().replace("_", "-"): package.version for package in metadata.distributions()
+}
+
+
+def extra(name: str) -> set[str]:
+    return {Requirement(line).name for line in PROJECT["optional-dependencies"][name]}
+
+
+@pytest.mark.parametrize("minor", range(9, 15))
+def test_pythons(minor, monkeypatch):
+    fits = f"3.{minor}.0" in SpecifierSet(PROJECT["requires-python"])
+    monkeypatch.setattr(preflight.sys, "version_info", (3, minor, 0))
+    problems = [line for line in preflight.check_python() if line.startswith(f"Python 3.{minor} is not supported")]
+    assert (not problems) == fits == (minor in (11, 12))
+    assert (f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]) == fits
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda constraint: constraint.name)
+def test_this_environment_keeps_the_constraints(constraint):
+    version = INSTALLED.get(constraint.name)
+    if version is None:
+        pytest.skip(f"{constraint.name} is not installed")
+    assert version in constraint.specifier
+
+
+def test_only_the_embedded_triton_needs_an_old_numpy():
+    assert extra("embedded") == {"numpy", "nvidia-pytriton"}
+    assert not extra("server") & extra("embedded")
+    assert {"torch", "transformers"} <= extra("server") & {each.name for each in CONSTRAINTS}
