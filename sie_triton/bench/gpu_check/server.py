@@ -26,6 +26,9 @@ MODEL = "BERT-base"
 NEEDED = ("aiohttp", "click", "platformdirs", "prometheus_client", "pydantic_settings", "tritonclient")
 ALIKE = 0.999
 
+# The first request waits for the weights.
+LOAD_S = 120
+
 
 def measure(plan: Plan) -> Iterator[Finding]:
     """A served vector beside sentence-transformers', and the median of one client's requests."""
@@ -79,7 +82,7 @@ def infer(url: str, model: str, text: str) -> Any:
     body |= {"outputs": [{"name": "dense"}]}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v2/models/{model}/infer", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=LOAD_S) as response:
         return np.array(json.load(response)["outputs"][0]["data"], np.float32)
 
 
