@@ -9,12 +9,12 @@ from sie_triton.spec import ModelSpec
 
 
 def check_dims(spec: ModelSpec, adapter: Adapter) -> None:
-    """Run one item of two tokens; LoadError names both numbers where an output has another size."""
+    """Run two items of two tokens; LoadError names both numbers where an output has another size."""
     if "encode" not in spec.tasks:
         return
-    tokens = np.full(2, adapter.vocab_size // 2, np.int32)
-    one, none = np.array([2], np.int32), np.array([0], np.int32)
-    rows = adapter.forward(PackedBatch(tokens, one, none, outputs=frozenset(spec.forward_types)))
+    tokens = np.full(4, adapter.vocab_size // 2, np.int32)
+    lengths, no_prompts = np.array([2, 2], np.int32), np.zeros(2, np.int32)
+    rows = adapter.forward(PackedBatch(tokens, lengths, no_prompts, outputs=frozenset(spec.forward_types)))
     found = {
         "dense": rows[DENSE.name].shape[1] if DENSE.name in rows else 0,
         "sparse": adapter.vocab_size if spec.sparse_dim else 0,

@@ -17,6 +17,7 @@ from sie_triton.errors import LoadError
 MOST = 10_000_000
 
 MAX_PATH = 255
+MAX_SAID = 300
 
 # What was given, as an error shows it: a line of it, however much there is.
 _SHORT = Repr()
@@ -136,4 +137,4 @@ def inside(directory: Path, relative: str, where: str) -> Path:
 def first_line(error: BaseException) -> str:
     """What a library says, without what it says after that."""
     lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0][:MAX_SAID] if lines else type(error).__name__
