@@ -175,6 +175,18 @@ def test_nobody_reads_the_control_token(server):
     assert f"{CONTROL_KEY}=" not in server.log_path.read_text()
 
 
+def test_nothing_is_imported_from_where_it_was_started(tmp_path, monkeypatch):
+    """Python's own habit, and that of Triton's stubs: the current directory comes first, even if it is /tmp."""
+    (tmp_path / "here").mkdir()
+    for module in ("numpy", "torch", "sie_triton", "tritonclient"):
+        (tmp_path / "here" / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.chdir(tmp_path / "here")
+    settings = fresh_settings(tmp_path)
+    with launched(settings), SIEClient(grpc(settings)) as client:
+        assert client.encode(MINILM, "hello")["dense"].shape == (384,)
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_another_user_reads_neither_arguments_nor_environment(server):
     program = f"""
