@@ -21,6 +21,8 @@ START_STACK = 25  # in /proc/PID/stat, counted from the state on
 
 POINTER = Struct("=Q")
 
+LIBC = ctypes.CDLL(None)
+
 
 def start(
     command: Sequence[str],
@@ -34,31 +36,17 @@ def start(
     OSError where this system lets nobody trace a child; nothing runs then.
     """
     names = [f"{VARIABLE}{index}" for index in range(len(hidden))]
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def trace() -> None:
-        before()
-        if libc.ptrace(PTRACE_TRACEME, 0, None, None):
-            raise OSError(ctypes.get_errno(), "ptrace")
-
+    variables = {**environment, **dict(zip(names, hidden, strict=True))}
+    process = _stopped([*command, *[PLACEHOLDER] * len(hidden)], variables, before, options)
     try:
-        process = subprocess.Popen(
-            [*command, *[PLACEHOLDER] * len(hidden)],
-            env={**environment, **dict(zip(names, hidden, strict=True))},
-            preexec_fn=trace,
-            **options,
-        )
-    except subprocess.SubprocessError as exc:
-        raise OSError("a child cannot be traced here") from exc
-    try:
-        os.waitpid(process.pid, os.WUNTRACED)
         with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
-            _point(memory, _start_stack(process.pid), len(command), names)
+            _point(memory, _start_stack(process.pid), names)
     except BaseException:
         process.kill()
+        _ptrace(PTRACE_DETACH, process.pid)
+        process.wait()
         raise
-    finally:
-        libc.ptrace(PTRACE_DETACH, process.pid, None, None)
+    _ptrace(PTRACE_DETACH, process.pid)
     return process
 
 
@@ -67,17 +55,40 @@ def is_visible(pid: int, text: str) -> bool:
     return text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def _point(memory: IO[bytes], stack: int, first: int, names: Sequence[str]) -> None:
-    """Let argv[first] and those after it be the values of the variables `names`.
+def _stopped(
+    command: Sequence[str], environment: Mapping[str, str], before: Callable[[], None], options: Mapping[str, Any]
+) -> subprocess.Popen[bytes]:
+    """A process that waits before its first instruction for this thread, which traces it."""
+
+    def traced() -> None:
+        before()
+        if _ptrace(PTRACE_TRACEME, 0):
+            raise OSError("ptrace is not allowed")
+
+    try:
+        process = subprocess.Popen(command, env=environment, preexec_fn=traced, **options)
+    except subprocess.SubprocessError as exc:
+        raise OSError("a child cannot be traced here") from exc
+    os.waitpid(process.pid, os.WUNTRACED)
+    return process
+
+
+def _ptrace(request: int, pid: int) -> int:
+    return int(LIBC.ptrace(request, pid, None, None))
+
+
+def _point(memory: IO[bytes], stack: int, names: Sequence[str]) -> None:
+    """Let the last of argv be the values of the variables `names`.
 
     On the stack of a new program lie argc, the pointers argv, 0, the pointers envp, 0.
     """
-    (argc,) = _pointers(memory, stack, 1)
+    argc = _pointer(memory, stack)
     argv = stack + POINTER.size
     envp = argv + (argc + 1) * POINTER.size
-    wanted = {f"{name}=".encode(): argv + (first + index) * POINTER.size for index, name in enumerate(names)}
+    first = argv + (argc - len(names)) * POINTER.size
+    wanted = {f"{name}=".encode(): first + index * POINTER.size for index, name in enumerate(names)}
     while wanted:
-        (variable,) = _pointers(memory, envp, 1)
+        variable = _pointer(memory, envp)
         memory.seek(variable)
         text = memory.read(64)
         for name in [name for name in wanted if text.startswith(name)]:
@@ -86,9 +97,9 @@ def _point(memory: IO[bytes], stack: int, first: int, names: Sequence[str]) -> N
         envp += POINTER.size
 
 
-def _pointers(memory: IO[bytes], address: int, count: int) -> Sequence[int]:
+def _pointer(memory: IO[bytes], address: int) -> int:
     memory.seek(address)
-    return [POINTER.unpack(memory.read(POINTER.size))[0] for _ in range(count)]
+    return int(POINTER.unpack(memory.read(POINTER.size))[0])
 
 
 def _start_stack(pid: int) -> int:

@@ -13,6 +13,7 @@ from sie_triton.errors import ServerError, SettingsError
 from sie_triton.server import hidden, supervise
 from sie_triton.server.companion import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
+from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
 from sie_triton.settings import FILE_VARIABLE, PREFIX, Settings, read_settings
 from sie_triton.stages.status import is_alive
@@ -63,6 +64,28 @@ def test_where_children_cannot_be_traced_nothing_runs(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="cannot be traced"):
         hidden.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_gets_them_too(tmp_path):
+    script = tmp_path / "script"
+    script.write_text('#!/bin/sh\necho "$@"\n')
+    script.chmod(0o755)
+    with hidden.start([str(script), "--shown"], [SECRET], {}, lambda: None, stdout=subprocess.PIPE) as process:
+        assert process.stdout.read().decode().split() == ["--shown", SECRET]
+
+
+def test_a_server_that_cannot_hide_its_token_starts_and_says_so(tmp_path, monkeypatch):
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.parent.mkdir()
+    binary.write_text("#!/bin/sh\nsleep 60")
+    binary.chmod(0o755)
+    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+    for can_trace in (True, False):
+        with monkeypatch.context() as patch:
+            if not can_trace:
+                patch.setattr(hidden, "PTRACE_TRACEME", 12345)
+            with Server(settings, tmp_path / "repository", []) as server:
+                assert server.shows_its_token == (not can_trace)
 
 
 def test_a_program_that_is_not_there_is_said():
