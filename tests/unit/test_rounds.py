@@ -196,7 +196,7 @@ def test_the_tokenizer_of_a_cold_model_goes_too(world, monkeypatch):
 
 def test_shared_memory_is_removed_when_it_was_nobodys_twice(world, monkeypatch):
     """Triton, the parent of the stages, is this process here."""
-    monkeypatch.setattr(loop, "ORPHANS_EVERY_S", -1.0)
+    monkeypatch.setattr("sie_triton.controller.healing.ORPHANS_EVERY_S", -1.0)
     region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
     world.process("a")
     region.write_bytes(bytes(4096))
