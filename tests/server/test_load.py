@@ -164,13 +164,16 @@ def test_one_text_beside_endless_bulk_waits_for_two_sub_batches_at_most(server, 
 
 
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
-    """The same without a clock: how many sub-batches run while it is on its way, of the hundreds that are queued."""
-    (small,), many = texts(1, seed=1), texts(2_000)
+    """The same without a clock: how many sub-batches run while it is on its way, of the dozens that are queued."""
+    (small,), many = texts(1, seed=1), texts(800)
+    passes: list[int] = []
     with SIEClient(server.grpc) as client, flooding([ask_raw(server, MINILM, many)] * 2, server) as flood:
-        passes = [passes_during(server, MINILM, lambda: client.encode(MINILM, small)) for _ in range(15)]
+        while len(passes) < 10 or flood.count < 1:
+            passes.append(passes_during(server, MINILM, lambda: client.encode(MINILM, small, timeout=60)))
     print(f"\n{passes}")
     assert flood.errors == []
     assert np.median(passes) <= 3 * NUM_LANES
+    assert max(passes) <= 10 * NUM_LANES
 
 
 @pytest.mark.parametrize("seconds", [5, LONG])

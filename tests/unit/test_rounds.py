@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sie_triton.controller import healing, loop
+from sie_triton.controller import loop
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
@@ -196,7 +196,7 @@ def test_the_tokenizer_of_a_cold_model_goes_too(world, monkeypatch):
 
 def test_shared_memory_is_removed_when_it_was_nobodys_twice(world, monkeypatch):
     """Triton, the parent of the stages, is this process here."""
-    monkeypatch.setattr(healing, "ORPHANS_EVERY_S", -1.0)
+    monkeypatch.setattr("sie_triton.controller.healing.ORPHANS_EVERY_S", -1.0)
     region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
     world.process("a")
     region.write_bytes(bytes(4096))
