@@ -87,7 +87,9 @@ class Settings(BaseSettings):
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
-    admin_token: str = Field("", description="bearer token for load and evict; default: one in data_dir for your own")
+    admin_token: str = Field(
+        "", description="bearer token for load and evict; default: made by the controller, and found in data_dir"
+    )
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(
         85, gt=0, le=100, description="share of the memory above which the least recently used models are evicted"

@@ -1,0 +1,91 @@
+"""Loads that do not end, beside loads that do."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.errors import SIEError
+from sie_triton.stages.status import is_alive, records_of
+from sie_triton.worker.nursery import nursery_pid
+from tests.residency.conftest import MODELS, TEXT, Log, serving, wait_for
+
+
+def loader_of(crowd, model: str) -> int:
+    """The worker that loads a model, 0 where there is none."""
+    records = records_of(crowd.settings.status_dir, triton_name(model), "inference")
+    return next((r["worker_pid"] for r in records if r["granted_bytes"]), 0)
+
+
+def make_cold(crowd, *models: str) -> None:
+    for model in models:
+        crowd.act(model, "evict")
+        wait_for(lambda model=model: crowd.state(model) == "cold" and not crowd.models()[model]["num_draining"])
+
+
+def test_a_stopped_loader_is_replaced_and_holds_up_nobody(crowd, vector):
+    stuck, other = MODELS[3], MODELS[4]
+    make_cold(crowd, stuck, other)
+    log = Log()
+    with SIEClient(crowd.grpc) as client, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(log.call, client, stuck, vector)
+        wait_for(lambda: loader_of(crowd, stuck))
+        loader = loader_of(crowd, stuck)
+        os.kill(loader, signal.SIGSTOP)
+        log.call(client, other, vector)
+        waiting.result()
+    log.check()
+    assert not is_alive(loader)
+    print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
+
+
+def test_a_stopped_nursery_is_replaced_and_holds_up_nobody(crowd, vector):
+    make_cold(crowd, MODELS[3])
+    (before,) = nursery_pid(crowd.settings.status_dir)
+    os.kill(before, signal.SIGSTOP)
+    log = Log()
+    with SIEClient(crowd.grpc) as client:
+        log.call(client, MODELS[3], vector)
+    log.check()
+    assert not is_alive(before)
+    wait_for(lambda: nursery_pid(crowd.settings.status_dir) != [before])
+
+
+@pytest.fixture
+def endless_directory(tiny_directory, tmp_path):
+    """A config.json that asks for more layers than anybody can build."""
+    endless = shutil.copytree(tiny_directory, tmp_path / "endless")
+    config = json.loads((endless / "config.json").read_text())
+    (endless / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 200_000}))
+    return endless
+
+
+def test_a_load_that_does_not_end_can_be_evicted_and_holds_up_nobody(tmp_path, tiny_directory, endless_directory):
+    endless, other = "test/endless", "test/other"
+    (tmp_path / "models").mkdir()
+    directories = {endless: endless_directory, other: tiny_directory}
+    with (
+        serving(tmp_path / "models", directories, 64, memory_limit_bytes=4 << 30) as crowd,
+        SIEClient(crowd.grpc) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        waiting = pool.submit(told, client, endless)
+        wait_for(lambda: loader_of(crowd, endless))
+        loader = loader_of(crowd, endless)
+        started = time.monotonic()
+        assert client.encode(other, TEXT, timeout=60)["dense"].shape == (64,)
+        print(f"\nthe other model after {time.monotonic() - started:.1f} s")
+        crowd.act(endless, "evict")
+        wait_for(lambda: not is_alive(loader), 10)
+        waiting.result()
+
+
+def told(client: SIEClient, model: str) -> None:
+    with pytest.raises(SIEError):
+        client.encode(model, TEXT, timeout=10)

@@ -1,0 +1,100 @@
+"""What comes and goes beside a controller that stays: models taken out of service, tritonserver, shared memory."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.errors import ServerError, SIEError
+from sie_triton.stages.status import records_of
+from tests.residency.conftest import TEXT, Crowd, serving, wait_for
+
+MODEL = "test/tiny"
+LIMIT = 4 << 30  # whatever else runs on the machine
+SHM_BYTES = 64 << 20
+SMALL_SHM = f'mount --make-rprivate / && mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
+
+
+def ready(crowd: Crowd) -> int:
+    try:
+        return urllib.request.urlopen(f"{crowd.url}/readyz").status
+    except urllib.error.HTTPError as exc:
+        return exc.code
+
+
+def answers(client: SIEClient) -> bool:
+    with suppress(SIEError):
+        return client.encode(MODEL, TEXT, timeout=3)["dense"].shape == (64,)
+    return False
+
+
+def test_out_of_service_and_back_and_another_tritonserver(tmp_path, tiny_directory):
+    with serving(tmp_path, {MODEL: tiny_directory}, 64, memory_limit_bytes=LIMIT) as crowd:
+        with SIEClient(crowd.grpc) as client:
+            client.encode(MODEL, TEXT)
+            crowd.act(MODEL, "evict")  # a step that was swapped is loaded by its own name
+            crowd.act(MODEL, "unload")
+            wait_for(lambda: crowd.models() == {})
+            assert client.list_models() == []
+            with pytest.raises(ServerError, match="is not served"):
+                crowd.act(MODEL, "evict")
+            crowd.act(MODEL, "load")
+            wait_for(lambda: crowd.state(MODEL) == "resident")
+            assert answers(client)
+        os.kill(crowd.server.pid, signal.SIGSTOP)
+        assert ready(crowd) == 503
+        os.kill(crowd.server.pid, signal.SIGKILL)
+        crowd.server.stop()
+        assert ready(crowd) == 503
+        crowd.server.start()
+        crowd.server.wait_ready()
+        wait_for(lambda: ready(crowd) == 200)
+        with SIEClient(crowd.grpc) as client:
+            client.encode(MODEL, TEXT)
+            wait_for(lambda: crowd.state(MODEL) == "resident")
+            crowd.act(MODEL, "evict")
+            wait_for(lambda: crowd.state(MODEL) == "cold")
+            client.encode(MODEL, TEXT)
+
+
+def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path, tiny_directory):
+    """In a mount namespace of its own, where /dev/shm is small."""
+    shell = ["unshare", "--mount", "sh", "-c", SMALL_SHM, "sh"]
+    if (tried := subprocess.run([*shell, "true"], capture_output=True, text=True)).returncode:
+        pytest.skip(f"no mount namespace: {tried.stderr}")
+    program = f"from pathlib import Path; from {__name__} import *; heal_after_shortage(Path({str(tmp_path)!r}), "
+    run = [*shell, sys.executable, "-c", f"{program}Path({str(tiny_directory)!r}))"]
+    done = subprocess.run(run, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=200)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+
+
+def heal_after_shortage(root: Path, directory: Path) -> None:
+    filler = Path("/dev/shm/filler")
+    with serving(root, {MODEL: directory}, 64, memory_limit_bytes=LIMIT) as crowd, SIEClient(crowd.grpc) as client:
+        client.encode(MODEL, TEXT)
+        with filler.open("wb") as file, suppress(OSError):
+            while True:
+                os.write(file.fileno(), bytes(4096))
+        (record,) = records_of(crowd.settings.status_dir, triton_name(MODEL), "inference")
+        os.kill(record["pid"], signal.SIGKILL)
+        log = crowd.settings.data_dir / "logs" / "controller.log"
+        wait_for(lambda: "test__tiny-inference: Triton " in log.read_text())
+        assert crowd.state(MODEL) == "dead"
+        before = crowd.companion.pid
+        os.kill(before, signal.SIGKILL)  # another controller knows it too
+        wait_for(lambda: crowd.companion.pid != before and crowd.answers())
+        assert crowd.state(MODEL) == "dead"
+        filler.unlink()
+        started = time.monotonic()
+        wait_for(lambda: answers(client))
+        print(f"back {time.monotonic() - started:.1f} s after there was space")
