@@ -10,7 +10,10 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
@@ -78,6 +81,18 @@ def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path
     assert done.returncode == 0, done.stderr
 
 
+def check_that_a_large_answer_is_given_up(crowd: Crowd) -> None:
+    """One that was deferred: Triton would neither send it nor take another in its place."""
+    texts = triton.InferInput("text", [8000], "BYTES")
+    texts.set_data_from_numpy(np.full(8000, b"hi", object))
+    with triton.InferenceServerClient(crowd.grpc) as raw:
+        with pytest.raises(InferenceServerException, match="shared memory is full; retry") as caught:
+            raw.infer(triton_name(MODEL), [texts], client_timeout=30)
+        assert caught.value.status() == "StatusCode.UNAVAILABLE"
+    (record,) = records_of(crowd.settings.status_dir, triton_name(MODEL), "inference")
+    assert record["num_open"] == 0
+
+
 def heal_after_shortage(root: Path, directory: Path) -> None:
     filler = Path("/dev/shm/filler")
     with serving(root, {MODEL: directory}, 64, memory_limit_bytes=LIMIT) as crowd, SIEClient(crowd.grpc) as client:
@@ -85,6 +100,7 @@ def heal_after_shortage(root: Path, directory: Path) -> None:
         with filler.open("wb") as file, suppress(OSError):
             while True:
                 os.write(file.fileno(), bytes(4096))
+        check_that_a_large_answer_is_given_up(crowd)
         (record,) = records_of(crowd.settings.status_dir, triton_name(MODEL), "inference")
         os.kill(record["pid"], signal.SIGKILL)
         log = crowd.settings.data_dir / "logs" / "controller.log"
