@@ -33,4 +33,4 @@ def test_sequential_requests_do_not_stall(server, num_requests):
     if num_requests == LONG:
         assert slow <= num_requests / 2000
     else:
-        assert stalled <= 2  # 7 of 500 with a queue policy
+        assert stalled <= 2  # one in 70 would be 7
