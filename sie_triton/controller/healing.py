@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
+# Triton ends a process whose place another has taken within seconds.
+SUPERSEDED_S = 30.0
+
 # Shared memory that was nobody's at two looks is removed.
 ORPHANS_EVERY_S = 3.0
 
@@ -36,6 +39,7 @@ class Healing:
         self._directory = directory
         self._swaps = swaps
         self._stopped: set[int] = set()
+        self._superseded: dict[int, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
         self._orphans_sought = monotonic()
@@ -61,6 +65,22 @@ class Healing:
                     os.kill(pid, signal.SIGKILL)
             else:
                 self._stopped.add(pid)
+
+    def end_superseded(self, stages: Stages) -> None:
+        """Old processes with nothing to do that Triton keeps: for a request that it never runs, one without a batch."""
+        idle = {
+            record["pid"]
+            for by_model in stages.values()
+            for processes in by_model.values()
+            for record in processes.living[:-1]
+            if not record["num_open"]
+        }
+        now = monotonic()
+        self._superseded = {pid: self._superseded.get(pid, now) for pid in idle}
+        for pid, since in self._superseded.items():
+            if now - since > SUPERSEDED_S:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def remove_orphans(self, triton: int) -> None:
         """Triton leaks the shared memory of a process that died with requests in it."""

@@ -57,6 +57,7 @@ class Controller:
         self.models = models_of(stages)
         self._look_for_triton()
         self._healing.heal(stages)
+        self._healing.end_superseded(stages)
         nursery = nursery_pid(self._directory)
         self._healing.end_stopped(nursery)
         workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]

@@ -1,11 +1,12 @@
 """Loads that do not end, beside loads that do."""
 
-import json
+import fcntl
 import os
-import shutil
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +15,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import SIEError
 from sie_triton.stages.status import is_alive, records_of
 from sie_triton.worker.nursery import nursery_pid
-from tests.residency.conftest import MODELS, TEXT, Log, serving, wait_for
+from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
 
 
 def loader_of(crowd, model: str) -> int:
@@ -57,21 +58,22 @@ def test_a_stopped_nursery_is_replaced_and_holds_up_nobody(crowd, vector):
     wait_for(lambda: nursery_pid(crowd.settings.status_dir) != [before])
 
 
-@pytest.fixture
-def endless_directory(tiny_directory, tmp_path):
-    """A config.json that asks for more layers than anybody can build."""
-    endless = shutil.copytree(tiny_directory, tmp_path / "endless")
-    config = json.loads((endless / "config.json").read_text())
-    (endless / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 200_000}))
-    return endless
+@contextmanager
+def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
+    """Somebody holds the lock of its weights, which a loader waits for."""
+    with (crowd.settings.status_dir / f"{triton_name(model)}.cpu.weights").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
-def test_a_load_that_does_not_end_can_be_evicted_and_holds_up_nobody(tmp_path, tiny_directory, endless_directory):
+def test_a_load_that_does_not_end_can_be_evicted_and_holds_up_nobody(tmp_path, tiny_directory):
     endless, other = "test/endless", "test/other"
     (tmp_path / "models").mkdir()
-    directories = {endless: endless_directory, other: tiny_directory}
     with (
-        serving(tmp_path / "models", directories, 64, memory_limit_bytes=4 << 30) as crowd,
+        serving(
+            tmp_path / "models", dict.fromkeys((endless, other), tiny_directory), 64, memory_limit_bytes=4 << 30
+        ) as crowd,
+        never_loading(crowd, endless),
         SIEClient(crowd.grpc) as client,
         ThreadPoolExecutor() as pool,
     ):

@@ -30,7 +30,13 @@ def encode(*inputs, **parameters):
 
 
 def inference(**changes):
-    values = {"input_ids": [[101, 102]], "lengths": [[2]], "prompt_tokens": [[0]], "cost": [[2]], "stamps": [[0, 0, 0]]}
+    values = {
+        "input_ids": [[101, 102]],
+        "lengths": [[2]],
+        "prompt_tokens": [[0]],
+        "cost": [[2]],
+        "stamps": [[0, 0, 0, 0]],
+    }
     dtypes = {"stamps": "INT64"}
     inputs = [tensor(n, v, dtypes.get(n, "INT32")) for n, v in {**values, **changes}.items()]
     return {"model_name": f"{NAME}-inference", "inputs": inputs}
@@ -62,7 +68,7 @@ BAD = {
             lengths=[[1], [1]],
             prompt_tokens=[[0], [0]],
             cost=[[1], [1]],
-            stamps=[[0, 0, 0], [0, 0, 0]],
+            stamps=[[0, 0, 0, 0], [0, 0, 0, 0]],
         ),
         r"input_ids: has shape \[2, 1\]; send \[1, k\]",
     ),
@@ -115,5 +121,5 @@ def test_a_false_cost_changes_nothing(server):
 
 
 def test_an_unknown_model_is_an_input_error(client):
-    with pytest.raises(InputError, match="unknown model"):
+    with pytest.raises(InputError, match="model: nobody/nothing is not served; there are .*test/tiny"):
         client.encode("nobody/nothing", "a")

@@ -135,3 +135,18 @@ def test_init_is_no_tritonserver(controller, child, monkeypatch):
     stage(controller, "a", child.pid)
     controller.tick()
     assert controller._triton == 0
+
+
+def test_a_process_that_triton_keeps_for_nothing_is_ended(controller, control, child, clock):
+    """One that finishes its requests is left alone, and so is the one that has taken its place."""
+    old = stage(controller, "a", child.pid, num_open=1)
+    stage(controller, "a", os.getpid(), generation=1)
+    for pause, num_open in ((0, 1), (60, 1), (0, 0), (20, 0)):
+        clock[0] += pause
+        old.record["num_open"] = num_open
+        round_of(controller)
+        assert child.poll() is None
+    clock[0] += 20
+    round_of(controller)
+    assert child.wait(5) == -signal.SIGKILL
+    assert control.swapped == []
