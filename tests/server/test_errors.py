@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from sie_triton import InputError, SIEClient
+from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from tests.conftest import TINY
 from tests.parity import TO_ITSELF, assert_parity
@@ -118,8 +118,3 @@ def test_a_false_cost_changes_nothing(server):
     with triton.InferenceServerClient(server.grpc) as raw:
         answers = [raw.infer(**inference(cost=[[cost]])).as_numpy("dense") for cost in (2, 0, -5, 2**31 - 1)]
     assert_parity(np.concatenate([a[0] for a in answers[1:]]), np.repeat(answers[0][0], 3, 0), TO_ITSELF)
-
-
-def test_an_unknown_model_is_an_input_error(client):
-    with pytest.raises(InputError, match="model: nobody/nothing is not served; there are .*test/tiny"):
-        client.encode("nobody/nothing", "a")
