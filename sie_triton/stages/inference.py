@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 
 from sie_triton.adapters.base import Rows
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
-from sie_triton.contract import LENGTHS, STAMPS
+from sie_triton.contract import STAMPS
 from sie_triton.errors import Cancelled, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
@@ -29,7 +29,7 @@ from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
 from sie_triton.stages.scheduler import Scheduler, cost
-from sie_triton.stages.seal import UNSEALED, Seal
+from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -321,9 +321,11 @@ class Inference(ColdStage[Worker]):
         waited = max(end for _, end in job.ran) - preprocessed - inference
         with self._books:
             batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
-        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference, UNSEALED]
-        outputs = {**job.outputs(self._spec.forward_types), STAMPS.name: np.array(stamps, np.int64)}
-        return self._seal.put(outputs, beside={LENGTHS.name: job.text_lengths})
+        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
+        outputs = job.outputs(self._spec.forward_types)
+        # Postprocess gets the lengths from preprocess.
+        sealed = self._seal.stamps(stamps, [*outputs.values(), job.text_lengths])
+        return {**outputs, STAMPS.name: sealed}
 
 
 def _tokens(slots: SubBatch) -> list[int]:

@@ -17,7 +17,6 @@ from sie_triton.contract import (
     QUERY_IDS,
     RAGGED,
     SCORES,
-    STAMPS,
     TOKEN_TYPE_IDS,
     Parameter,
     Tensor,
@@ -78,7 +77,7 @@ class Job:
         """Validate what inference was sent, also where clients may skip preprocess."""
         sent = {f.name: vector(request, f.name, np.int32) for f in features(spec)}
         stamps = read_stamps(request, PREPROCESS_STAMPS, "arrived, preprocessed, ticket, seal")
-        seal.check({**sent, STAMPS.name: stamps})
+        seal.check(stamps, sent.values())
         check_features(sent, spec, vocab_size)
         query_ids = sent.get(QUERY_IDS.name, NO_IDS)
         task = "score" if spec.scores_pairs or len(query_ids) else "encode"

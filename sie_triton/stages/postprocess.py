@@ -20,7 +20,6 @@ from sie_triton.contract import (
     SCALED_DTYPES,
     SCALES,
     SCORES,
-    STAMPS,
     TIMING_MS,
     TOKEN_COUNT,
     Tensor,
@@ -82,7 +81,7 @@ class Postprocess:
             lengths = vector(request, LENGTHS.name, np.int32)
             is_score = self._is_score(request)
             tensors = {tensor.name: _tensor(request, tensor) for tensor in self._sent(is_score)}
-            self._seal.check({**tensors, LENGTHS.name: lengths, STAMPS.name: stamps})
+            self._seal.check(stamps, [*tensors.values(), lengths])
             options = check_parameters(request.parameters, self._parameters["score" if is_score else "encode"])
             wanted = frozenset() if is_score else wanted_types(self._spec, options)
             needed = self._sent(is_score) if is_score else tensors_of(forward_types(wanted))

@@ -34,7 +34,7 @@ from sie_triton.stages.limit import RequestLimit
 from sie_triton.stages.open_requests import deadline_ns
 from sie_triton.stages.prompt import Prompt, prompt_of
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
-from sie_triton.stages.seal import UNSEALED, Seal
+from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusReader, StatusWriter
 from sie_triton.stages.texts import Query, Texts, decode, only, reading
@@ -56,7 +56,7 @@ class Preprocess(ColdStage["TextTokenizer"]):
         self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
         self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
         self._seal = Seal(status.directory, is_open=spec.runtime.open_steps)
-        self._features = frozenset(feature.name for feature in features(spec))
+        self._features = [feature.name for feature in features(spec)]
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         if spec.runtime.device == "cpu":
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
@@ -204,7 +204,10 @@ class Preprocess(ColdStage["TextTokenizer"]):
             PROMPT_TOKENS.name: np.array([tokenizer.prompt_tokens(prompt.before) for prompt in prompts], np.int32),
             QUERY_IDS.name: query_ids,
         }
-        stamps = [request.arrived_ns, monotonic_ns(), self.status.next_ticket(), UNSEALED]
-        sent = {name: array for name, array in known.items() if name in self._features}
-        sealed = self._seal.put({**sent, STAMPS.name: np.array(stamps, np.int64)})
-        return {**sealed, COST.name: np.array([cost], np.int32)}
+        stamps = [request.arrived_ns, monotonic_ns(), self.status.next_ticket()]
+        sent = {name: known[name] for name in self._features}
+        return {
+            **sent,
+            COST.name: np.array([cost], np.int32),
+            STAMPS.name: self._seal.stamps(stamps, sent.values()),
+        }

@@ -105,7 +105,7 @@ def test_open_steps_answer_also_absurd_stamps(raw, server):
 
 
 def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
-    """So a client may look at each step of its own request, and change nothing on the way."""
+    """So a client may look at each step of its own request, and put nothing more into it on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)
     sent = arrays(call(raw, f"{model}-preprocess", {"text": text}))
@@ -114,11 +114,17 @@ def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
     answer = arrays(call(raw, f"{model}-postprocess", {**rows, "lengths": lengths}))
     with SIEClient(server.grpc) as client:
         np.testing.assert_allclose(answer["dense"][0, 0], client.encode(MINILM, "hello vine")["dense"], atol=1e-6)
-    for changed in ({"lengths": ints(3)}, {"input_ids": sent["input_ids"] + 1}, {"stamps": sent["stamps"] + 1}):
-        with pytest.raises(InferenceServerException, match=STEPS):
+    longer = np.append(sent["input_ids"], np.int32([[102]]), 1)
+    for changed, complaint in (
+        ({"stamps": sent["stamps"] + 1}, STEPS),
+        ({"input_ids": longer, "lengths": lengths + 1}, STEPS),
+        ({"lengths": lengths + 1}, "lengths: sum to"),
+        ({"input_ids": sent["input_ids"] - 10**6}, "input_ids: must be from 0"),
+    ):
+        with pytest.raises(InferenceServerException, match=complaint):
             call(raw, f"{model}-inference", {**sent, **changed})
     with pytest.raises(InferenceServerException, match=STEPS):
-        call(raw, f"{model}-postprocess", {**rows, "lengths": lengths + 1})
+        call(raw, f"{model}-postprocess", {**rows, "lengths": np.append(lengths, lengths, 1)})
 
 
 def answer_or_complaint(raw, tensors):
