@@ -7,24 +7,23 @@ the others.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from threading import Lock
 from time import monotonic_ns
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from sie_triton.adapters.base import Rows
 from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
-from sie_triton.errors import Cancelled, LoadError, ModelError, OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
 from sie_triton.parameters import model_parameters
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Job, SubBatch, pack, settle
+from sie_triton.stages.loader import Loader
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
 from sie_triton.stages.room import room
@@ -33,8 +32,7 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
-from sie_triton.weights import locate
-from sie_triton.worker.process import LoaderStopped, Order, Worker, WorkerDied, expected_bytes
+from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,6 @@ class Inference(ColdStage[Worker]):
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
-        self._device_name = device
         self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
         self._seal = Seal(status.directory, is_open=spec.runtime.open_steps)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
@@ -63,9 +60,9 @@ class Inference(ColdStage[Worker]):
         self._busy = BusyLog()
         self._books = Lock()
         self._replacing = Lock()
-        self._lock_path = status.directory / f"{status.model}.{device}.weights"
         self._ask_for_room = True
         super().__init__(status, spec.runtime.max_concurrent_requests)
+        self._loader = Loader(spec, device, status, self.closing, self._died)
 
     def deadline_ns(self, request: Request) -> int:
         if not request.timeout_us:
@@ -86,10 +83,10 @@ class Inference(ColdStage[Worker]):
         started = monotonic_ns()
         for field in ("worker_pid", "weights_bytes", "device_bytes"):
             self.status.record[field] = 0
-        order = self._order()
+        order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1))
         asking = self._ask_for_room
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
-            worker = self._start(order, check)
+            worker = self._loader.start(order, check)
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))
@@ -99,42 +96,6 @@ class Inference(ColdStage[Worker]):
         self.status.record["device_bytes"] = worker.loaded.device_bytes
         self._busy.add(started, monotonic_ns())
         return worker
-
-    def _start(self, order: Order, check: Callable[[], object]) -> Worker:
-        """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
-
-        def loading(pid: int) -> None:
-            self.status.record["worker_pid"] = pid
-            check()
-            if self.closing.is_set():
-                raise LoadError("this process is about to end")
-
-        runtime = self._spec.runtime
-        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
-        try:
-            try:
-                return Worker(order, self._died, **limits, loading=loading)
-            except LoaderStopped as exc:
-                log.error("%s; another takes its place", exc)
-                return Worker(order, self._died, **limits, loading=loading)
-        except SIEError:
-            self.status.record["worker_pid"] = 0
-            raise
-
-    def _order(self) -> Order:
-        runtime = self._spec.runtime
-        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
-        directory = locate(self._spec.weights, allow_hub=runtime.allow_hub)
-        return Order(
-            spec=self._spec.to_json(),
-            directory=directory,
-            device=self._device_name,
-            cache=cache,
-            # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
-            lock=self._lock_path.with_suffix(".late") if self.status.has_successor() else self._lock_path,
-            num_lanes=self._scheduler.num_lanes,
-            threads=self._scheduler.threads(1),
-        )
 
     def _died(self, worker: Worker) -> None:
         if self.status.has_successor():

@@ -1,0 +1,68 @@
+"""Starts the process that holds a model's weights, and watches over it until it has them."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+from platformdirs import user_cache_path
+
+from sie_triton.errors import LoadError, SIEError
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.status import StatusWriter
+from sie_triton.weights import locate
+from sie_triton.worker.process import LoaderStopped, Order, Worker
+
+log = logging.getLogger(__name__)
+
+
+class Loader:
+    """Of one model on one device. `died` is told of a worker that ends later; once `closing` is set none starts."""
+
+    def __init__(
+        self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[Worker], None]
+    ) -> None:
+        self._spec = spec
+        self._device = device
+        self._status = status
+        self._closing = closing
+        self._died = died
+        self._lock = status.directory / f"{status.model}.{device}.weights"
+
+    def order(self, num_lanes: int, threads: int) -> Order:
+        """For a worker of so many lanes with `threads` each; LoadError where there are no weights."""
+        runtime = self._spec.runtime
+        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
+        return Order(
+            spec=self._spec.to_json(),
+            directory=locate(self._spec.weights, allow_hub=runtime.allow_hub),
+            device=self._device,
+            cache=cache,
+            # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
+            lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
+            num_lanes=num_lanes,
+            threads=threads,
+        )
+
+    def start(self, order: Order, check: Callable[[], object]) -> Worker:
+        """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
+        try:
+            try:
+                return self._start(order, check)
+            except LoaderStopped as exc:
+                log.error("%s; another takes its place", exc)
+                return self._start(order, check)
+        except SIEError:
+            self._status.record["worker_pid"] = 0
+            raise
+
+    def _start(self, order: Order, check: Callable[[], object]) -> Worker:
+        def loading(pid: int) -> None:
+            self._status.record["worker_pid"] = pid
+            check()
+            if self._closing.is_set():
+                raise LoadError("this process is about to end")
+
+        runtime = self._spec.runtime
+        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
+        return Worker(order, self._died, **limits, loading=loading)
