@@ -169,8 +169,8 @@ class Parameter:
 
 def shown(value: Any, max_characters: int = 80) -> str:
     """
-    >>> shown("x" * 100)[:12], shown("x" * 100)[-20:]
-    ("'xxxxxxxxxxx", '… (100 characters)')
+    >>> shown("x" * 100, 8)
+    "'xxxxxxx… (100 characters)"
     """
     text = repr(value)
     return text if len(text) <= max_characters else f"{text[:max_characters]}… ({len(str(value))} characters)"
