@@ -4,6 +4,7 @@ import logging
 import os
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller, lock
@@ -12,9 +13,15 @@ from sie_triton.controller.triton import ModelControl
 from sie_triton.settings import CONTROL_TOKEN, Settings
 
 
+def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
+    """A request that is no HTTP is answered with 400; a traceback for each would let anybody fill the disk."""
+    return not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
+
+
 def run(settings: Settings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     held = lock(settings.status_dir)
     control = ModelControl(f"{settings.host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
     app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token))

@@ -51,9 +51,6 @@ class Served:
         children = {child.pid for child in psutil.Process(self.process.pid).children()}
         return {pid for pid in named | children if is_alive(pid)}
 
-    def log(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in (self.settings.data_dir / "logs").glob("*"))
-
 
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
