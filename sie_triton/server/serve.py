@@ -35,6 +35,8 @@ curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{
 "data": ["It is this.", "No."]}}]}}'""",
 }
 
+STDERR = 2
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 READABLE_BY_ALL = (
@@ -163,5 +165,6 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def _say(line: str) -> None:
+    """Also from a signal's handler, which must not enter a print that it has interrupted."""
     with suppress(OSError):  # of a terminal that is gone
-        print(line, file=sys.stderr, flush=True)
+        os.write(STDERR, f"{line}\n".encode())
