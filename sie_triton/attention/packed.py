@@ -29,6 +29,11 @@ IGNORED_ARGUMENTS = {
     "use_cache",
 }
 
+
+class CannotPack(Exception):
+    """This attention sees something that packed items do not have; the probe then chooses the padded path."""
+
+
 _context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
 
 
@@ -56,11 +61,11 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: query [1, heads, tokens, d] → ([1, tokens, heads, d], None).
 
-    Raises NotImplementedError for arguments that would change the result and are not handled.
+    Raises CannotPack for arguments that would change the result: a mask of the model's own, capped scores, sinks.
     """
     unknown = sorted({k for k, v in kwargs.items() if v is not None} - IGNORED_ARGUMENTS)
     if attention_mask is not None or unknown:
-        raise NotImplementedError(f"its attention uses {', '.join(unknown) or 'a mask of its own'}")
+        raise CannotPack(f"its attention uses {', '.join(unknown) or 'a mask of its own'}")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", False)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -124,7 +124,7 @@ def test_the_probe_notices_a_broken_variant(tmp_path, monkeypatch, control):
 
 def test_a_mask_of_its_own_or_an_unknown_argument_is_refused():
     module, x = torch.nn.Identity(), torch.zeros(1, 1, 2, 16)
-    with pytest.raises(NotImplementedError, match="a mask of its own"):
+    with pytest.raises(packed.CannotPack, match="a mask of its own"):
         packed.packed_attention(module, x, x, x, torch.zeros(1, 1, 2, 2))
-    with pytest.raises(NotImplementedError, match="s_aux, softcap"):
+    with pytest.raises(packed.CannotPack, match="s_aux, softcap"):
         packed.packed_attention(module, x, x, x, None, softcap=50.0, s_aux=x, use_cache=False)
