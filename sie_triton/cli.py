@@ -144,7 +144,7 @@ def controller(**flags: Any) -> None:
 @settings_options(["host", "controller_port"])
 def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
     """Show every model of a running server: state, memory, when it was last used."""
-    from sie_triton.controller.cli import show
+    from sie_triton.controller.commands import show
 
     settings = read_settings(**flags)
     show(settings, watch=watch, as_json=as_json, picture=svg)
@@ -155,7 +155,7 @@ def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
 @settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def load(model: str, **flags: Any) -> None:
     """Load MODEL's weights now, before the first request."""
-    from sie_triton.controller.cli import act
+    from sie_triton.controller.commands import act
 
     act(read_settings(**flags), model, "load")
 
@@ -165,7 +165,7 @@ def load(model: str, **flags: Any) -> None:
 @settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def evict(model: str, **flags: Any) -> None:
     """Give MODEL's memory back; its next request loads it again."""
-    from sie_triton.controller.cli import act
+    from sie_triton.controller.commands import act
 
     act(read_settings(**flags), model, "evict")
 

@@ -13,10 +13,10 @@ import yaml
 from sie_triton import SIEClient
 from sie_triton.bench.compare import free_ports
 from sie_triton.catalog import triton_name
+from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
-from sie_triton.stages.status import records_of
 from sie_triton.weights import locate
 from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 

@@ -6,7 +6,7 @@ from time import monotonic_ns
 
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.stages.status import StatusWriter, status_path
+from sie_triton.records.status import StatusWriter, status_path
 
 
 class FakeControl:

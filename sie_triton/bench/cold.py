@@ -16,7 +16,7 @@ from sie_triton.bench.compare import MODEL, free_ports
 from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
-from sie_triton.controller.triton import ModelControl
+from sie_triton.controller.model_control import ModelControl
 from sie_triton.render.build import write_repository
 from sie_triton.server.companion import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server

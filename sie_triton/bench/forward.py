@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sie_triton.adapters.base import PackedBatch
-from sie_triton.adapters.encoder import load_encoder
-from sie_triton.adapters.precision import computes_bfloat16
-from sie_triton.adapters.probe import probe, relative_error
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
 from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed
 from sie_triton.bench.outputs import outputs
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.catalog import recognise, select
+from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.precision import computes_bfloat16
+from sie_triton.engines.torch.probe import probe, relative_error
+from sie_triton.families.base import PackedBatch
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import locate
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.adapters import load_adapter, load_tokenizer
-from sie_triton.adapters.base import Adapter, PackedBatch, Rows, Text, Tokens
-from sie_triton.batching import plan
+from sie_triton.families import load_adapter, load_tokenizer
+from sie_triton.families.base import Adapter, PackedBatch, Rows, Text, Tokens
 from sie_triton.measurements import Measurements
+from sie_triton.scheduling import plan
+from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import rows_of
-from sie_triton.stages.scheduler import MAX_CPU_LANES
 from sie_triton.worker.threads import use_threads
 
 LANE_TOKENS = 1024

@@ -50,12 +50,12 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from sie_triton.adapters import load_adapter
-    from sie_triton.adapters.base import PackedBatch
-    from sie_triton.adapters.tokenizer import TextTokenizer
-    from sie_triton.batching import plan
     from sie_triton.catalog import select
+    from sie_triton.families import load_adapter
+    from sie_triton.families.base import PackedBatch
+    from sie_triton.inputs.tokenizer import TextTokenizer
     from sie_triton.measurements import Measurements
+    from sie_triton.scheduling import plan
     from sie_triton.spec import CPU_ADMISSION_COST, Runtime
     from sie_triton.weights import locate
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, StringConstraints, model_validator
 
-from sie_triton.adapters import FAMILIES, family_of
 from sie_triton.catalog.options import Frozen, LoadtimeOptions, Profile, RuntimeOptions
 from sie_triton.catalog.served import refusals, unread, without_effect
 from sie_triton.contract import QUANTIZED, SCORE_MODES, TASKS
 from sie_triton.errors import CatalogError
+from sie_triton.families import FAMILIES, family_of
 from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 from sie_triton.spec import Profile as ProfileSpec
 

@@ -8,8 +8,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
+from sie_triton.checkpoints.files import shortened
 from sie_triton.errors import CatalogError
-from sie_triton.weights.files import shortened
 
 
 def load_file(path: Path) -> ModelConfig:

@@ -16,14 +16,14 @@ from sie_triton.catalog.config import (
 )
 from sie_triton.catalog.load import complaints
 from sie_triton.catalog.options import AdapterOptions, Profile, RuntimeOptions
+from sie_triton.checkpoints.bge_m3 import BgeM3Files, read_linear
+from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
+from sie_triton.checkpoints.kind import kind_of
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles
+from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.weights.bge_m3 import BgeM3Files, read_linear
-from sie_triton.weights.cross_encoder import CrossEncoderFiles
-from sie_triton.weights.kind import kind_of
 from sie_triton.weights.locate import locate
-from sie_triton.weights.modules import TextFiles
-from sie_triton.weights.sentence_transformers import SentenceTransformerFiles, SparseEncoderFiles
-from sie_triton.weights.stanford_colbert import read_multi_vector
 
 # What its texts are like, whether its dense vectors are normalised (None: it has none), what it does.
 Recognised = tuple[TextFiles, bool | None, Tasks]

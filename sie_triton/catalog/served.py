@@ -3,8 +3,8 @@ for, warned about where it changes nothing."""
 
 from collections.abc import Iterator, Mapping
 
-from sie_triton.adapters import FAMILIES
 from sie_triton.catalog.options import AdapterOptions, Profile
+from sie_triton.families import FAMILIES
 
 # Of runtime options: those of dense vectors, and those of texts that are not read in pairs.
 OF_DENSE = ("pooling",)

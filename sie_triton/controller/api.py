@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.loop import PERIOD_S, Controller
+from sie_triton.controller.model_control import NotServed
 from sie_triton.controller.models import STATES, Model
-from sie_triton.controller.triton import NotServed
 from sie_triton.errors import LoadError
-from sie_triton.stages.status import LOAD_PHASES
+from sie_triton.records.status import LOAD_PHASES
 
 log = logging.getLogger(__name__)
 

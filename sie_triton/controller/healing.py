@@ -14,10 +14,10 @@ from pathlib import Path
 from time import monotonic
 
 from sie_triton.controller.memory import orphaned_regions
+from sie_triton.controller.model_control import NotServed
 from sie_triton.controller.models import Processes, Stages
 from sie_triton.controller.swaps import Swaps
-from sie_triton.controller.triton import NotServed
-from sie_triton.stages.status import Record, is_stopped, status_path
+from sie_triton.records.status import Record, is_stopped, status_path
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import IO
 
 from sie_triton.controller.healing import Healing
 from sie_triton.controller.memory import Memory, sample, server_bytes
+from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.models import Model, inference_records, models_of, read_stages
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
-from sie_triton.controller.triton import ModelControl
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
+from sie_triton.records.status import LOADING, RESIDENT, parent_of
 from sie_triton.settings import Settings
-from sie_triton.stages.room import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.stages.status import LOADING, RESIDENT, parent_of
 from sie_triton.worker.nursery import nursery_pid
 
 log = logging.getLogger(__name__)

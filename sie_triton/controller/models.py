@@ -7,7 +7,7 @@ from pathlib import Path
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
-from sie_triton.stages.status import FAILED, LOADING, RESIDENT, Record, all_records, is_alive
+from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_alive
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 

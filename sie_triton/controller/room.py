@@ -9,9 +9,9 @@ from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import Memory
 from sie_triton.controller.models import Model, inference_records, taken_bytes
 from sie_triton.controller.swaps import Swaps
+from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
+from sie_triton.records.status import LOADING, Record
 from sie_triton.settings import Settings
-from sie_triton.stages.room import EVICTED, GRANTED, answer_path, refusal
-from sie_triton.stages.status import LOADING, Record
 
 # Beyond this share of the limit nobody's minimum residency counts.
 CRITICAL_PERCENT = 97

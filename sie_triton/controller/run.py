@@ -8,8 +8,8 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller, lock
+from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
-from sie_triton.controller.triton import ModelControl
 from sie_triton.settings import CONTROL_TOKEN, Settings
 
 

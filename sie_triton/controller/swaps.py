@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller.triton import ModelControl
+from sie_triton.controller.model_control import ModelControl
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Our C as one shared library, compiled once per machine. Imports no torch."""
+"""A directory of C as one shared library, compiled once per machine. Imports no torch."""
 
 import ctypes
 import hashlib
@@ -11,31 +11,29 @@ from platformdirs import user_cache_path
 from sie_triton.native.compiler import compile_shared
 from sie_triton.private import private_directory, temporary_directory
 
-DIRECTORY = Path(__file__).parent
-SOURCES = tuple(sorted(DIRECTORY.glob("*.c")))
 OPTIONS = ("-O3", "-march=native", "-fopenmp")
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """None where there is no compiler, or no place to keep it that is this user's alone."""
-    name = f"kernels-{_fingerprint()}.so"
+def library(directory: Path) -> ctypes.CDLL | None:
+    """Of the sources in `directory`; None without a compiler, or a place to keep it that is this user's alone."""
+    name = f"{directory.parent.name}-{_fingerprint(directory)}.so"
     for place in (user_cache_path("sie-triton"), temporary_directory()):
         try:
-            directory = private_directory(place)
-            if not (directory / name).exists():
-                with tempfile.TemporaryDirectory(dir=directory) as scratch:
-                    if not compile_shared(SOURCES, Path(scratch) / name, *OPTIONS):
+            home = private_directory(place)
+            if not (home / name).exists():
+                with tempfile.TemporaryDirectory(dir=home) as scratch:
+                    if not compile_shared(sorted(directory.glob("*.c")), Path(scratch) / name, *OPTIONS):
                         return None
-                    (Path(scratch) / name).replace(directory / name)
-            return ctypes.CDLL(str(directory / name))
+                    (Path(scratch) / name).replace(home / name)
+            return ctypes.CDLL(str(home / name))
         except OSError:
             continue
     return None
 
 
-def _fingerprint() -> str:
+def _fingerprint(directory: Path) -> str:
     """Changes with the sources, the options and the processor."""
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
-    sources = b"".join(path.read_bytes() for path in sorted(DIRECTORY.glob("*.[ch]")))
+    sources = b"".join(path.read_bytes() for path in sorted(directory.glob("*.[ch]")))
     return hashlib.sha256(sources + repr(OPTIONS).encode() + flags.encode()).hexdigest()[:16]

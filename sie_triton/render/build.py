@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sie_triton.batching.build import build_hook
 from sie_triton.catalog import ModelConfig, check_dims, select
 from sie_triton.errors import SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
+from sie_triton.scheduling.hook import build_hook
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec, Runtime
 

@@ -6,7 +6,6 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from sie_triton.adapters import features
 from sie_triton.contract import (
     COST,
     ENCODE_OUTPUTS,
@@ -21,6 +20,7 @@ from sie_triton.contract import (
     TOKEN_COUNT,
     Tensor,
 )
+from sie_triton.families import features
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
 STAGES = ("preprocess", "inference", "postprocess")

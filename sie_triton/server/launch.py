@@ -18,7 +18,7 @@ from sie_triton.private import private_directory
 from sie_triton.render.repository import ensemble_names
 from sie_triton.server import hidden, stack
 from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
-from sie_triton.server.locate import Triton, find_triton, stage_directory
+from sie_triton.server.find_triton import Triton, find_triton, stage_directory
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0

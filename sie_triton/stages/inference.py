@@ -15,22 +15,22 @@ from time import monotonic_ns
 
 import numpy as np
 
-from sie_triton.adapters.base import Rows
-from sie_triton.batching import COST_FUNCTIONS, balanced, plan
 from sie_triton.contract import STAMPS
 from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
+from sie_triton.families.base import Rows
 from sie_triton.parameters import model_parameters
+from sie_triton.records.grants import room
+from sie_triton.records.status import StatusWriter
+from sie_triton.scheduling import COST_FUNCTIONS, balanced, plan
+from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.scheduler import Scheduler, cost
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.budget import CpuBudget
 from sie_triton.stages.job import Job, SubBatch, pack, settle
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
-from sie_triton.stages.room import room
-from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.stages.status import StatusWriter
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.adapters import features
-from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.contract import (
     ENCODE_OUTPUTS,
     INPUT_IDS,
@@ -23,6 +21,8 @@ from sie_triton.contract import (
     check_parameters,
 )
 from sie_triton.errors import InputError, SIEError
+from sie_triton.families import features
+from sie_triton.families.base import PackedBatch, Rows
 from sie_triton.parameters import forward_types, score_mode, score_types, wanted_types
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.open_requests import NEVER, deadline_ns

@@ -8,8 +8,8 @@ from threading import Event
 from platformdirs import user_cache_path
 
 from sie_triton.errors import LoadError, SIEError
+from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.status import StatusWriter
 from sie_triton.weights import locate
 from sie_triton.worker.process import LoaderStopped, Order, Worker
 

@@ -7,8 +7,8 @@ from threading import Condition, Thread
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError, SIEError
+from sie_triton.scheduling.lasting import lasting
 from sie_triton.stages.request import Outputs, Request
-from sie_triton.stages.threads import lasting
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.adapters import features, load_tokenizer
-from sie_triton.adapters.base import Tokens
-from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.contract import (
     COST,
     INPUT_IDS,
@@ -28,21 +25,24 @@ from sie_triton.contract import (
     check_parameters,
 )
 from sie_triton.errors import Cancelled, InputError, SIEError
+from sie_triton.families import features, load_tokenizer
+from sie_triton.families.base import Tokens
+from sie_triton.inputs.prompt import Prompt, prompt_of
+from sie_triton.inputs.texts import Query, Texts, decode, only, reading
 from sie_triton.parameters import model_parameters, profile_of
+from sie_triton.records.status import StatusReader, StatusWriter
+from sie_triton.records.tickets import RequestLimit
+from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.limit import RequestLimit
 from sie_triton.stages.open_requests import deadline_ns
-from sie_triton.stages.prompt import Prompt, prompt_of
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.stages.status import StatusReader, StatusWriter
-from sie_triton.stages.texts import Query, Texts, decode, only, reading
 from sie_triton.weights import locate
 from sie_triton.weights.locate import TOKENIZER_FILES
 
 if TYPE_CHECKING:
-    from sie_triton.adapters.tokenizer import TextTokenizer
+    from sie_triton.inputs.tokenizer import TextTokenizer
 
 NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 

@@ -13,11 +13,11 @@ from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
 from sie_triton.errors import BusyError, LoadError, ModelError, SIEError
-from sie_triton.stages.background import Background
-from sie_triton.stages.limit import too_many
+from sie_triton.records.status import COLD, LOADING, StatusWriter
+from sie_triton.records.tickets import too_many
+from sie_triton.scheduling.background import Background
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
-from sie_triton.stages.status import COLD, LOADING, StatusWriter
 
 log = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ from platformdirs import user_cache_path
 from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.private import private_directory, temporary_directory
+from sie_triton.records.metrics import MetricsPublisher
+from sie_triton.records.status import StatusWriter
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
-from sie_triton.stages.metrics import MetricsPublisher
 from sie_triton.stages.request import Answer, Later, Outputs
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
 from sie_triton.stages.stage import ColdStage
-from sie_triton.stages.status import StatusWriter
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,15 @@ drawn from NumPy's generator with the configured seed, as SIE draws them, so enc
 
 import ctypes
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.native.library import library
 from sie_triton.spec import MuveraConfig
+
+SOURCES = Path(__file__).with_name("native")
 
 # What the C code returns where lengths are wrong.
 BAD_ENDS = 2
@@ -94,7 +97,7 @@ class Muvera:
 
     def _encode_native(self, values: Floats, products: Floats, lengths: Ints, out: Floats, is_query: bool) -> bool:
         """False where it is not compiled."""
-        native = library()
+        native = library(SOURCES)
         if native is None:
             return False
         ends = np.cumsum(lengths, dtype=np.int64)

@@ -4,10 +4,10 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from sie_triton.checkpoints.bge_m3 import LAYERS
+from sie_triton.checkpoints.files import first_line, inside
+from sie_triton.checkpoints.stanford_colbert import METADATA
 from sie_triton.errors import LoadError
-from sie_triton.weights.bge_m3 import LAYERS
-from sie_triton.weights.files import first_line, inside
-from sie_triton.weights.stanford_colbert import METADATA
 
 TOKENIZER_FILES = ["*.json", "*.txt", "*.model", METADATA]
 # What a model is recognised by.

@@ -16,14 +16,14 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from sie_triton.adapters import Adapter, load_adapter
-from sie_triton.adapters.base import PackedBatch, Rows
-from sie_triton.batching import COST_FUNCTIONS
 from sie_triton.errors import LoadError, ModelError
+from sie_triton.families import Adapter, load_adapter
+from sie_triton.families.base import PackedBatch, Rows
+from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
 from sie_triton.worker.imports import import_all
-from sie_triton.worker.memory import free_unused_memory, is_out_of_memory, used_bytes
+from sie_triton.worker.out_of_memory import free_unused_memory, is_out_of_memory, used_bytes
 from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order
 from sie_triton.worker.threads import use_threads
 

@@ -11,9 +11,9 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.adapters.base import PACKED, PADDED, Adapter, PackedBatch
-from sie_triton.batching.cost import Lengths
+from sie_triton.families.base import PACKED, PADDED, Adapter, PackedBatch
 from sie_triton.measurements import Measurements
+from sie_triton.scheduling.cost import Lengths
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from sie_triton.adapters.base import PackedBatch, Rows
 from sie_triton.errors import LoadError, ModelError, SIEError
+from sie_triton.families.base import PackedBatch, Rows
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.child import Child

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sie_triton.records.status import all_records, is_alive
 from sie_triton.settings import Settings
-from sie_triton.stages.status import all_records, is_alive
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MUVERA, SPLADE, fresh_settings, minilm_file, model_file
 from tests.models import save_cross_encoder, save_pylate, save_splade
 

@@ -19,7 +19,7 @@ from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.controller import memory
-from sie_triton.controller.cli import ask
+from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.render.build import write_repository
 from sie_triton.server.companion import Companion, controller, nursery

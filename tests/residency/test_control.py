@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
-from sie_triton.controller.cli import act, show
-from sie_triton.controller.triton import ModelControl
+from sie_triton.controller.commands import act, show
+from sie_triton.controller.model_control import ModelControl
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server

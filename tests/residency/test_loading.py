@@ -13,7 +13,7 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.errors import SIEError
-from sie_triton.stages.status import is_alive, records_of
+from sie_triton.records.status import is_alive, records_of
 from sie_triton.worker.nursery import nursery_pid
 from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
 

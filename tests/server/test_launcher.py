@@ -15,10 +15,10 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
-from sie_triton.controller.cli import ask
+from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
+from sie_triton.records.status import is_alive, read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings, flag
-from sie_triton.stages.status import is_alive, read_records, records_of
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, regions, sie
 

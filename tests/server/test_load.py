@@ -31,8 +31,8 @@ from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.client.calls import EncodeCall
 from sie_triton.render.build import write_repository
+from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.launch import Server
-from sie_triton.stages.scheduler import MAX_CPU_LANES
 from tests.conftest import MINILM, MINILM_512, TINY, Running, fresh_settings, minilm_file
 from tests.load import Workload, offer, percentile, request, saturate, workload
 

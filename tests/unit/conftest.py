@@ -9,10 +9,10 @@ import pytest
 from sie_triton.controller import loop
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.records.status import StatusWriter
 from sie_triton.server.companion import Companion
 from sie_triton.settings import read_settings
 from sie_triton.stages.inference import Inference
-from sie_triton.stages.status import StatusWriter
 from sie_triton.worker.process import Worker
 from tests.controller import FakeControl, wait_for
 from tests.stages import EchoWorker, spec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.batching import build
 from sie_triton.render.pbtxt import composing_models
+from sie_triton.scheduling import hook as build
 from tests.unit.test_render import SPEC
 
 FAKE_TRITON = Path(__file__).with_name("fake_triton.c")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.adapters.base import PACKED, PADDED
-from sie_triton.adapters.encoder import Encoder, load_encoder
-from sie_triton.adapters.probe import TOLERANCE, probe, relative_error
-from sie_triton.attention import packed
-from sie_triton.attention.segments import Segments
 from sie_triton.bench.architectures import ARCHITECTURES, build
+from sie_triton.engines.torch import encoder as encoder_module
+from sie_triton.engines.torch.attention import packed
+from sie_triton.engines.torch.attention.segments import Segments
+from sie_triton.engines.torch.encoder import Encoder, load_encoder
+from sie_triton.engines.torch.probe import TOLERANCE, probe, relative_error
+from sie_triton.families.base import PACKED, PADDED
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity
 
 PADDED_ONES = {"Gemma 2, capped scores", "MPNet", "DeBERTa v2", "T5 encoder", "BLOOM, causal"}
@@ -105,7 +106,7 @@ def test_a_broken_variant_fails_the_same_comparison(tmp_path, monkeypatch, contr
     encoder.use(PACKED)
     assert max(map(relative_error, states_of(encoder), subject.expected)) <= MAX_ERROR
     if name == "Segments":
-        monkeypatch.setattr("sie_triton.adapters.encoder.Segments", type("Broken", (), {"of": staticmethod(broken)}))
+        monkeypatch.setattr(encoder_module, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
     else:
         monkeypatch.setattr(packed, name, broken)
     assert max(map(relative_error, states_of(encoder), subject.expected)) > 10 * MAX_ERROR

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from sie_triton.attention import attending
-from sie_triton.attention.kernels import KERNELS, choose_kernel, visible, why_not
-from sie_triton.attention.packed import packed_attention
-from sie_triton.attention.segments import Segments
-from sie_triton.native import kernels as native
+from sie_triton.engines.torch import cpu_kernels as native
+from sie_triton.engines.torch.attention import attending, kernels
+from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, visible, why_not
+from sie_triton.engines.torch.attention.packed import packed_attention
+from sie_triton.engines.torch.attention.segments import Segments
 
 HERE = ("native", "sdpa", "eager")
 LENGTHS = (1, 2, 5, 16, 17, 42, 63, 64, 65, 130, 130, 300)
@@ -133,7 +133,7 @@ def test_a_kernel_that_cannot_run_is_replaced_and_the_log_says_so(caplog, wanted
 def test_the_choice_on_a_gpu(monkeypatch, capability, installed, chosen):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     here = ("torch.nn.attention.varlen", *installed)
-    monkeypatch.setattr("sie_triton.attention.kernels.find_spec", lambda name: name if name in here else None)
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name if name in here else None)
     assert choose_kernel("auto", torch.device("cuda"), torch.float16) == chosen
 
 

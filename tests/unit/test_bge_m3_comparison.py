@@ -9,12 +9,12 @@ import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
 
-from sie_triton.adapters import load_adapter, load_tokenizer
-from sie_triton.adapters.base import PACKED, PackedBatch
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.families import load_adapter, load_tokenizer
+from sie_triton.families.base import PACKED, PackedBatch
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.weights.locate import CATALOG_FILES, MODEL_FILES

@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from sie_triton.adapters.base import PACKED, PADDED
-from sie_triton.batching import COST_FUNCTIONS
+from sie_triton.families.base import PACKED, PADDED
 from sie_triton.measurements import Measurements
+from sie_triton.records.status import StatusWriter
+from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
-from sie_triton.stages.status import StatusWriter
 from sie_triton.worker import calibration
 from sie_triton.worker.__main__ import load
 from sie_triton.worker.calibration import Sampler, calibrate, choose, measure

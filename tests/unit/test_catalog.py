@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.adapters import family_of
 from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
+from sie_triton.families import family_of
 from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
 from tests.conftest import model_file
 from tests.models import save_bert, save_cross_encoder, save_pylate, save_splade

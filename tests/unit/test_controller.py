@@ -20,8 +20,8 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.stages.room import GRANTED, answer_path, controller_runs, refusal, room
-from sie_triton.stages.status import RECORD, RESIDENT, VERSION, StatusWriter, is_alive, is_stopped
+from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
+from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter, is_alive, is_stopped
 from tests.controller import stage, wait_for
 
 RESIDENTS = st.lists(

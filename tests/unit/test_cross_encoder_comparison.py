@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
 
-from sie_triton.adapters import heads, load_adapter, load_tokenizer
-from sie_triton.adapters.base import PackedBatch
 from sie_triton.bench.workload import texts
+from sie_triton.checkpoints.kind import kind_of
+from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
+from sie_triton.families import load_adapter, load_tokenizer
+from sie_triton.families.base import PackedBatch
 from sie_triton.measurements import Measurements
-from sie_triton.weights.kind import kind_of
 from tests.models import save_cross_encoder
 from tests.stages import spec
 

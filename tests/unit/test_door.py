@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from sie_triton.bench.compare import free_ports
 from sie_triton.cli import cli
 from sie_triton.controller.api import application
-from sie_triton.controller.cli import act, ask, show
+from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.token import TOKEN_FILE, admin_token
 from sie_triton.errors import ServerError
+from sie_triton.records.status import RESIDENT
 from sie_triton.settings import Settings, read_settings
-from sie_triton.stages.status import RESIDENT
 from tests.controller import stage, wait_for
 
 LONG_NAME = "org__" + "a-very-long-name-of-a-model-" * 3 + "end"

@@ -9,15 +9,15 @@ import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from sie_triton.errors import Cancelled, InputError, ModelError
+from sie_triton.records.status import StatusWriter
+from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.stages import shared_memory
 from sie_triton.stages.open_requests import NEVER, OpenRequests
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.scheduler import Scheduler
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
-from sie_triton.stages.status import StatusWriter
 from tests.stages import FakeRequest, run, spec, tokens
 
 # Its pattern backtracks until the library gives up, and panics.

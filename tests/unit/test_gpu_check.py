@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.attention import packed
-from sie_triton.attention.kernels import KERNELS
 from sie_triton.bench.gpu_check import kernels, run
 from sie_triton.bench.gpu_check.plan import Part, Plan
+from sie_triton.engines.torch.attention import packed
+from sie_triton.engines.torch.attention.kernels import KERNELS
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from sie_triton.controller import healing, loop
 from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
-from sie_triton.controller.triton import NotServed
-from sie_triton.stages.status import RESIDENT, is_stopped
+from sie_triton.controller.model_control import NotServed
+from sie_triton.records.status import RESIDENT, is_stopped
 from tests.controller import stage, wait_for
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.adapters import load_adapter, load_tokenizer
 from sie_triton.catalog import recognise
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.families import load_adapter, load_tokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes

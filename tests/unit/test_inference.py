@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
+from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import FAILED, RESIDENT, StatusWriter, records_of
-from sie_triton.worker.memory import is_out_of_memory
+from sie_triton.worker.out_of_memory import is_out_of_memory
 from tests.stages import VOCABULARY, EchoWorker, run, spec, tokens
 
 

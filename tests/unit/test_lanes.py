@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from sie_triton.stages import scheduler as module
-from sie_triton.stages.budget import CpuBudget
-from sie_triton.stages.scheduler import PASSES, Pace, Scheduler, cost
+from sie_triton.scheduling import scheduler as module
+from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.scheduler import PASSES, Pace, Scheduler, cost
 from tests.unit.test_scheduler import Slots, wait_for
 
 MS = 1_000_000

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
+from sie_triton.records.status import is_alive
 from sie_triton.server import hidden, supervise
 from sie_triton.server.companion import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
 from sie_triton.settings import FILE_VARIABLE, PREFIX, Settings, read_settings
-from sie_triton.stages.status import is_alive
 
 SECRET = "--restricted=key=s3cret"
 PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"

@@ -21,27 +21,33 @@ MAY_IMPORT = {
     "parameters": {"contract", "spec"},
     "settings": {"device", "errors", "spec"},
     "native": {"private"},
-    "batching": {"native"},
-    "attention": {"native"},
+    "checkpoints": {"errors"},
+    "weights": {"checkpoints", "errors"},
+    "inputs": {*FOUNDATION, "checkpoints", "families"},
     "transforms": {"contract", "late_interaction", "native", "spec"},
-    "weights": {"errors"},
-    "adapters": {*FOUNDATION, "attention", "native", "weights"},
-    "catalog": {*FOUNDATION, "adapters", "weights"},
-    "render": {*FOUNDATION, "adapters", "batching", "catalog", "settings"},
-    "worker": {*FOUNDATION, "adapters", "batching"},
-    "stages": {*FOUNDATION, "adapters", "batching", "transforms", "weights", "worker"},
-    "controller": {*FOUNDATION, "settings", "stages", "worker"},
+    "engines": {*FOUNDATION, "checkpoints", "families", "native"},
+    "families": {*FOUNDATION, "checkpoints", "engines", "inputs"},
+    "catalog": {*FOUNDATION, "checkpoints", "families", "weights"},
+    "render": {*FOUNDATION, "catalog", "families", "scheduling", "settings"},
+    "records": {"errors"},
+    "scheduling": {"native", "stages"},
+    "worker": {*FOUNDATION, "families", "scheduling"},
+    "stages": {*FOUNDATION, "families", "inputs", "records", "scheduling", "transforms", "weights", "worker"},
+    "controller": {*FOUNDATION, "records", "settings", "worker"},
     "server": {*FOUNDATION, "catalog", "render", "settings"},
-    "client": {"errors", "contract", "late_interaction"},
+    "client": {"contract", "errors", "late_interaction"},
     "bench": {
         *FOUNDATION,
-        "adapters",
-        "attention",
-        "batching",
         "catalog",
+        "checkpoints",
         "client",
         "controller",
+        "engines",
+        "families",
+        "inputs",
+        "records",
         "render",
+        "scheduling",
         "server",
         "settings",
         "stages",
@@ -75,7 +81,7 @@ def test_imports_point_one_way(path):
 
 
 def test_the_controller_imports_neither_adapters_nor_torch():
-    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.adapters") == []
+    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.families") == []
 
 
 def test_one_file_imports_tritons_python_api():
@@ -92,7 +98,7 @@ def imported(code: str, *modules: str) -> list[str]:
 STAGES = [f"sie_triton.stages.{name}" for name in ("preprocess", "inference", "postprocess")]
 
 
-@pytest.mark.parametrize("module", [*STAGES, "sie_triton.adapters"])
+@pytest.mark.parametrize("module", [*STAGES, "sie_triton.families"])
 def test_a_cold_stage_imports_no_heavy_library(module):
     assert imported(f"import {module}", "torch", "transformers", "pydantic", "tritonclient") == []
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import BusyError, Cancelled, LoadError
+from sie_triton.records import tickets as limit
+from sie_triton.records.metrics import COUNTERS, MetricsPublisher
+from sie_triton.records.status import RECORD, StatusReader, StatusWriter
+from sie_triton.records.tickets import RequestLimit
 from sie_triton.spec import Runtime
-from sie_triton.stages import limit
 from sie_triton.stages.inference import Inference
-from sie_triton.stages.limit import RequestLimit
-from sie_triton.stages.metrics import COUNTERS, MetricsPublisher
 from sie_triton.stages.open_requests import NEVER, OpenRequests
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import RECORD, StatusReader, StatusWriter
 from tests.stages import EchoWorker, FakeRequest, run, spec, tokens
 
 LIMIT = 8

@@ -5,10 +5,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from sie_triton.adapters import load_adapter, load_tokenizer
-from sie_triton.adapters.base import PackedBatch
 from sie_triton.bench.workload import texts
 from sie_triton.errors import LoadError
+from sie_triton.families import load_adapter, load_tokenizer
+from sie_triton.families.base import PackedBatch
 from sie_triton.measurements import Measurements
 from sie_triton.spec import RerankerConfig
 from tests.models import save_causal

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.stages.status import parent_of
+from sie_triton.records.status import parent_of
 from sie_triton.worker.child import Child
 from sie_triton.worker.nursery import _short, nursery_pid
 from sie_triton.worker.process import LoaderStopped, Worker

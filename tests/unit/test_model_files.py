@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sie_triton.adapters import load_adapter
-from sie_triton.adapters.multivector_tokenizer import MultiVectorTokenizer
-from sie_triton.adapters.pair_tokenizer import PairTokenizer
-from sie_triton.adapters.tokenizer import TextTokenizer
 from sie_triton.catalog import load_file, recognise, select
 from sie_triton.cli import cli
 from sie_triton.errors import CatalogError, LoadError, SettingsError
+from sie_triton.families import load_adapter
+from sie_triton.families.multivector_tokenizer import MultiVectorTokenizer
+from sie_triton.families.pair_tokenizer import PairTokenizer
+from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.render.build import write_repository
 from sie_triton.settings import read_settings

@@ -12,17 +12,17 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from sie_triton.adapters import load_adapter
-from sie_triton.adapters.base import PACKED, PackedBatch
-from sie_triton.adapters.multivector_tokenizer import MultiVectorTokenizer
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
+from sie_triton.checkpoints.kind import kind_of
+from sie_triton.checkpoints.stanford_colbert import is_stanford_colbert, read_multi_vector
 from sie_triton.errors import LoadError
+from sie_triton.families import load_adapter
+from sie_triton.families.base import PACKED, PackedBatch
+from sie_triton.families.multivector_tokenizer import MultiVectorTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.weights.kind import kind_of
 from sie_triton.weights.locate import TOKENIZER_FILES
-from sie_triton.weights.stanford_colbert import is_stanford_colbert, read_multi_vector
 from tests.models import save_encoder, save_pylate, save_stanford
 
 TEXTS = ["", "a", "Stop. Look, listen!", *texts(12, seed=3), " ".join(["many, words."] * 200)]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.batching import COST_FUNCTIONS, balanced, plan
+from sie_triton.scheduling import COST_FUNCTIONS, balanced, plan
 
 COSTS = st.lists(st.integers(1, 600), max_size=200)
 BUDGETS = st.integers(1, 2000)

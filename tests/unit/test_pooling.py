@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.adapters.base import PackedBatch
-from sie_triton.adapters.pooling import pool
+from sie_triton.engines.torch.pooling import pool
+from sie_triton.families.base import PackedBatch
 
 MODES = ("cls", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean")
 LENGTHS = (4, 1, 3, 6, 2)

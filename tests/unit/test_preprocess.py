@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import InputError, ModelError, SIEError
+from sie_triton.inputs.prompt import Prompt
+from sie_triton.inputs.texts import Query, Texts
+from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
-from sie_triton.stages.prompt import Prompt
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import StatusWriter
-from sie_triton.stages.texts import Query, Texts
 from tests.stages import FakeRequest, run, spec
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sie_triton.engines.torch.cpu_kernels import SOURCES
 from sie_triton.native import library as native
 from sie_triton.private import private_directory
 from sie_triton.worker import nursery
@@ -91,8 +92,8 @@ def shared(tmp_path, monkeypatch):
 def test_no_library_is_loaded_from_a_place_others_can_write(shared, monkeypatch):
     loaded = []
     monkeypatch.setattr(native.ctypes, "CDLL", loaded.append)
-    (shared / f"kernels-{native._fingerprint()}.so").write_bytes(b"theirs")
-    assert native.library() is None
+    (shared / f"torch-{native._fingerprint(SOURCES)}.so").write_bytes(b"theirs")
+    assert native.library(SOURCES) is None
     assert loaded == []
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
-from sie_triton.stages import limit, status
-from sie_triton.stages.limit import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
-from sie_triton.stages.room import answer_path, room
-from sie_triton.stages.status import RECORD, VERSION, StatusReader, StatusWriter, is_alive
+from sie_triton.records import status
+from sie_triton.records import tickets as limit
+from sie_triton.records.grants import answer_path, room
+from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, is_alive
+from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 
 LIMIT = 8
 

@@ -15,9 +15,9 @@ from sie_triton.controller import loop
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.records.grants import GRANTED, answer_path
+from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION
 from sie_triton.settings import read_settings
-from sie_triton.stages.room import GRANTED, answer_path
-from sie_triton.stages.status import LOADING, RECORD, RESIDENT, VERSION
 
 GIB = 2**30
 SECOND = 10**9

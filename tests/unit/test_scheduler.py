@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.stages import budget
-from sie_triton.stages.background import Background
-from sie_triton.stages.budget import CpuBudget
+from sie_triton.scheduling import cpu_budget as budget
+from sie_triton.scheduling.background import Background
+from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.scheduler import Scheduler, cost
 from sie_triton.stages.open_requests import NEVER
-from sie_triton.stages.scheduler import Scheduler, cost
 from sie_triton.stages.timing import BusyLog, covered_ns
 
 

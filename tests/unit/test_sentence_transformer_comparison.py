@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.adapters import encoder, load_adapter
-from sie_triton.adapters.base import PACKED, PADDED, PackedBatch
-from sie_triton.adapters.precision import choose_dtype
-from sie_triton.adapters.prepack import PrepackedLinear
-from sie_triton.adapters.tokenizer import TextTokenizer
-from sie_triton.attention import Segments
 from sie_triton.bench.architectures import save
 from sie_triton.catalog import recognise
+from sie_triton.engines.torch import encoder
+from sie_triton.engines.torch.attention import Segments
+from sie_triton.engines.torch.precision import choose_dtype
+from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.errors import LoadError
+from sie_triton.families import load_adapter
+from sie_triton.families.base import PACKED, PADDED, PackedBatch
+from sie_triton.inputs.prompt import prompt_of
+from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
-from sie_triton.stages.prompt import prompt_of
 from sie_triton.transforms import normalize
 from tests.models import CONFIGS, build, save_bert
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
@@ -186,6 +187,6 @@ def test_weights_read_by_hand_are_noticed_not_computed_from():
     ],
 )
 def test_precision(monkeypatch, caplog, precision, device, native, dtype, says_so):
-    monkeypatch.setattr("sie_triton.adapters.precision.computes_bfloat16", lambda: native)
+    monkeypatch.setattr("sie_triton.engines.torch.precision.computes_bfloat16", lambda: native)
     assert choose_dtype(precision, device) == dtype
     assert bool(caplog.records) == says_so

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
-from sie_triton.adapters import load_adapter
-from sie_triton.adapters.base import PACKED, PackedBatch
-from sie_triton.adapters.tokenizer import TextTokenizer
 from sie_triton.bench.workload import texts
 from sie_triton.errors import LoadError
+from sie_triton.families import load_adapter
+from sie_triton.families.base import PACKED, PackedBatch
+from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
 from tests.models import save_splade

@@ -12,15 +12,15 @@ import numpy as np
 import psutil
 import pytest
 
-from sie_triton.adapters import load_adapter
-from sie_triton.adapters.base import PackedBatch
 from sie_triton.errors import LoadError, ModelError
+from sie_triton.families import load_adapter
+from sie_triton.families.base import PackedBatch
 from sie_triton.measurements import Measurements
+from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
-from sie_triton.worker.memory import anonymous_bytes
+from sie_triton.worker.out_of_memory import anonymous_bytes
 from sie_triton.worker.process import Order, Worker, WorkerDied
 from tests.stages import run, tokens
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sie_triton.adapters.base import PACKED, PADDED
-from sie_triton.adapters.encoder import Encoder
-from sie_triton.attention.kernels import KERNELS, eager_attention, why_not
-from sie_triton.attention.segments import EVERYTHING, Segments, Window
 from sie_triton.bench.architectures import sharpen
 from sie_triton.bench.gpu_check.models import build, lengths_of
 from sie_triton.bench.gpu_check.plan import Finding, Plan
+from sie_triton.engines.torch.attention.kernels import KERNELS, eager_attention, why_not
+from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.families.base import PACKED, PADDED
 
 COMPARED = ("BERT-base", "ModernBERT-base", "Qwen3-0.6B")
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "float16", "bfloat16")}

@@ -20,7 +20,7 @@ from sie_triton.bench.gpu_check.models import save
 from sie_triton.bench.gpu_check.plan import Finding, Plan
 from sie_triton.bench.gpu_check.speed import text_of
 from sie_triton.bench.lanes import timed
-from sie_triton.server.locate import NGC_ROOT
+from sie_triton.server.find_triton import NGC_ROOT
 
 MODEL = "BERT-base"
 NEEDED = ("aiohttp", "click", "platformdirs", "prometheus_client", "pydantic_settings", "tritonclient")

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import transformers
 
-from sie_triton.adapters.base import PACKED, PADDED, Adapter, PackedBatch
-from sie_triton.batching import plan as cut
 from sie_triton.bench.gpu_check.hardware import finished, peak
 from sie_triton.bench.gpu_check.memory import account
 from sie_triton.bench.gpu_check.models import config_of, flops, save
 from sie_triton.bench.gpu_check.plan import Finding, Plan
 from sie_triton.bench.lanes import interleaved, timed
+from sie_triton.families.base import PACKED, PADDED, Adapter, PackedBatch
+from sie_triton.scheduling import plan as cut
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.__main__ import load
 from sie_triton.worker.process import Loaded, Order

@@ -5,9 +5,9 @@ import sys
 POISON = 7592  # "hello"
 
 if any(argument.startswith("sie_triton.worker") for argument in sys.orig_argv):
-    import sie_triton.adapters
+    import sie_triton.families
 
-    load_adapter = sie_triton.adapters.load_adapter
+    load_adapter = sie_triton.families.load_adapter
 
     def load_poisoned(*args):
         adapter = load_adapter(*args)
@@ -21,4 +21,4 @@ if any(argument.startswith("sie_triton.worker") for argument in sys.orig_argv):
         adapter.forward = endless
         return adapter
 
-    sie_triton.adapters.load_adapter = load_poisoned
+    sie_triton.families.load_adapter = load_poisoned

@@ -1,0 +1,1 @@
+"""What libraries save, and how to read it."""

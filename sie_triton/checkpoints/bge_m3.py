@@ -1,0 +1,95 @@
+"""Reads the files of BAAI/bge-m3 and its fine-tunes: a dense model's, and a linear layer for each other output."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.modules import TextFiles, hidden_size, modules_of
+from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
+from sie_triton.errors import LoadError
+
+if TYPE_CHECKING:
+    import torch
+
+# Files beside config.json, .pt or .safetensors.
+LAYERS = ("sparse_linear", "colbert_linear")
+
+# Tokens that say nothing of a text, and what XLM-RoBERTa's tokenizer calls them where its file does not say.
+SPECIAL_TOKENS = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+@dataclass(frozen=True, slots=True)
+class BgeM3Files:
+    """`special_ids` weigh nothing in sparse outputs; the linear layers take states of `hidden_size`."""
+
+    dense: SentenceTransformerFiles
+    vocab_size: int
+    hidden_size: int
+    special_ids: tuple[int, ...]
+    sparse_linear: Path
+    colbert_linear: Path
+
+    @classmethod
+    def read(cls, directory: Path) -> "BgeM3Files":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        dense = SentenceTransformerFiles.read(directory)
+        if len(modules_of(directory)) == 1:
+            # As FlagEmbedding saves a fine-tune.
+            dense = replace(dense, pooling=("cls",), normalize=True)
+        sparse, colbert = (_layer_file(directory, name) for name in LAYERS)
+        return cls(
+            dense=dense,
+            vocab_size=dense.text.config.integer("vocab_size", least=1),
+            hidden_size=hidden_size(dense.text.config),
+            special_ids=_special_ids(dense.text.transformer),
+            sparse_linear=sparse,
+            colbert_linear=colbert,
+        )
+
+    @property
+    def text(self) -> TextFiles:
+        return self.dense.text
+
+
+def read_linear(path: Path, in_features: int, out_features: int | None = None) -> "torch.nn.Linear":
+    """A layer's `weight` and `bias`, as float32 on the CPU; `out_features` None: as many as the file has.
+
+    A pickle may hold tensors only, and none of its code is run. LoadError names a file that holds something else.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    try:
+        is_pickle = path.suffix == ".pt"
+        weights = torch.load(path, map_location="cpu", weights_only=True) if is_pickle else load_file(path)
+        linear = torch.nn.Linear(in_features, out_features or weights["bias"].numel())
+        linear.load_state_dict(weights)
+    except Exception as exc:  # a broken pickle raises anything
+        outputs = "" if out_features is None else f", {out_features} out"
+        raise LoadError(f"{path} holds no linear layer ({in_features} in{outputs})", "corrupt") from exc
+    return linear
+
+
+def _layer_file(directory: Path, name: str) -> Path:
+    for path in (directory / f"{name}.safetensors", directory / f"{name}.pt"):
+        if has_file(path):
+            return path
+    raise LoadError(f"{name}.pt is missing in {directory}", "not found")
+
+
+def _special_ids(transformer: Path) -> tuple[int, ...]:
+    settings = read_fields(transformer / "tokenizer_config.json", required=False)
+    names = {_content(settings, role) or name for role, name in SPECIAL_TOKENS.items()}
+    path = transformer / "tokenizer.json"
+    added = read_fields(path).values.get("added_tokens") or []
+    if not isinstance(added, list):
+        raise LoadError(f"{path}: added_tokens: must be a list", "corrupt")
+    tokens = [Fields.of(f"{path}: added_tokens", each) for each in added]
+    return tuple(token.integer("id") for token in tokens if token.text("content") in names)
+
+
+def _content(settings: Fields, role: str) -> str:
+    """Of a token, or of one saved with its settings; empty where there is none."""
+    is_object = isinstance(settings.values.get(role), dict)
+    return settings.fields(role).text("content") if is_object else settings.text(role, "")

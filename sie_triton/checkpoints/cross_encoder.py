@@ -1,0 +1,56 @@
+"""Reads the files of a cross-encoder, saved by sentence-transformers' CrossEncoder or by transformers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.errors import LoadError
+
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEncoderFiles:
+    """`activation`, the dotted name of a torch.nn class, makes a score of the logit.
+
+    `tokenizer_outputs`: what the tokenizer's file says it gives the model, None where it leaves that to
+    `tokenizer_class`, which may be empty.
+    """
+
+    text: TextFiles
+    activation: str
+    tokenizer_outputs: tuple[str, ...] | None
+    tokenizer_class: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "CrossEncoderFiles":
+        """Raises LoadError naming the file that cannot be used."""
+        text = TextFiles.read(directory)
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
+        if num_labels != 1:
+            message = f"config.json in {text.transformer} has {num_labels} labels; a score needs a model with one"
+            raise LoadError(message, "unsupported")
+        tokenizer = read_fields(text.transformer / "tokenizer_config.json", required=False)
+        return cls(
+            text,
+            _activation(saved, text.config),
+            tokenizer.texts("model_input_names") if tokenizer.has("model_input_names") else None,
+            tokenizer.text("tokenizer_class", ""),
+        )
+
+
+def is_cross_encoder(config: Fields) -> bool:
+    """By transformers' config.json."""
+    return any(name.endswith("ForSequenceClassification") for name in config.texts("architectures")[:1])
+
+
+def _activation(saved: Fields, config: Fields) -> str:
+    """Where sentence-transformers has written it, newest first."""
+    named = (
+        saved.text("activation_fn", ""),
+        config.fields("sentence_transformers").text("activation_fn", ""),
+        config.text("sbert_ce_default_activation_function", ""),
+    )
+    return next(filter(None, named), SIGMOID)

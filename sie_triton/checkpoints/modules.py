@@ -1,0 +1,145 @@
+"""What every directory saved by sentence-transformers (any version), or by transformers, says of itself.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, inside, read_fields, read_json
+from sie_triton.errors import LoadError
+
+# Their first token's position id is padding_idx + 1, so that as many positions are never used.
+COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "data2vec-text", "xmod")
+
+# The second is what sentence-transformers before 6 called one with a masked-language-model head.
+TRANSFORMERS = ("Transformer", "MLMTransformer")
+
+UNLIMITED = 10**6
+
+# More than any model has; building so many layers takes minutes before a single weight is read.
+MAX_LAYERS = 1000
+MAX_WIDTH = 1_000_000
+
+# The names of one thing in different architectures.
+LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
+HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
+
+TANH = "torch.nn.modules.activation.Tanh"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """What every such directory says of its transformer and its prompts. Lengths are in tokens."""
+
+    transformer: Path
+    config: Fields
+    include_prompt: bool
+    max_sequence_length: int
+    do_lower_case: bool
+    prompts: dict[str, str]
+    default_prompt: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "TextFiles":
+        """Raises LoadError naming the file that cannot be used."""
+        kinds = modules_of(directory)
+        transformer = only(kinds, TRANSFORMERS, directory)
+        config = read_fields(transformer / "config.json")
+        for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
+            config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
+        sbert = read_fields(transformer / "sentence_bert_config.json", required=False)
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        pooling = next((read_fields(path / "config.json") for kind, path in kinds if kind == "Pooling"), Fields("", {}))
+        prompts = saved.text_map("prompts")
+        return cls(
+            transformer=transformer,
+            config=config,
+            include_prompt=pooling.flag("include_prompt", True),
+            max_sequence_length=_max_sequence_length(sbert, transformer, config),
+            do_lower_case=sbert.flag("do_lower_case", False),
+            prompts=prompts,
+            default_prompt=prompts.get(saved.text("default_prompt_name", ""), ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """One Dense module: `activation` is the dotted name of a torch.nn class."""
+
+    directory: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+
+    @classmethod
+    def read(cls, path: Path, on: str = "sentence_embedding") -> "DenseLayer":
+        """That of a module which works on the output `on`."""
+        config = read_fields(path / "config.json")
+        names = {config.text("module_input_name", on), config.text("module_output_name", on)}
+        if config.flag("use_residual", False) or names != {on}:
+            raise LoadError(f"{path}: only Dense layers on {on} without residual are supported", "unsupported")
+        return cls(
+            directory=path,
+            in_features=config.integer("in_features", least=1, most=MAX_WIDTH),
+            out_features=config.integer("out_features", least=1, most=MAX_WIDTH),
+            bias=config.flag("bias", True),
+            activation=config.text("activation_function", TANH),
+        )
+
+
+def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
+    """Class name and directory of each module, in order; of a Router, those of that route."""
+    path = directory / "modules.json"
+    entries = read_json(path, default=[{"type": "Transformer", "path": ""}])
+    if not isinstance(entries, list) or not entries:
+        raise LoadError(f"{path}: must hold a list of modules", "corrupt")
+    kinds = [_module(f"{path}: module {i}", entry, directory) for i, entry in enumerate(entries)]
+    if [kind for kind, _ in kinds] != ["Router"]:
+        return kinds
+    home = kinds[0][1]
+    router = read_fields(home / "router_config.json")
+    types, routes = router.text_map("types"), router.fields("structure")
+    named = routes.texts(route)
+    if set(named) - set(types):
+        raise LoadError(f"{routes.where}: {route}: names modules that types does not", "corrupt")
+    return [(_class_name(types[each]), inside(home, each, f"{routes.where}: {route}")) for each in named]
+
+
+def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
+    fields = Fields.of(where, entry)
+    return _class_name(fields.text("type")), inside(directory, fields.text("path"), f"{where}: path")
+
+
+def _class_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path) -> Path:
+    """The directory of the one module of these kinds."""
+    found = [path for kind, path in kinds if kind in wanted]
+    if len(found) != 1:
+        raise LoadError(f"modules.json in {directory} must name one {wanted[0]}, it names {len(found)}", "unsupported")
+    return found[0]
+
+
+def hidden_size(config: Fields) -> int:
+    """Entries of a token's state, by config.json."""
+    name = next(filter(config.has, WIDTH_KEYS), None)
+    if name is None:
+        raise LoadError(f"{config.where}: names no hidden_size", "corrupt")
+    return config.integer(name, least=1, most=MAX_WIDTH)
+
+
+def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> int:
+    tokenizer = read_fields(transformer / "tokenizer_config.json", required=False)
+    unused = config.integer("pad_token_id", 0) + 1 if config.text("model_type", "") in COUNT_FROM_PADDING else 0
+    positions = config.integer("max_position_embeddings", UNLIMITED, least=1) - unused
+    if positions < 1:
+        raise LoadError(f"{config.where}: max_position_embeddings: leaves no position past pad_token_id", "corrupt")
+    # A tokenizer without a limit writes 10^30.
+    limit = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)
+    return min(sbert.integer("max_seq_length", limit, least=1), positions)

@@ -1,0 +1,105 @@
+"""Reads the files of a late-interaction model saved by sentence-transformers (MultiVectorEncoder) or PyLate.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+import string
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.modules import DenseLayer, TextFiles, hidden_size, modules_of
+from sie_triton.errors import LoadError
+
+# PyLate's, where its files do not say.
+QUERY_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Queries are filled up to `length` tokens with `token` (empty: the tokenizer's mask, else its end of sequence).
+
+    `is_ceiling`: longer ones are cut to it. `attend`: the encoder looks at what was filled in.
+    """
+
+    length: int
+    is_ceiling: bool
+    attend: bool
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVectorFiles:
+    """A late-interaction model's files; stanford_colbert.py reads those of Stanford's code.
+
+    `query_length`, `document_length`: 0 for that of the transformer. `markers` are prompts, or their first words,
+    that are one token where the tokenizer knows them. Tokens of `skipped` words give no vector in the roles
+    `skipped_in`.
+    """
+
+    text: TextFiles
+    dim: int
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    query_length: int
+    document_length: int
+    expansion: Expansion | None
+    markers: tuple[str, ...]
+    skipped: tuple[str, ...]
+    skipped_in: tuple[str, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> "MultiVectorFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        names = [kind for kind, _ in kinds]
+        _check(names, directory)
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        own = read_fields(text.transformer / "sentence_bert_config.json", required=False)
+        newer = {key: value for key, value in own.values.items() if value is not None}
+        settings = Fields(own.where if newer else saved.where, {**saved.values, **newer})
+        is_pylate = saved.text("model_type", "") == "ColBERT"
+        mask = next((read_fields(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"), saved)
+        dense = tuple(DenseLayer.read(path, "token_embeddings") for kind, path in kinds if kind == "Dense")
+        markers = {role: saved.text(f"{role}_prefix", "") for role in ("query", "document")}
+        prompts = {role: marker + text.prompts.get(role, "").removeprefix(marker) for role, marker in markers.items()}
+        return cls(
+            # Without a role a text is a document.
+            text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
+            dim=dense[-1].out_features if dense else hidden_size(text.config),
+            dense=dense,
+            normalize=is_pylate or "Normalize" in names,
+            query_length=settings.integer("query_length", 0),
+            document_length=settings.integer("document_length", 0),
+            expansion=_expansion(settings, is_pylate),
+            markers=tuple(filter(None, markers.values())),
+            skipped=mask.texts("skiplist_words", tuple(string.punctuation) if is_pylate and mask is saved else ()),
+            skipped_in=mask.texts("skiplist_tasks", ("document",)),
+        )
+
+
+def _check(names: list[str], directory: Path) -> None:
+    if names[:1] != ["Transformer"] or set(names[1:]) - {"Dense", "MultiVectorMask", "Normalize", "Dropout"}:
+        raise LoadError(
+            f"modules.json in {directory}: {' → '.join(names)} cannot be served; "
+            "supported is Transformer → Dense (any number) → MultiVectorMask → Normalize",
+            "unsupported",
+        )
+
+
+def _expansion(settings: Fields, is_pylate: bool) -> Expansion | None:
+    """Of today's form, or PyLate's, which expands unless told otherwise."""
+    if settings.has("query_expansion"):
+        given = settings.fields("query_expansion")
+        return Expansion(
+            length=given.integer("length", least=1),
+            is_ceiling=given.one_of("strategy", ("fixed", "min")) == "fixed",
+            attend=given.flag("attend", False),
+            token=given.text("token", ""),
+        )
+    if "query_expansion" in settings.values or not is_pylate or not settings.flag("do_query_expansion", True):
+        return None
+    attend = "attend_to_expansion_tokens"
+    length = settings.integer("query_length", 0) or QUERY_LENGTH
+    attends = settings.flag(attend if attend in settings.values else "attend_to_mask_tokens", False)
+    return Expansion(length, is_ceiling=True, attend=attends, token="")

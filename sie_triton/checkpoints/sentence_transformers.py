@@ -1,0 +1,122 @@
+"""Reads the files of a dense or a sparse model saved by sentence-transformers (any version), or by transformers.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.modules import (
+    MAX_WIDTH,
+    TRANSFORMERS,
+    DenseLayer,
+    TextFiles,
+    hidden_size,
+    modules_of,
+    only,
+)
+from sie_triton.errors import LoadError
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+# Written by sentence-transformers before 6; concatenated in this order when several are true.
+LEGACY_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceTransformerFiles:
+    """A dense model's files: what they say before any weight is read."""
+
+    text: TextFiles
+    pooling: tuple[str, ...]
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    dim: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "SentenceTransformerFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
+        has_pooling = len(kinds) > 1
+        pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json") if has_pooling else Fields("", {})
+        modes = _pooling_modes(pooling)
+        dense = tuple(DenseLayer.read(path) for kind, path in kinds if kind == "Dense")
+        return cls(text, modes, dense, normalize, dim=_dim(text, pooling, modes, dense))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseEncoderFiles:
+    """A SPLADE model's files. `idf`, if queries need no forward pass, holds a weight for each token."""
+
+    text: TextFiles
+    dim: int
+    pooling: str
+    activation: str
+    idf: Path | None
+
+    @classmethod
+    def read(cls, directory: Path) -> "SparseEncoderFiles":
+        """Raises LoadError naming the file or the module that cannot be used."""
+        text, kinds = TextFiles.read(directory), modules_of(directory)
+        if [kind for kind, _ in kinds] not in ([*TRANSFORMERS[:1], SPLADE], [*TRANSFORMERS[1:], SPLADE]):
+            names = " → ".join(kind for kind, _ in kinds)
+            message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
+            raise LoadError(message, "unsupported")
+        config = read_fields(only(kinds, (SPLADE,), directory) / "config.json")
+        queries = modules_of(directory, "query")
+        static = [path for kind, path in queries if kind == STATIC]
+        if queries != kinds and (len(static) != 1 or len(queries) != 1):
+            message = f"{directory}: queries must go the way of documents, or through one {STATIC}"
+            raise LoadError(message, "unsupported")
+        return cls(
+            text=text,
+            dim=text.config.integer("vocab_size", least=1),
+            pooling=config.one_of("pooling_strategy", ("max", "sum")),
+            activation=config.one_of("activation_function", ("relu", "log1p_relu")),
+            idf=static[0] if static else None,
+        )
+
+
+def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:
+    if dense:
+        return dense[-1].out_features
+    name = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
+    width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=MAX_WIDTH)
+    return len(modes) * width
+
+
+def _check_order(kinds: list[str], directory: Path) -> bool:
+    """True if the chain ends in Normalize."""
+    normalize = kinds[-1] == "Normalize"
+    middle = kinds[2:-1] if normalize else kinds[2:]
+    if kinds[:2] not in (["Transformer", "Pooling"], ["Transformer"]) or set(middle) - {"Dense"}:
+        raise LoadError(
+            f"modules.json in {directory}: {' → '.join(kinds)} cannot be served; "
+            "supported is Transformer → Pooling → Dense (any number) → Normalize (optional)",
+            "unsupported",
+        )
+    return normalize
+
+
+def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
+    if not pooling.has("pooling_mode"):
+        return tuple(mode for key, mode in LEGACY_POOLING_KEYS.items() if pooling.flag(key, False)) or ("mean",)
+    modes = pooling.texts("pooling_mode")
+    for mode in modes:
+        if mode not in POOLING_MODES:
+            message = f"{pooling.where}: pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}"
+            raise LoadError(message, "unsupported")
+    if not modes:
+        raise LoadError(f"{pooling.where}: pooling_mode: names none of {', '.join(POOLING_MODES)}", "corrupt")
+    return modes

@@ -1,0 +1,73 @@
+"""Reads the files of a ColBERT checkpoint that Stanford's own code saved.
+
+One file of weights holds the encoder and the projection; artifact.metadata, which may be missing, says how they are
+used. No torch, as preprocess reads these.
+"""
+
+import string
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
+from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
+from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
+from sie_triton.errors import LoadError
+
+ARCHITECTURE = "HF_ColBERT"
+METADATA = "artifact.metadata"
+
+# What Stanford's code takes where artifact.metadata does not say.
+QUERY_MARKER, DOCUMENT_MARKER = "[unused0]", "[unused1]"
+QUERY_LENGTH, DIM = 32, 128
+
+
+def read_multi_vector(directory: Path) -> MultiVectorFiles:
+    """A late-interaction model's files, whoever saved them; LoadError names the one that cannot be used."""
+    return _read(directory) if is_stanford_colbert(directory) else MultiVectorFiles.read(directory)
+
+
+def is_stanford_colbert(directory: Path) -> bool:
+    """By transformers' config.json, unless modules.json is there to say more."""
+    if has_file(directory / "modules.json"):
+        return False
+    return ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")
+
+
+def _read(directory: Path) -> MultiVectorFiles:
+    text = TextFiles.read(directory)
+    metadata = read_fields(directory / METADATA, required=False)
+    dim = _dim(directory, metadata)
+    query = f"{metadata.text('query_token_id', '') or QUERY_MARKER} "
+    document = f"{metadata.text('doc_token_id', '') or DOCUMENT_MARKER} "
+    return MultiVectorFiles(
+        # Without a role a text is a document.
+        text=replace(text, prompts={"query": query, "document": document}, default_prompt=document),
+        dim=dim,
+        dense=(DenseLayer(directory, hidden_size(text.config), dim, False, "torch.nn.modules.linear.Identity"),),
+        normalize=True,
+        query_length=0,
+        document_length=metadata.integer("doc_maxlen", 0),
+        expansion=Expansion(
+            length=metadata.integer("query_maxlen", 0) or QUERY_LENGTH,
+            is_ceiling=True,
+            attend=metadata.flag("attend_to_mask_tokens", False),
+            token="",
+        ),
+        markers=(query, document),
+        skipped=tuple(string.punctuation) if metadata.flag("mask_punctuation", True) else (),
+        skipped_in=("document",),
+    )
+
+
+def _dim(directory: Path, metadata: Fields) -> int:
+    """Entries of a vector, by the weights; by artifact.metadata where only the small files have been fetched."""
+    path = directory / "model.safetensors"
+    if not has_file(path):
+        return metadata.integer("dim", DIM, least=1, most=MAX_WIDTH)
+    try:
+        with safe_open(path, "numpy") as weights:
+            return int(weights.get_slice("linear.weight").get_shape()[0])
+    except (OSError, SafetensorError) as exc:
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc

@@ -1,0 +1,1 @@
+"""What computes a family's encoder."""

@@ -1,0 +1,1 @@
+"""PyTorch and transformers: packed attention, our CPU kernels, and the probe that decides who may use them."""

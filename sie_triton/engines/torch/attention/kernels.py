@@ -1,0 +1,188 @@
+"""Ways to compute packed attention, and which one suits the hardware.
+
+Each kernel takes query [1, heads, tokens, d] and key, value [1, kv_heads, tokens, d] of items laid end to
+end, and gives [1, tokens, heads, d]. Query heads share key heads in equal groups.
+"""
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from inspect import signature
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from sie_triton.engines.torch import cpu_kernels as native
+from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments, float, Window], torch.Tensor]
+
+HALF = (torch.float16, torch.bfloat16)
+AMPERE = (8, 0)
+
+_log = logging.getLogger(__name__)
+
+
+def flash_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+) -> torch.Tensor:
+    """The flash-attn package's kernel for items of varying length."""
+    if not segments.all_are_keys:
+        return sdpa_attention(query, key, value, segments, scaling, window)
+    from flash_attn import flash_attn_varlen_func
+
+    offsets, longest = segments.offsets(query.device), segments.longest
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out: torch.Tensor = flash_attn_varlen_func(
+        q, k, v, offsets, offsets, longest, longest, softmax_scale=scaling, window_size=window
+    )
+    return out[None]
+
+
+def varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+) -> torch.Tensor:
+    """PyTorch's own kernel for items of varying length."""
+    if not segments.all_are_keys:
+        return sdpa_attention(query, key, value, segments, scaling, window)
+    from torch.nn.attention.varlen import varlen_attn
+
+    offsets, longest = segments.offsets(query.device), segments.longest
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    grouped = query.shape[1] != key.shape[1]
+    out: torch.Tensor = varlen_attn(  # type: ignore[assignment]
+        q, k, v, offsets, offsets, longest, longest, scale=scaling, window_size=window, enable_gqa=grouped
+    )
+    return out[None]
+
+
+def sdpa_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+) -> torch.Tensor:
+    """PyTorch's fused kernel, a call for each run of items of equal length."""
+    grouped = query.shape[1] != key.shape[1]
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        mask = None if window == EVERYTHING else visible(query.shape[2], window, query.device)[:, : key.shape[2]]
+        return sdpa(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+
+    return _by_run(attend, query, key, value, segments)
+
+
+def eager_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+) -> torch.Tensor:
+    """The formula, written out; softmax in float32."""
+    group = query.shape[1] // key.shape[1]
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+        scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+        if window != EVERYTHING:
+            seen = visible(query.shape[2], window, query.device)[:, : key.shape[2]]
+            scores = scores.masked_fill(~seen, float("-inf"))
+        return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(value.dtype), value)
+
+    return _by_run(attend, query, key, value, segments)
+
+
+def native_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+) -> torch.Tensor:
+    """Our CPU kernel; PyTorch's for heads it does not take."""
+    if not native.takes(query):
+        return sdpa_attention(query, key, value, segments, scaling, window)
+    return native.attention(query, key, value, segments.lengths, segments.keys, scaling, window)
+
+
+KERNELS: dict[str, Kernel] = {
+    "flash_attention_2": flash_attention,
+    "varlen": varlen_attention,
+    "native": native_attention,
+    "sdpa": sdpa_attention,
+    "eager": eager_attention,
+}
+
+# Fastest first; the last two run anywhere.
+PREFERENCE = ("flash_attention_2", "varlen", "native", "sdpa")
+
+
+def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The name of the kernel to use: `wanted`, or where that is "auto" or cannot run here, the fastest that can."""
+    lacking = {name: why_not(name, device, dtype) for name in KERNELS}
+    if wanted != "auto" and lacking[wanted] is None:
+        return wanted
+    chosen = next(name for name in PREFERENCE if lacking[name] is None)
+    if wanted != "auto":
+        _log.warning("attention backend %s cannot run: %s; using %s", wanted, lacking[wanted], chosen)
+    return chosen
+
+
+def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """What kernel `name` lacks on `device` with `dtype`; None if it can run."""
+    if name in ("sdpa", "eager"):
+        return None
+    if name == "native":
+        if device.type != "cpu" or dtype != torch.float32:
+            return "it computes float32 on a CPU only"
+        return None if native.is_built() else "no C compiler was found to build it with"
+    if device.type != "cuda" or dtype not in HALF:
+        return "it needs a GPU and float16 or bfloat16"
+    if torch.cuda.get_device_capability(device) < AMPERE:
+        return "it needs compute capability 8.0 or newer"
+    package = "flash_attn" if name == "flash_attention_2" else "torch.nn.attention.varlen"
+    if find_spec(package) is None:
+        return f"{package} is not installed"
+    return _varlen_lacks() if name == "varlen" else None
+
+
+def _varlen_lacks() -> str | None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    lacking = {"window_size", "enable_gqa"} - signature(varlen_attn).parameters.keys()
+    return f"this PyTorch's takes no {', '.join(sorted(lacking))}" if lacking else None
+
+
+def visible(length: int, window: Window, device: torch.device) -> torch.Tensor:
+    """bool [length, length]: which key (column) a query (row) sees.
+
+    >>> visible(3, (1, 0), torch.device("cpu")).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    index = torch.arange(length, device=device)
+    ahead = index[None, :] - index[:, None]
+    left, right = window
+    seen = torch.ones(length, length, dtype=torch.bool, device=device)
+    if left >= 0:
+        seen &= ahead >= -left
+    if right >= 0:
+        seen &= ahead <= right
+    return seen
+
+
+def _by_run(
+    attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+) -> torch.Tensor:
+    tokens = [count * length for count, length, _ in segments.runs]
+    pieces = zip(*(torch.split(x, tokens, dim=2) for x in (query, key, value)), segments.runs, strict=True)
+    attended = []
+    for q, k, v, (count, length, keys) in pieces:
+        stacked = (_stack(x, count, length) for x in (q, k, v))
+        queries, *others = stacked
+        key_run, value_run = (x[:, :, :keys] for x in others)
+        attended.append(_unstack(attend(queries, key_run, value_run)))
+    return torch.cat(attended, dim=1) if len(attended) > 1 else attended[0]
+
+
+def _stack(x: torch.Tensor, count: int, length: int) -> torch.Tensor:
+    """[1, heads, count · length, d] → [count, heads, length, d], without a copy."""
+    return x if count == 1 else x[0].view(x.shape[1], count, length, x.shape[3]).transpose(0, 1)
+
+
+def _unstack(x: torch.Tensor) -> torch.Tensor:
+    """[count, heads, length, d] → [1, count · length, heads, d]."""
+    return x.transpose(1, 2).flatten(0, 1)[None]

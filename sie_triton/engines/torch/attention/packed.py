@@ -1,0 +1,91 @@
+"""Attention over items laid end to end: each token sees its own item only, and nothing is padded.
+
+Registered with transformers under PACKED_ATTENTION, for every architecture that uses its attention
+interface. The model gets one row [1, tokens]; its attention layers call back here and pass what is
+particular to them, and the bounds of the items come from the `attending` context.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from sie_triton.engines.torch.attention.kernels import KERNELS, Kernel
+from sie_triton.engines.torch.attention.segments import Segments, Window
+
+PACKED_ATTENTION = "sie_packed"
+
+# Passed by transformers and without influence on one full forward pass in eval mode.
+IGNORED_ARGUMENTS = {
+    "cache_position",
+    "deterministic",
+    "output_attentions",
+    "output_hidden_states",
+    "position_ids",
+    "use_cache",
+}
+
+
+class CannotPack(Exception):
+    """This attention sees something that packed items do not have; the probe then chooses the padded path."""
+
+
+_context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
+
+
+@contextmanager
+def attending(segments: Segments, kernel: str = "sdpa") -> Iterator[None]:
+    """Forward passes inside this context attend within `segments`, by the kernel of this name."""
+    token = _context.set((segments, KERNELS[kernel]))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention signature: query [1, heads, tokens, d] → ([1, tokens, heads, d], None).
+
+    Raises CannotPack for arguments that would change the result: a mask of the model's own, capped scores, sinks.
+    """
+    unknown = sorted({k for k, v in kwargs.items() if v is not None} - IGNORED_ARGUMENTS)
+    if attention_mask is not None or unknown:
+        raise CannotPack(f"its attention uses {', '.join(unknown) or 'a mask of its own'}")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", False)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    segments, kernel = _context.get()
+    return kernel(query, key, value, segments, scaling, window_of(bool(is_causal), sliding_window)), None
+
+
+def window_of(is_causal: bool, sliding_window: int | None) -> Window:
+    """A sliding window counts the token itself, on each side it reaches to.
+
+    >>> window_of(True, None), window_of(True, 4), window_of(False, 4)
+    ((-1, 0), (3, 0), (3, 3))
+    """
+    reach = -1 if sliding_window is None else sliding_window - 1
+    return reach, 0 if is_causal else reach
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    return None
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)

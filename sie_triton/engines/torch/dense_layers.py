@@ -1,0 +1,61 @@
+"""sentence-transformers' Dense modules: a linear layer and its activation each."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.modules import DenseLayer
+from sie_triton.errors import LoadError
+
+
+def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:
+    """Load them, one after another; LoadError says what is wrong with one."""
+    return torch.nn.Sequential(*(module for layer in layers for module in _modules(layer)))
+
+
+def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
+    weights = _weights(layer.directory)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    said = {
+        "weight": (layer.out_features, layer.in_features),
+        **({"bias": (layer.out_features,)} if layer.bias else {}),
+    }
+    if shapes != said:
+        raise LoadError(f"{layer.directory}: the weights are {shapes}, its config.json says {said}", "corrupt")
+    # Only now: a size that is only said may be one that no memory holds.
+    linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
+    linear.load_state_dict(weights)
+    return [linear, activation(layer.activation, layer.directory)]
+
+
+def _weights(directory: Path) -> dict[str, torch.Tensor]:
+    try:
+        with safe_open(directory / "model.safetensors", "pt") as weights:
+            # Stanford's ColBERT keeps its encoder in the same file.
+            names = [name for name in weights.keys() if name.startswith("linear.")]  # noqa: SIM118
+            return {name.removeprefix("linear."): weights.get_tensor(name) for name in names}
+    except (OSError, RuntimeError, SafetensorError) as exc:
+        raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
+
+
+def activation(path: str, directory: Path) -> torch.nn.Module:
+    """An activation by the dotted name of its class; LoadError unless that is one of torch.nn without arguments.
+
+    `directory` is where the name was found.
+    """
+    module, _, name = path.rpartition(".")
+    refusal = f"{directory}: activation {shortened(path)} is refused; only classes of torch.nn are allowed"
+    if not module.startswith("torch.nn."):
+        raise LoadError(refusal, "unsupported")
+    try:
+        kind = getattr(import_module(module), name)
+        if not issubclass(kind, torch.nn.Module):
+            raise LoadError(refusal, "unsupported")
+        made: torch.nn.Module = kind()
+    except (ImportError, AttributeError, TypeError) as exc:
+        raise LoadError(refusal, "unsupported") from exc
+    return made

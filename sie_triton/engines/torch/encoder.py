@@ -1,0 +1,232 @@
+"""A transformers model as a function from packed tokens to one hidden state per token.
+
+Two paths give the same result. *packed*: one row, nothing padded, our attention. *padded*: items of
+similar length side by side, the library's attention, for models that cannot take a registered one.
+Which of them a model can take is found out by running it (`probe.py`), not by its name.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
+
+from sie_triton.checkpoints.files import first_line
+from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
+from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.errors import LoadError
+from sie_triton.families.base import PACKED
+
+Ints = npt.NDArray[np.int32]
+
+# One token of padding for this many real ones, at most, within a padded forward pass.
+TOKENS_PER_PADDING = 8
+
+# Matrix products on a CPU get a multiple of this many rows.
+ROWS = 16
+
+
+class Encoder:
+    """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path."""
+
+    def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
+        weights = next(model.parameters())
+        self.device, self.dtype = weights.device, weights.dtype
+        self.weights_bytes = num_bytes(model)
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
+        self.path = PACKED
+        self.config = model.config
+        self._model = model
+        self._arguments = frozenset(inspect.signature(model.forward).parameters)
+        # BERT's default covers max_position_embeddings tokens only; GPT-2 would add word 0 for type 0.
+        self._has_token_types = any(name.endswith("token_type_embeddings") for name, _ in model.named_modules())
+        self._first_position = first_position(model)
+        self._pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
+
+    def prepare(self) -> None:
+        """Lay the weights out for speed; `eager` then no longer runs the library's own layers."""
+        if can_prepack(next(self._model.parameters())):
+            prepack(self._model)
+            keep_freed_pages()
+        if self.device.type == "cpu":
+            own_pages(self._model)
+
+    def use(self, path: str) -> None:
+        """Take `path` from now on. Not while a forward pass runs."""
+        self.path = path
+        self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
+
+    @torch.inference_mode()
+    def hidden_states(
+        self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
+    ) -> torch.Tensor:
+        """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
+
+        No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
+        type_ids: int32 [tokens], for models that tell the texts of a pair apart; None: all are of the first.
+        """
+        run = self._run_packed if self.path == PACKED else self._run_padded
+        type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
+        return run(input_ids, lengths, lengths if keys is None else keys, type_ids)
+
+    @torch.inference_mode()
+    def eager(self, input_ids: Ints) -> torch.Tensor:
+        """One item by the library's plainest code: what the others are compared with. [tokens] → [tokens, d]."""
+        self._model.set_attn_implementation("eager")
+        try:
+            ids = self._tensor(input_ids[None])
+            return self._forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
+        finally:
+            self.use(self.path)
+
+    def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+        num_tokens = len(input_ids)
+        spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
+        if spare:
+            input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
+            lengths, keys = np.append(lengths, spare), np.append(keys, spare)
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        positions = np.arange(len(input_ids)) - starts + self._first_position
+        with attending(Segments.of(lengths.tolist(), keys.tolist()), self.kernel):
+            hidden = self._forward(
+                input_ids=self._tensor(input_ids[None]),
+                token_type_ids=self._tensor(type_ids[None]),
+                position_ids=self._tensor(positions[None]),
+            )
+        return hidden[0, :num_tokens]
+
+    def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+        hidden: torch.Tensor | None = None
+        ends = np.cumsum(lengths)
+        for items in similar(lengths.tolist()):
+            width = int(lengths[items].max())
+            columns = np.arange(width)
+            real = columns < lengths[items][:, None]
+            places = ((ends - lengths)[items][:, None] + columns)[real]
+            rows, types = np.full(real.shape, self._pad_id), np.zeros(real.shape, np.int64)
+            rows[real], types[real] = input_ids[places], type_ids[places]
+            seen = columns < keys[items][:, None]
+            padded = self._forward(
+                input_ids=self._tensor(rows), token_type_ids=self._tensor(types), attention_mask=self._tensor(seen)
+            )
+            if hidden is None:
+                hidden = padded.new_empty(len(input_ids), padded.shape[-1])
+            hidden[self._tensor(places)] = padded[torch.from_numpy(real).to(self.device)]
+        assert hidden is not None
+        return hidden
+
+    def _forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        known = {name: value for name, value in inputs.items() if name in self._arguments}
+        if not self._has_token_types:
+            known.pop("token_type_ids", None)
+        options: dict[str, Any] = {"use_cache": False} if "use_cache" in self._arguments else {}
+        output: torch.Tensor = self._model(**known, **options).last_hidden_state
+        return output
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(self.device)
+
+
+def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
+    """Load config.json and the safetensors in `directory`; LoadError says what is wrong with them."""
+    return Encoder(load_model(directory, dtype, device), attention_backend)
+
+
+def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
+    if not list(directory.glob("*.safetensors")):
+        raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+    try:
+        # Without the refusal transformers would ask on stdin whether to run the model's own code.
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        if auto is None:
+            # T5 and its kin have their encoder alone as a class of its own.
+            auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
+        options = {"add_pooling_layer": False} if "add_pooling_layer" in _constructor(auto, config) else {}
+        model, report = auto.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            # A model without the attention interface keeps this one whatever it is told later, masks included.
+            attn_implementation="eager",
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except ImportError as exc:
+        raise LoadError(
+            f"the model in {directory} needs a package that is missing: {first_line(exc)}", "dependency"
+        ) from exc
+    except Exception as exc:  # transformers checks little of a config.json before it computes with it
+        raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise LoadError(f"weights in {directory} lack {missing} …", "corrupt")
+    loaded: PreTrainedModel = model.eval().to(device)
+    return loaded
+
+
+def num_bytes(model: torch.nn.Module) -> int:
+    """Memory of its weights."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def own_pages(model: torch.nn.Module) -> None:
+    """Copy what is still mapped from the file, so that nobody can change it, and its memory is counted and freed."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def first_position(model: torch.nn.Module) -> int:
+    """The position id of an item's first token: RoBERTa and its kin count from padding_idx + 1."""
+    kin = [module for module in model.modules() if hasattr(module, "create_position_ids_from_input_ids")]
+    padding: Any = kin[0].padding_idx if kin else -1
+    return int(padding) + 1
+
+
+def library_attention(model: PreTrainedModel) -> str:
+    """What transformers would choose for `model` itself."""
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+
+
+def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Positions of items, shortest first, in groups that need little padding when set side by side.
+
+    >>> list(similar([10, 2, 9, 2, 10]))
+    [[1, 3], [2, 0, 4]]
+    """
+    group: list[int] = []
+    tokens = 0
+    for position in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padding = (len(group) + 1) * lengths[position] - tokens - lengths[position]
+        if group and padding * TOKENS_PER_PADDING > tokens:
+            yield group
+            group, tokens = [], 0
+        group.append(position)
+        tokens += lengths[position]
+    if group:
+        yield group
+
+
+def spare_rows(num_tokens: int) -> int:
+    """Rows to add so that matrix products on a CPU get a number of rows that is even, and has come before.
+
+    oneDNN compiles a kernel for every new number of rows and is slower on odd ones; at most 3 % is added.
+
+    >>> spare_rows(518), spare_rows(300)
+    (10, 0)
+    """
+    return -num_tokens % ROWS if num_tokens >= 32 * ROWS else 0
+
+
+def _constructor(auto: Any, config: Any) -> frozenset[str]:
+    model = auto._model_mapping.get(type(config), None)
+    if model is None:
+        raise ValueError(f"transformers has no text model for model_type {config.model_type!r}")
+    model = model[0] if isinstance(model, tuple) else model
+    return frozenset(inspect.signature(model.__init__).parameters)

@@ -1,0 +1,135 @@
+"""What a model does with the states of its encoder, by the model's own code.
+
+The encoder is taken out and one put in its place that hands on what it is given, so that every architecture's head
+is the library's.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+from sie_triton.engines.torch.encoder import Encoder, load_model
+from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.errors import LoadError
+
+Ints = npt.NDArray[np.int32]
+
+# How far a head's output may be from the whole model's, relative to the largest.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
+
+
+class TokenHead:
+    """What a model does with each token's state: [tokens, d] → [tokens, k]."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self.encoder = take_encoder(model)
+
+    def prepare(self) -> None:
+        """As Encoder.prepare."""
+        if can_prepack(next(self._model.parameters())):
+            prepack(self._model)
+
+    @torch.inference_mode()
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model(inputs_embeds=hidden[None]).logits
+        return logits[0]
+
+
+class SequenceHead:
+    """What a model does with an item's states: those of all items, [tokens, d] → [items, labels].
+
+    Which state stands for an item, the first, the last or their mean, is found out by comparing with the whole model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        if model.config.pad_token_id is None:
+            # Some heads look for padding behind the last token; they are given one state an item, without any.
+            model.config.pad_token_id = 0
+        sample = sample_ids(model)
+        with torch.inference_mode():
+            expected = model(input_ids=sample).logits
+            hidden = getattr(model, model.base_model_prefix)(input_ids=sample)[0][0]
+        self.encoder = take_encoder(model)
+        self._representative = self._choose(hidden, expected)
+
+    @torch.inference_mode()
+    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> torch.Tensor:
+        return self._logits(REPRESENTATIVES[self._representative](hidden, torch.from_numpy(lengths.astype(np.int64))))
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model(inputs_embeds=states[:, None]).logits
+        return logits
+
+    @torch.inference_mode()
+    def _choose(self, hidden: torch.Tensor, expected: torch.Tensor) -> str:
+        lengths = torch.tensor([len(hidden)])
+        errors = {
+            name: float((self._logits(pick(hidden, lengths)) - expected).abs().max() / expected.abs().max())
+            for name, pick in REPRESENTATIVES.items()
+        }
+        best = min(errors, key=errors.__getitem__)
+        if not errors[best] <= TOLERANCE[hidden.dtype]:
+            raise LoadError(
+                f"{type(self._model).__name__}: its head reads neither the first nor the last nor the mean "
+                f"of an item's states (off by {errors[best]:.0e})",
+                "unsupported",
+            )
+        return best
+
+
+def first(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return hidden[(lengths.cumsum(0) - lengths).to(hidden.device)]
+
+
+def last(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return hidden[(lengths.cumsum(0) - 1).to(hidden.device)]
+
+
+def mean(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.stack([states.mean(0) for states in torch.split(hidden, lengths.tolist())])
+
+
+# hidden [tokens, d], lengths int64 [items] → [items, d].
+REPRESENTATIVES = {"first": first, "last": last, "mean": mean}
+
+
+class _Given(torch.nn.Module):
+    def __init__(self, pooler: torch.nn.Module | None) -> None:
+        super().__init__()
+        self.pooler = pooler
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """The encoder of `model`, which from now on hands on the `inputs_embeds` it is given; its pooler stays."""
+    encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
+    pooler = getattr(encoder, "pooler", None)
+    if pooler is not None:
+        encoder.register_module("pooler", None)
+    setattr(model, model.base_model_prefix, _Given(pooler))
+    return encoder
+
+
+def sample_ids(model: PreTrainedModel) -> torch.Tensor:
+    """A few ordinary tokens, int64 [1, 12]."""
+    vocab_size = int(model.config.get_text_config().vocab_size)
+    ids = np.random.default_rng(0).integers(vocab_size // 4, 3 * vocab_size // 4, (1, 12))
+    return torch.from_numpy(ids).to(next(model.parameters()).device)
+
+
+def load_with_head(
+    directory: Path, dtype: torch.dtype, device: str, attention_backend: str, auto: Any
+) -> tuple[Encoder, TokenHead]:
+    """A model of transformers' class `auto`, whose head works on each token; as `load_encoder`."""
+    head = TokenHead(load_model(directory, dtype, device, auto))
+    return Encoder(head.encoder, attention_backend), head

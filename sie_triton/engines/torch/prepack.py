@@ -1,0 +1,91 @@
+"""Layers for the CPU: weights laid out once for oneDNN, GELU inside the product, residual and LayerNorm in one pass.
+
+PyTorch's own float32 Linear lays its weight out anew in every call, which dominates small batches,
+and writes a layer's bias, GELU and residual in passes of their own. Measured in ARCHITECTURE.md.
+"""
+
+import inspect
+
+import torch
+
+from sie_triton.engines.torch import cpu_kernels as kernels
+
+# (Linear, activation) attributes of feed-forward modules: BERT and RoBERTa, DistilBERT.
+FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
+
+PREPACKED_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class PrepackedLinear(torch.nn.Module):
+    """An nn.Linear for CPU inference only; `gelu` applies the exact GELU to its output."""
+
+    def __init__(self, linear: torch.nn.Linear, *, gelu: bool = False) -> None:
+        super().__init__()
+        weight = linear.weight.detach().contiguous()
+        # Has the shape, type and device that models ask for, and poisons a result that is computed from it.
+        self.weight = weight.new_full((1, 1), float("nan")).expand(weight.shape)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = None if linear.bias is None else linear.bias.detach()
+        self._activation: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, *self._activation)
+        return output
+
+
+class ResidualNorm(torch.nn.Module):
+    """LayerNorm(dense(hidden_states) + input_tensor), the closing half of a BERT-like block."""
+
+    def __init__(self, block: torch.nn.Module) -> None:
+        super().__init__()
+        self.dense = PrepackedLinear(block.dense)  # type: ignore[arg-type]
+        self.norm = block.LayerNorm
+
+    def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        return kernels.add_layer_norm(self.dense(hidden_states), input_tensor.contiguous(), self.norm)  # type: ignore[arg-type]
+
+
+def can_prepack(parameter: torch.Tensor) -> bool:
+    """True where PyTorch has oneDNN and the weights are ones it takes."""
+    on_cpu = parameter.device.type == "cpu" and parameter.dtype in PREPACKED_DTYPES
+    has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return on_cpu and has_onednn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@torch.inference_mode()
+def prepack(module: torch.nn.Module) -> None:
+    """Replace every Linear below `module`, in place; the original weights are freed."""
+    for linear_name, activation_name in FEED_FORWARD:
+        linear, activation = getattr(module, linear_name, None), getattr(module, activation_name, None)
+        if isinstance(linear, torch.nn.Linear) and _is_exact_gelu(activation):
+            setattr(module, linear_name, PrepackedLinear(linear, gelu=True))
+            setattr(module, activation_name, torch.nn.Identity())
+    for name, child in module.named_children():
+        if _is_residual_norm(child):
+            setattr(module, name, ResidualNorm(child))
+        elif isinstance(child, torch.nn.Linear):
+            setattr(module, name, PrepackedLinear(child))
+        else:
+            prepack(child)
+
+
+def _is_exact_gelu(activation: object) -> bool:
+    if isinstance(activation, torch.nn.GELU):
+        return activation.approximate == "none"
+    return type(activation).__name__ == "GELUActivation" and "erf" not in vars(activation)
+
+
+def _is_residual_norm(module: torch.nn.Module) -> bool:
+    """By its parts and its signature, as BertOutput and its many copies have them."""
+    if {name for name, _ in module.named_children()} != {"dense", "LayerNorm", "dropout"}:
+        return False
+    norm, signature = module.LayerNorm, inspect.signature(module.forward).parameters
+    return (
+        list(signature) == ["hidden_states", "input_tensor"]
+        and isinstance(module.dense, torch.nn.Linear)
+        and isinstance(norm, torch.nn.LayerNorm)
+        and norm.elementwise_affine
+        and norm.bias is not None
+        and kernels.takes(norm.weight)
+        and kernels.is_built()
+    )

@@ -1,0 +1,90 @@
+"""Can this model run packed? Found out by comparing it with the library's own eager attention, item by item.
+
+"Packed equals alone" with one and the same function would be blind to a forgotten causal mask or window;
+another implementation, at a length beyond any window, is not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.errors import LoadError
+from sie_triton.families.base import PACKED, PADDED
+from sie_triton.measurements import Measurements
+
+# Largest difference of a token's state from the eager one, relative to the largest state of its item.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+# Two of similar length are padded together.
+SHORT_LENGTHS = (1, 2, 7, 33, 35)
+WINDOW_SETTINGS = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`error` is the largest relative difference of `path`; `reason` says why it was chosen."""
+
+    path: str
+    reason: str
+    error: float
+
+
+def choose_path(encoder: Encoder, max_length: int, measurements: Measurements) -> Verdict:
+    """Prepare `encoder`, and let it take the packed path if that gives the library's result, else the padded one.
+
+    LoadError if neither does.
+    """
+    known = measurements.get("probe")
+    if known is not None:
+        encoder.prepare()
+        verdict = Verdict(**known)
+    else:
+        verdict = probe(encoder, max_length)
+        measurements.put(probe={"path": verdict.path, "reason": verdict.reason, "error": verdict.error})
+    encoder.use(verdict.path)
+    return verdict
+
+
+def probe(encoder: Encoder, max_length: int) -> Verdict:
+    """Compare both paths with what the library's eager attention made of random tokens before preparation."""
+    lengths = np.array([*(n for n in SHORT_LENGTHS if n < max_length), longest(encoder, max_length)], np.int32)
+    rng = np.random.default_rng(0)
+    # From the middle of the vocabulary: ids at its ends are special, and padding is left out of attention.
+    low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
+    input_ids = rng.integers(low, high, lengths.sum(), dtype=np.int32)
+    expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(lengths)[:-1])]
+    encoder.prepare()
+
+    def error_of(path: str) -> float:
+        encoder.use(path)
+        states = torch.split(encoder.hidden_states(input_ids, lengths), lengths.tolist())
+        return max(relative_error(ours, theirs) for ours, theirs in zip(states, expected, strict=True))
+
+    tolerance = TOLERANCE[encoder.dtype]
+    try:
+        error = error_of(PACKED)
+        reason = f"packed, it differs from the library's eager attention by {error:.0e}"
+        if error <= tolerance:
+            return Verdict(PACKED, "equals the library's eager attention", error)
+    except Exception as exc:  # whatever a model does with one long row, it then cannot take it
+        reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+    error = error_of(PADDED)
+    if not error <= tolerance:
+        message = f"neither packed ({reason}) nor padded (by {error:.0e}) is it what transformers computes"
+        raise LoadError(message, "unsupported")
+    return Verdict(PADDED, reason, error)
+
+
+def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Largest difference relative to the largest value; [tokens, d] each."""
+    ours, theirs = ours.float(), theirs.float()
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def longest(encoder: Encoder, max_length: int) -> int:
+    """Past twice any window of the model, so that a forgotten one shows, and not past what it will be given."""
+    config = encoder.config.get_text_config()
+    windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int)]
+    return min(max_length, 2 * max(windows, default=0) + 65)

@@ -1,0 +1,82 @@
+"""Texts → packed token ids for late interaction: a length and a prompt for each role, queries filled up. No torch."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import tokenizers
+
+from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
+from sie_triton.checkpoints.stanford_colbert import read_multi_vector
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Text, Tokens
+from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class MultiVectorTokenizer(TextTokenizer):
+    has_roles = True
+
+    def __init__(
+        self,
+        queries: tokenizers.Tokenizer,
+        documents: tokenizers.Tokenizer,
+        files: MultiVectorFiles,
+        expansion: Expansion | None,
+    ) -> None:
+        super().__init__(documents, files.text)
+        self._queries = queries
+        self._expansion = expansion
+        self._filler = expansion_id(queries, expansion) if expansion else 0
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
+        """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
+        files = read_multi_vector(directory)
+        longest = min(max_length, files.text.max_sequence_length)
+        query_length = files.query_length or longest
+        if files.expansion is not None and files.expansion.is_ceiling:
+            query_length = files.expansion.length
+        queries, documents = (
+            with_markers(read_tokenizer(files.text, min(longest, limit or longest)), files.markers)
+            for limit in (query_length, files.document_length)
+        )
+        return cls(queries, documents, files, _within(files.expansion, longest))
+
+    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
+        if not is_query:
+            return super().encode(texts)
+        ids = [encoding.ids for encoding in self._queries.encode_batch_fast(list(texts))]
+        if self._expansion is not None:
+            ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
+        return packed_ids(ids)
+
+
+def _within(expansion: Expansion | None, longest: int) -> Expansion | None:
+    """Queries are filled up to what the model reads, where a model file lets it read less than the query's length."""
+    if expansion is None or expansion.length <= longest:
+        return expansion
+    log.warning("queries are filled up to %d tokens, not to %d: max_sequence_length", longest, expansion.length)
+    return replace(expansion, length=longest)
+
+
+def expansion_id(tokenizer: tokenizers.Tokenizer, expansion: Expansion) -> int:
+    """The token that queries are filled up with."""
+    known = tokenizer.get_vocab()
+    names = [expansion.token] if expansion.token else ["[MASK]", "<mask>", "</s>", "<|endoftext|>", "[SEP]"]
+    for name in names:
+        if name in known:
+            return int(known[name])
+    raise LoadError(f"the tokenizer has none of {', '.join(names)} to fill queries up with", "unsupported")
+
+
+def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tokenizers.Tokenizer:
+    """Markers of the roles that were inserted as one token in training are one token."""
+    known = tokenizer.get_vocab()
+    for marker in markers:
+        name = next((name for name in (marker, *marker.split()[:1]) if name in known), None)
+        if name is not None and tokenizer.encode(name, add_special_tokens=False).tokens != [name]:
+            tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)])
+    return tokenizer

@@ -1,0 +1,113 @@
+"""Query and text → the question that a language model answers with yes or no, as packed token ids. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import tokenizers
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Text, Tokens
+from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+from sie_triton.spec import ModelSpec
+
+# The most of a question that its query may take, so that something of the text is left.
+QUERY_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What stands around and between instruction, query and text, as a family of models was trained with it.
+
+    `in_one`: from the instruction to the text it is tokenized as one string, as that family does.
+    """
+
+    before: str
+    instruction: str
+    query: str
+    text: str
+    after: str
+    default_instruction: str
+    in_one: bool
+
+
+FORMATS = {
+    # Qwen3-Reranker: its model card.
+    "qwen3": Format(
+        before="<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+        'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+        instruction="<Instruct>: ",
+        query="<Query>: ",
+        text="<Document>: ",
+        after="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        default_instruction="Given a web search query, retrieve relevant passages that answer the query",
+        in_one=True,
+    ),
+    # mxbai-rerank-v2: the package mxbai-rerank.
+    "mxbai": Format(
+        before="<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n",
+        instruction="instruction: ",
+        query="query: ",
+        text="document: ",
+        after="\nYou are a search relevance expert who evaluates how well documents match search queries. For each "
+        "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+        "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n",
+        default_instruction="",
+        in_one=False,
+    ),
+}
+
+
+class RerankerTokenizer(TextTokenizer):
+    """Cuts the end of the text where a question would be too long, never what it ends with."""
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, files: TextFiles, form: Format, instruction: str, max_length: int
+    ) -> None:
+        super().__init__(tokenizer, files)
+        self._format = form
+        self._instruction = instruction or form.default_instruction
+        self._before, self._after = self._ids(form.before), self._ids(form.after)
+        frame = len(self._before) + len(self._after)
+        self._room = max_length - frame
+        if self._room < 1:
+            message = f"max_sequence_length {max_length} has no room beside the {frame} tokens around every question"
+            raise LoadError(message, "unsupported")
+
+    @classmethod
+    def of(cls, spec: ModelSpec, directory: Path) -> "RerankerTokenizer":
+        assert spec.reranker is not None
+        files = TextFiles.read(directory)
+        max_length = min(spec.max_sequence_length, files.max_sequence_length)
+        tokenizer = read_tokenizer(files, max_length)
+        tokenizer.no_truncation()
+        form = FORMATS[spec.reranker.input_format]
+        return cls(tokenizer, files, form, spec.reranker.instruction, max_length)
+
+    def question(self, query: str, instruction: str | None) -> str:
+        form = self._format
+        told = self._instruction if instruction is None else instruction
+        asked = f"{form.instruction}{told}\n" if told else ""
+        return self.shortened(f"{asked}{form.query}{query}", self._room)
+
+    def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
+        return [(question, self._format.text + text) for text in texts]
+
+    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
+        pairs = cast(Sequence[tuple[str, str]], texts)
+        if self._format.in_one:
+            asked = [self._ids(f"{question}\n{text}") for question, text in pairs]
+        else:
+            before = {question: self._question_ids(question) for question in {question for question, _ in pairs}}
+            asked = [before[question] + self._ids(text) for question, text in pairs]
+        return packed_ids([[*self._before, *ids[: self._room], *self._after] for ids in asked])
+
+    def _question_ids(self, question: str) -> list[int]:
+        return self._ids(question)[: int(QUERY_SHARE * self._room)] + self._ids("\n")
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids

@@ -1,0 +1,110 @@
+"""The sparse family: how much each entry of the vocabulary matters for a text, from a masked-language-model head."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+
+from sie_triton.checkpoints.files import first_line
+from sie_triton.checkpoints.sentence_transformers import SparseEncoderFiles
+from sie_triton.contract import SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.heads import TokenHead, load_with_head
+from sie_triton.engines.torch.precision import choose_dtype
+from sie_triton.engines.torch.probe import choose_path
+from sie_triton.errors import LoadError
+from sie_triton.families.base import PackedBatch, Rows
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+# Logits of so many tokens at once: one vocabulary wide each, so more would only leave the cache.
+CHUNK_TOKENS = 256
+
+
+class SpladeAdapter:
+    """`idf`, float32 [vocabulary], stands for the forward pass of queries where the model has it."""
+
+    def __init__(self, encoder: Encoder, head: TokenHead, files: SparseEncoderFiles, idf: torch.Tensor | None) -> None:
+        self.encoder = encoder
+        self.vocab_size = encoder.vocab_size
+        self.weights_bytes = encoder.weights_bytes
+        self._head = head
+        self._sum = files.pooling == "sum"
+        self._log_again = files.activation == "log1p_relu"
+        self._idf = idf
+
+    @torch.inference_mode()
+    def forward(self, batch: PackedBatch) -> Rows:
+        weights = torch.zeros(len(batch.lengths), self.vocab_size, device=self.encoder.device)
+        ids = np.split(batch.input_ids, np.cumsum(batch.lengths)[:-1])
+        is_static = batch.is_query & (self._idf is not None)
+        for item in np.flatnonzero(is_static):
+            weights[item] = self._static(ids[item])
+        others = np.flatnonzero(~is_static)
+        if len(others):
+            pooled = self._pooled(np.concatenate([ids[item] for item in others]), batch.lengths[others])
+            weights[torch.from_numpy(others).to(weights.device)] = pooled
+        items, entries = weights.nonzero(as_tuple=True)
+        return {
+            SPARSE_INDICES.name: entries.int().cpu().numpy(),
+            SPARSE_VALUES.name: weights[items, entries].cpu().numpy(),
+            SPARSE_LENGTHS.name: items.bincount(minlength=len(weights)).int().cpu().numpy(),
+        }
+
+    def _static(self, ids: npt.NDArray[np.int32]) -> torch.Tensor:
+        assert self._idf is not None
+        weights = torch.zeros_like(self._idf)
+        present = torch.from_numpy(np.unique(ids).astype(np.int64)).to(weights.device)
+        weights[present] = self._idf[present]
+        return weights
+
+    def _pooled(self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> torch.Tensor:
+        """[items, vocabulary]."""
+        hidden = self.encoder.hidden_states(input_ids, lengths)
+        pooled = torch.zeros(len(lengths), self.vocab_size, device=hidden.device)
+        of_item = np.repeat(np.arange(len(lengths)), lengths)
+        for start in range(0, len(hidden), CHUNK_TOKENS):
+            logits = self._head(hidden[start : start + CHUNK_TOKENS]).float()
+            items, counts = np.unique(of_item[start : start + CHUNK_TOKENS], return_counts=True)
+            if self._sum:
+                logits = self._activated(logits.relu_())
+            for item, rows in zip(items, logits.split_with_sizes(counts.tolist()), strict=True):
+                if self._sum:
+                    pooled[item] += rows.sum(0)
+                else:
+                    torch.maximum(pooled[item], rows.amax(0), out=pooled[item])
+        # The logarithm is monotonic: one of the maximum instead of one a token.
+        return pooled if self._sum else self._activated(pooled)
+
+    def _activated(self, weights: torch.Tensor) -> torch.Tensor:
+        return weights.log1p_().log1p_() if self._log_again else weights.log1p_()
+
+
+def load_idf(directory: Path) -> torch.Tensor:
+    """float32 [vocabulary]; 0 for the tokens that are put around every text."""
+    try:
+        weights: torch.Tensor = load_file(directory / "model.safetensors")["weight"].float()
+        around = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).encode("").ids
+    except Exception as exc:  # tokenizers raises nothing narrower
+        raise LoadError(f"{directory}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    weights[around] = 0
+    return weights
+
+
+def load(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> SpladeAdapter:
+    """Load a SparseEncoder directory; LoadError says what in it cannot be used."""
+    files = SparseEncoderFiles.read(directory)
+    dtype = choose_dtype(spec.runtime.precision, device)
+    encoder, head = load_with_head(files.text.transformer, dtype, device, spec.runtime.attention, AutoModelForMaskedLM)
+    idf = None if files.idf is None else load_idf(files.idf).to(device)
+    verdict = choose_path(encoder, spec.max_sequence_length, measurements)
+    head.prepare()
+    log.info("%s runs %s (%s), attention kernel %s", spec.model, verdict.path, verdict.reason, encoder.kernel)
+    return SpladeAdapter(encoder, head, files, idf)

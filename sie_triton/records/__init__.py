@@ -1,0 +1,1 @@
+"""Small mapped files between processes: who holds what, and who waits for what."""

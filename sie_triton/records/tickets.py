@@ -1,0 +1,54 @@
+"""How many requests of a model may be in progress: in preprocess, in Triton's queue, and in inference.
+
+Triton's own queue limit makes its batcher stall, so the stages count for themselves. Preprocess gives each
+request it passes on a rising ticket; inference records the highest one it has taken. Triton's queue is first in,
+first out, so their difference is what is queued, and a request that vanished on the way is forgotten as soon as
+a later one arrives.
+"""
+
+from time import monotonic_ns
+
+from sie_triton.errors import BusyError
+from sie_triton.records.status import StatusReader, StatusWriter
+
+LISTING_NS = 500_000_000
+FRESH_LISTING_NS = 20_000_000
+
+# Where nothing was taken for so long, one request goes through: all that the tickets tell of may have vanished.
+STUCK_NS = 1_000_000_000
+
+
+class RequestLimit:
+    """The limit as preprocess sees it."""
+
+    def __init__(self, limit: int, preprocess: StatusWriter, inference: StatusReader) -> None:
+        self._limit = limit
+        self._own = preprocess.record
+        self._inference = inference
+        self._taken = 0
+        self._taken_ns = monotonic_ns()
+
+    def room(self) -> int:
+        """How many requests may enter now."""
+        room = self._limit - self._in_progress(LISTING_NS)
+        if room <= 0:
+            room = self._limit - self._in_progress(FRESH_LISTING_NS)
+        if room <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS:
+            self._taken_ns = monotonic_ns()
+            return 1
+        return room
+
+    def _in_progress(self, max_age_ns: int) -> int:
+        records = self._inference.records(max_age_ns)
+        taken = max((int(r["highest_ticket"]) for r in records), default=0)
+        if taken != self._taken:
+            self._taken, self._taken_ns = taken, monotonic_ns()
+        queued = max(0, int(self._own["highest_ticket"]) - taken)
+        return int(self._own["num_open"]) + queued + sum(int(r["num_open"]) for r in records)
+
+
+def too_many(limit: int) -> BusyError:
+    return BusyError(
+        f"{limit} requests of this model are in progress, the most that SIE_MAX_CONCURRENT_REQUESTS allows; "
+        "retry in half a second"
+    )

@@ -1,0 +1,214 @@
+"""Who runs on the device next, how much of it together, and how many side by side.
+
+A lane runs one sub-batch at a time. A GPU is one lane. On a CPU two lanes with half the threads each
+beat one with all of them: threads of one forward pass wait for each other at every layer, also for one
+that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md).
+
+A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
+waits grows together. It holds work of one class, in order of arrival: requests of one item, whose caller
+waits for it, go first; then requests of several; then bulk ones in turns. A class that was passed over a
+few times is next, so none starves.
+"""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic_ns
+
+from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.lasting import lasting
+from sie_triton.stages.job import Slot, SubBatch
+
+MAX_CPU_LANES = 2
+
+# So often per lane may the classes before it pass one that waits.
+PASSES = 2
+
+# A sub-batch whose deadline presses may be as small a part of the budget; less would waste the device.
+SMALLEST = 1 / 4
+
+# With work enough for a lane, its next arrivals gather this long; their deadlines are not known before.
+GATHER_S = 0.01
+
+
+class Scheduler:
+    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
+
+    `run(sub_batch, threads)` gets the CPU threads it may use. `fault()` is called if a lane fails, and goes on.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        run: Callable[[SubBatch, int], None],
+        budget: int,
+        cpu: CpuBudget | None = None,
+        fault: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.budget = budget
+        self._run = run
+        self._cpu = cpu or CpuBudget(0, list)
+        self.num_lanes = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else 1
+        self._changed = threading.Condition()
+        self._idle = self.num_lanes
+        self._closed = False
+        self._single: deque[Slot] = deque()
+        self._several: deque[Slot] = deque()
+        self._queued_cost = 0
+        self._bulk: deque[deque[SubBatch]] = deque()
+        self._since_several = self._since_bulk = 0
+        self._pace = Pace()
+        self._lanes = [lasting(self._lane, f"lane-{i}", fault) for i in range(self.num_lanes)]
+        for lane in self._lanes:
+            lane.start()
+
+    @contextmanager
+    def whole(self) -> Iterator[int]:
+        """All lanes for work on the calling thread: the threads it may use, 0 if there is other work."""
+        with self._changed:
+            granted = self._idle == self.num_lanes and not self._has_work()
+            if granted:
+                self._idle = 0
+        try:
+            yield self._cpu.threads() if granted else 0
+        finally:
+            if granted:
+                self._now_idle(self.num_lanes)
+
+    def submit(self, slots: Sequence[Slot]) -> None:
+        """Queue requests of one or several items. Waits a little while one lane's budget is queued already."""
+        if not slots:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
+            for slot in slots:
+                (self._single if len(slot[0].costs) == 1 else self._several).append(slot)
+            self._queued_cost += sum(cost(slot) for slot in slots)
+            self._changed.notify_all()
+
+    def submit_bulk(self, sub_batches: Sequence[SubBatch]) -> None:
+        """Queue one bulk request; several take turns."""
+        with self._changed:
+            self._bulk.append(deque(sub_batches))
+            self._changed.notify_all()
+
+    def threads(self, num_lanes: int) -> int:
+        """The share of the processor of that many lanes."""
+        return max(1, self._cpu.threads() * num_lanes // self.num_lanes)
+
+    def close(self) -> None:
+        """Return when all that was submitted has run."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for lane in self._lanes:
+            lane.join()
+
+    def _lane(self) -> None:
+        while (taken := self._next()) is not None:
+            sub_batch, num_lanes = taken
+            started = monotonic_ns()
+            try:
+                self._run(sub_batch, self.threads(num_lanes))
+                self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
+            finally:
+                self._now_idle(num_lanes)
+
+    def _next(self) -> tuple[SubBatch, int] | None:
+        """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
+                if not self._has_work():
+                    return None
+                if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
+                    alone = self._idle == self.num_lanes and not self._has_work()
+                    num_lanes = self.num_lanes if alone else 1
+                    self._idle -= num_lanes
+                    self._changed.notify_all()
+                    return sub_batch, num_lanes
+
+    def _has_work(self) -> bool:
+        return bool(self._single or self._several or self._bulk)
+
+    def _drop_over(self) -> None:
+        """Forget what is answered already, or cannot be ready by its deadline."""
+        now = monotonic_ns()
+        ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.budget, self._queued_cost))
+        waiting = [*self._single, *self._several]
+        if any(job.is_over(ready_ns) for job, _ in waiting):
+            # The pace is an estimate: where it leaves nothing to do, what is not too late yet is tried.
+            limit_ns = now if all(job.is_over(ready_ns) for job, _ in waiting) else ready_ns
+            for queue in (self._single, self._several):
+                in_time = [slot for slot in queue if not slot[0].is_over(limit_ns)]
+                queue.clear()
+                queue.extend(in_time)
+            self._queued_cost = sum(map(cost, [*self._single, *self._several]))
+
+    def _bulk_is_next(self) -> bool:
+        is_overdue = self._since_bulk >= PASSES * self.num_lanes
+        return bool(self._bulk) and (is_overdue or not (self._single or self._several))
+
+    def _take(self) -> SubBatch:
+        """As much of one class as `budget` and its deadlines allow; an even share where several lanes are idle."""
+        self._drop_over()
+        is_overdue = self._since_several >= PASSES * self.num_lanes
+        queue = self._several if is_overdue and self._several else self._single or self._several
+        if not queue:
+            return []
+        share = -(-sum(map(cost, queue)) // self._idle) + max(map(cost, queue)) - 1
+        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
+        taken: list[Slot] = []
+        while queue and (not taken or total + cost(queue[0]) <= room):
+            taken.append(queue.popleft())
+            total += cost(taken[-1])
+            in_time = self._pace.cost_within(taken[-1][0].deadline_ns - now)
+            room = min(room, max(SMALLEST * self.budget, in_time))
+        self._queued_cost -= total
+        self._since_several = 0 if queue is self._several else self._since_several + 1
+        self._since_bulk += 1
+        return sorted(taken, key=cost)
+
+    def _take_bulk(self) -> SubBatch:
+        request = self._bulk.popleft()
+        sub_batch = request.popleft()
+        if sub_batch[0][0].is_over(monotonic_ns()):
+            return []
+        if request:
+            self._bulk.append(request)
+        self._since_bulk = 0
+        return sub_batch
+
+    def _now_idle(self, num_lanes: int) -> None:
+        with self._changed:
+            self._idle += num_lanes
+            self._changed.notify_all()
+
+
+class Pace:
+    """How fast sub-batches are done, judged by the slower ones of the latest."""
+
+    def __init__(self, num_kept: int = 16) -> None:
+        self._ns_per_cost: deque[float] = deque(maxlen=num_kept)
+
+    def add(self, cost: int, ns: int) -> None:
+        self._ns_per_cost.append(ns / max(1, cost))
+
+    def expected_ns(self, cost: float) -> int:
+        """Longer than three in four took; 0 while nothing is known."""
+        return int(cost * self._slow())
+
+    def cost_within(self, ns: int) -> float:
+        """How much is expected to be done by then; infinite while nothing is known."""
+        return ns / self._slow() if self._ns_per_cost else math.inf
+
+    def _slow(self) -> float:
+        ordered = sorted(self._ns_per_cost)
+        return ordered[len(ordered) * 3 // 4] if ordered else 0.0
+
+
+def cost(slot: Slot) -> int:
+    job, item = slot
+    return job.costs[item]
