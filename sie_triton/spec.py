@@ -5,13 +5,10 @@ Standard library only: a cold stage process stays small.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
-
-# Made from another output type after the forward pass.
-FORWARD_TYPE = {"muvera": "multivector"}
 
 # More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
 CPU_ADMISSION_COST = 2048
@@ -74,69 +71,46 @@ class MuveraConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RerankerConfig:
-    """How a causal language model is asked for a judgement, and the two tokens that give it.
-
-    `instruction` empty: that of the `input_format`. `score_mode`: "logit_diff", yes − no, or "log_softmax", the
-    probability of yes among the two.
-    """
-
-    yes_token: str = "1"  # noqa: S105
-    no_token: str = "0"  # noqa: S105
-    input_format: str = "mxbai"
-    score_mode: str = "logit_diff"
-    instruction: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
     """What holds for requests that do not say otherwise. Profiles of a model share its weights.
 
-    `output_types` empty: all that the model has. A template holds `{text}` once, and may hold `{instruction}`; empty:
-    the prompts of the model's own files. `query_instruction` is for the template of queries, `instruction` for all
-    texts and over it.
+    `parameters` are request parameters. A template holds `{text}` once, and may hold `{instruction}`; empty: the
+    prompts of the model's own files. `query_instruction` is for the template of queries, `instruction` for all texts
+    and over it; None: there is none.
     """
 
     name: str = "default"
-    output_types: tuple[str, ...] = ()
-    normalize: bool = True
+    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     query_template: str = ""
     document_template: str = ""
     query_instruction: str = ""
-    instruction: str = ""
-
-    @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> "Profile":
-        """From its JSON."""
-        return cls(**{**raw, "output_types": tuple(raw["output_types"])})
+    instruction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model, resolved.
 
-    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `tasks` are of encode and
-    score, in this order. `output_types` are those of encode; a dim is 0 where the model has no such output; the int8
-    and uint8 forms of those `scaled` come with scales. `score_modes` are the ways to score by them, the default
-    first; a model that scores and has none reads query and text together. `pooling` is None where the model's own
-    files decide. Lengths are in tokens.
+    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `family` is the name of one of
+    ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder. `tasks` are
+    names of verbs. `dims` are the output types of encode, and the size of each; the int8 and uint8 forms of those
+    `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
+    has none reads query and text together. `inputs` are the kinds of input it reads. Lengths are in tokens.
     """
 
     model: str
     weights: str
     family: str
-    output_types: tuple[str, ...]
-    dense_dim: int
+    dims: Mapping[str, int]
     max_sequence_length: int
     max_batch_cost: int
     batch_cost: str = "tokens"
-    pooling: str | None = None
-    sparse_dim: int = 0
-    multivector_dim: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "torch"
+    inputs: tuple[str, ...] = ("text",)
     scaled: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("encode",)
     score_modes: tuple[str, ...] = ()
-    reranker: RerankerConfig | None = None
     muvera: MuveraConfig | None = None
     profiles: tuple[Profile, ...] = (Profile(),)
     runtime: Runtime = Runtime()
@@ -150,23 +124,13 @@ class ModelSpec:
         return {profile.name: profile for profile in self.profiles}[name]
 
     @property
-    def forward_types(self) -> tuple[str, ...]:
-        """The output types of encode that a forward pass gives; the others are made of them."""
-        return tuple(dict.fromkeys(FORWARD_TYPE.get(each, each) for each in self.output_types))
-
-    @property
-    def scores_pairs(self) -> bool:
-        """True if query and text go through the model together."""
-        return "score" in self.tasks and not self.score_modes
-
-    @property
     def admission_cost(self) -> int:
         """What Triton may queue together: about one forward pass, so that the next forms meanwhile."""
         usual = CPU_ADMISSION_COST if self.runtime.device == "cpu" else self.max_batch_cost
         return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or usual)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
@@ -174,8 +138,7 @@ class ModelSpec:
         for f in fields(cls):
             if isinstance(raw.get(f.name), list):
                 raw[f.name] = tuple(raw[f.name])
-        raw["profiles"] = tuple(Profile.of(each) for each in raw["profiles"])
+        raw["profiles"] = tuple(Profile(**each) for each in raw["profiles"])
         raw["runtime"] = Runtime(**raw["runtime"])
         raw["muvera"] = MuveraConfig(**raw["muvera"]) if raw["muvera"] else None
-        raw["reranker"] = RerankerConfig(**raw["reranker"]) if raw["reranker"] else None
         return cls(**raw)

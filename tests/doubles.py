@@ -16,7 +16,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc
 
-from sie_triton.contract import TIMING_FIELDS
+from sie_triton.contract.tensors import TIMING_FIELDS
 
 DTYPES = {"FP32": np.float32, "INT32": np.int32}
 

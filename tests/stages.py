@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.contract import VERBS
+from sie_triton.families.text import tokens as tokens_of
+from sie_triton.scheduling.job import deadline_ns
 from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.stages.context import Context
 from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.seal import SEAL_BYTES
 from sie_triton.worker.process import Loaded, WorkerDied
 
 VOCABULARY = 100
@@ -23,6 +28,7 @@ class FakeRequest:
     def __init__(self, parameters: Mapping[str, Any] | None = None, timeout_us: int = 0, **tensors: Any) -> None:
         self.parameters = parameters or {}
         self.timeout_us = timeout_us
+        self.id, self.trace = "", ""
         self.cancelled = False
         self._tensors = tensors
         self.is_deferred = False
@@ -60,7 +66,7 @@ class EchoWorker:
     A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
     """
 
-    loaded = Loaded(VOCABULARY, 1, 0)
+    loaded = Loaded({"input_ids": VOCABULARY - 1}, 1, 0)
     is_alive = True
 
     def __init__(self, delay_s: float = 0.0) -> None:
@@ -75,19 +81,20 @@ class EchoWorker:
 
     def forward(self, batch, threads):
         assert threads >= 1
-        num_tokens = int(batch.lengths.sum())
+        input_ids, lengths = tokens_of(batch)
+        num_tokens = int(lengths.sum())
         self.batches.append(num_tokens)
         time.sleep(self.delay_s)
         if num_tokens > self.memory and self.shortages:
             self.shortages -= 1
             raise MemoryError
-        if 13 in batch.input_ids:
+        if 13 in input_ids:
             raise RuntimeError("secret detail")
         if self.deaths:
             self.deaths -= 1
             raise WorkerDied
-        starts = np.cumsum(batch.lengths) - batch.lengths
-        return {"dense": np.stack([batch.input_ids[starts], batch.lengths], 1).astype(np.float32)}
+        starts = np.cumsum(lengths) - lengths
+        return {"dense": np.stack([input_ids[starts], lengths], 1).astype(np.float32)}
 
 
 def spec(**changes: Any) -> ModelSpec:
@@ -95,8 +102,7 @@ def spec(**changes: Any) -> ModelSpec:
         "model": "m",
         "weights": "nowhere",
         "family": "sentence_transformer",
-        "output_types": ("dense",),
-        "dense_dim": 2,
+        "dims": {"dense": 2},
         "max_sequence_length": 64,
         "max_batch_cost": 100,
         "runtime": OPEN,
@@ -104,14 +110,47 @@ def spec(**changes: Any) -> ModelSpec:
     return ModelSpec(**{**defaults, **changes})
 
 
-def tokens(*items: list[int], **changes: Any) -> FakeRequest:
-    tensors = {
-        "input_ids": np.array([[t for item in items for t in item]], np.int32),
-        "lengths": np.array([[len(item) for item in items]], np.int32),
-        "prompt_tokens": np.zeros((1, 1), np.int32),
-        "stamps": np.array([[time.monotonic_ns()] * 2 + [0, 0]], np.int64),
+def asked(verb: str, parameters: Mapping[str, Any] | None = None, timeout_us: int = 0, **inputs: Any) -> FakeRequest:
+    """What preprocess gets through the ensemble of a verb: texts as a list, or an array as it is."""
+    arrays = {
+        f"{verb}_{name}": np.array([[text.encode() for text in value]], object) if isinstance(value, list) else value
+        for name, value in inputs.items()
     }
-    return FakeRequest(**{**tensors, **changes})
+    return FakeRequest(parameters, timeout_us, **arrays)
+
+
+def context(verb: str = "encode", num_items: int = 1, **fields: Any) -> Any:
+    """The tensor as an open step takes it; `fields` of a Context, `options` too."""
+    made = Context(VERBS[verb], **{"options": {}, "num_items": num_items, **fields})
+    return np.frombuffer(bytes(SEAL_BYTES) + made.to_json(), np.uint8)[None]
+
+
+def tokens(
+    *items: list[int],
+    query: list[int] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout_us: int = 0,
+    arrived_ns: int | None = None,
+    **changes: Any,
+) -> FakeRequest:
+    """What inference gets; with a `query` it is to score."""
+    arrived = time.monotonic_ns() if arrived_ns is None else arrived_ns
+    everything = [*items, *([] if query is None else [query])]
+    made = context(
+        "encode" if query is None else "score",
+        len(items),
+        options=dict(parameters or {}),
+        arrived_ns=arrived,
+        preprocessed_ns=arrived,
+        deadline_ns=deadline_ns(arrived, timeout_us),
+    )
+    tensors = {
+        "input_ids": np.array([[t for item in everything for t in item]], np.int32),
+        "lengths": np.array([[len(item) for item in everything]], np.int32),
+        "prompt_tokens": np.zeros((1, len(everything)), np.int32),
+        "context": made,
+    }
+    return FakeRequest(timeout_us=timeout_us, **{**tensors, **changes})
 
 
 def run(stage, requests):

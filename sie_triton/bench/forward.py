@@ -18,14 +18,15 @@ from rich.progress import track
 from rich.table import Table
 
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
-from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed
+from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed, token_batch
 from sie_triton.bench.outputs import outputs
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.catalog import recognise, select
+from sie_triton.contract import Batch
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
-from sie_triton.families.base import PackedBatch
+from sie_triton.families.text import tokens
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import locate
 
@@ -70,7 +71,7 @@ def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
                     seconds = timed(partial(lanes.forward, batches))
                     peaks.append(peak(precision))
                     flops = sum(flops_of(batch, **size) for batch in batches)
-                    rates.append(sum(len(batch.input_ids) for batch in batches) / seconds)
+                    rates.append(sum(len(tokens(batch)[0]) for batch in batches) / seconds)
                     shares.append(flops / seconds / 1e9 / statistics.mean(peaks[-2:]))
                 lanes.close()
             median = [f"{statistics.median(x):.0f}" for x in (rates, peaks)]
@@ -177,19 +178,17 @@ class saved:  # noqa: N801
         self._scratch.cleanup()
 
 
-def uniform_batches(count: int, tokens: int, length: int) -> Iterator[PackedBatch]:
+def uniform_batches(count: int, num_tokens: int, length: int) -> Iterator[Batch]:
     rng = np.random.default_rng(0)
     for _ in range(count):
-        num_items = tokens // length
-        input_ids = rng.integers(1000, 20000, num_items * length, dtype=np.int32)
-        lengths = np.full(num_items, length, np.int32)
-        yield PackedBatch(input_ids, lengths, np.zeros(num_items, np.int32), outputs=frozenset({"dense"}))
+        yield token_batch([rng.integers(1000, 20000, length, dtype=np.int32) for _ in range(num_tokens // length)])
 
 
-def flops_of(batch: PackedBatch, *, hidden: int, layers: int, **_: int) -> float:
+def flops_of(batch: Batch, *, hidden: int, layers: int, **_: int) -> float:
     """Of BERT's matrix products: 24 h^2 a token and layer, and 4 h n^2 an item and layer."""
-    squares = float((batch.lengths.astype(np.int64) ** 2).sum())
-    return layers * (24.0 * hidden**2 * len(batch.input_ids) + 4.0 * hidden * squares)
+    input_ids, lengths = tokens(batch)
+    squares = float((lengths.astype(np.int64) ** 2).sum())
+    return layers * (24.0 * hidden**2 * len(input_ids) + 4.0 * hidden * squares)
 
 
 def peak(precision: str, size: int = 1536) -> float:

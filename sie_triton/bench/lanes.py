@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.families import load_adapter, load_tokenizer
-from sie_triton.families.base import Adapter, PackedBatch, Rows, Text, Tokens
+from sie_triton.contract import VERBS, Batch, Features, Part, Ragged, Rows
+from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, lengths_of
+from sie_triton.engines import open_engine
+from sie_triton.families import load_adapter, load_processor, model_of
+from sie_triton.inputs import NoFrame
+from sie_triton.inputs.features import join, split
 from sie_triton.measurements import Measurements
 from sie_triton.scheduling import plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.job import rows_of
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.job import rows_of
-from sie_triton.worker.threads import use_threads
 
 LANE_TOKENS = 1024
 
@@ -26,48 +29,62 @@ class Lanes:
     """An adapter on as many lanes as a scheduler has."""
 
     def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
-        self.adapter: Adapter = load_adapter(spec, directory, "cpu", Measurements())
-        self._tokenizer = load_tokenizer(spec, directory)
-        self._outputs = frozenset(spec.forward_types)
+        engine = open_engine(spec, "cpu", Measurements())
+        self.adapter = load_adapter(spec, directory, engine)
+        self._processor = load_processor(spec, directory)
+        model = model_of(spec)
+        computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(model)]
+        self._ragged, self._main = lengths_of(computed), model.features[0].name
+        self._outputs = frozenset(output.made_of or name for name, output in model.outputs.items())
         self._lane_tokens = lane_tokens
         cores = CpuBudget(0, list).total
         num_lanes = min(MAX_CPU_LANES, cores)
-        self._pool = ThreadPoolExecutor(num_lanes, "lane", use_threads, ("cpu", max(1, cores // num_lanes)))
+        self._pool = ThreadPoolExecutor(num_lanes, "lane", engine.use_threads, (max(1, cores // num_lanes),))
 
-    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> list[Rows]:
+    def encode(self, texts: Sequence[Any], *, is_query: bool = False) -> list[Rows]:
         """The tensors of each text, or of each pair."""
-        tokens = self._tokenizer.encode(texts, is_query=is_query)
-        items = list(tokens.split([1] * len(texts)))
-        rows: dict[int, Rows] = {}
-
-        def work(batch: list[int]) -> None:
-            result = self.adapter.forward(packed([items[i] for i in batch], self._outputs, is_query=is_query))
-            rows.update(zip(batch, rows_of(result, len(batch)), strict=True))
-
-        list(self._pool.map(work, plan(tokens.lengths.tolist(), self._lane_tokens)))
-        return [rows[i] for i in range(len(texts))]
+        return self._run(texts, is_query=is_query)
 
     def score(self, query: str, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """float32 [texts], where the family scores pairs."""
-        pairs = self._tokenizer.pairs(self._tokenizer.question(query, None), texts)
-        return np.stack([row["scores"] for row in self.encode(pairs)])
+        part = Part("text", texts, query=query)
+        frame = self._processor.frame(part)
+        return np.stack([row["scores"] for row in self._run([frame.around(text) for text in texts], is_query=False)])
+
+    def _run(self, framed: Sequence[Any], *, is_query: bool) -> list[Rows]:
+        features = self._processor.encode(framed, is_query=is_query)
+        features = self._processor.finish(features, NoFrame())
+        items = split(features, [1] * len(framed))
+        rows: dict[int, Rows] = {}
+
+        def work(chosen: list[int]) -> None:
+            packed = Batch(join([items[i] for i in chosen]), np.full(len(chosen), is_query), self._outputs)
+            rows.update(zip(chosen, rows_of(self.adapter.forward(packed), len(chosen), self._ragged), strict=True))
+
+        lengths = features[self._main].lengths
+        assert lengths is not None
+        list(self._pool.map(work, plan(lengths.tolist(), self._lane_tokens)))
+        return [rows[i] for i in range(len(framed))]
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """float32 [texts, dim]."""
         return np.stack([row["dense"] for row in self.encode(texts)])
 
-    def forward(self, batches: list[PackedBatch]) -> None:
+    def forward(self, batches: list[Batch]) -> None:
         list(self._pool.map(self.adapter.forward, batches))
 
     def close(self) -> None:
         self._pool.shutdown()
 
 
-def packed(items: list[Tokens], outputs: frozenset[str], *, is_query: bool = False) -> PackedBatch:
-    tokens = Tokens.join(items)
-    prompt_tokens, roles = np.zeros(len(items), np.int32), np.full(len(items), is_query)
-    types = tokens.type_ids if len(tokens.type_ids) else None
-    return PackedBatch(tokens.input_ids, tokens.lengths, prompt_tokens, roles, outputs, types)
+def token_batch(items: Sequence[np.ndarray[Any, np.dtype[np.int32]]]) -> Batch:
+    """Dense vectors of items of token ids."""
+    lengths = np.array([len(item) for item in items], np.int32)
+    features: Features = {
+        INPUT_IDS.name: Ragged(np.concatenate(items), lengths),
+        PROMPT_TOKENS.name: Ragged(np.zeros(len(items), np.int32)),
+    }
+    return Batch(features, np.zeros(len(items), np.bool_), frozenset({"dense"}))
 
 
 def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:

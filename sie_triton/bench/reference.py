@@ -50,9 +50,11 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
     import torch
     from sentence_transformers import SentenceTransformer
 
+    from sie_triton.bench.lanes import token_batch
     from sie_triton.catalog import select
+    from sie_triton.contract.tensors import INPUT_IDS
+    from sie_triton.engines import open_engine
     from sie_triton.families import load_adapter
-    from sie_triton.families.base import PackedBatch
     from sie_triton.inputs.tokenizer import TextTokenizer
     from sie_triton.measurements import Measurements
     from sie_triton.scheduling import plan
@@ -61,26 +63,27 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
 
     spec = select([model], None, allow_hub=True)[0].resolve(Runtime())
     directory = locate(spec.weights, allow_hub=True)
-    adapter = load_adapter(spec, directory, "cpu", Measurements())
+    adapter = load_adapter(spec, directory, open_engine(spec, "cpu", Measurements()))
     tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
     library = SentenceTransformer(str(directory), device="cpu")
     left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
 
-    def batch(chosen: list[str]) -> PackedBatch:
-        tokens = tokenizer.encode(chosen)
-        return PackedBatch(tokens.input_ids, tokens.lengths, np.zeros(len(chosen), np.int32))
+    def items(chosen: list[str]) -> list[Any]:
+        input_ids, lengths = tokenizer.encode(chosen)[INPUT_IDS.name]
+        assert lengths is not None
+        return np.split(input_ids, np.cumsum(lengths)[:-1])
 
     def packed_all() -> None:
-        tokens = tokenizer.encode(texts)
-        for chosen in plan(tokens.lengths.tolist(), CPU_ADMISSION_COST):
-            adapter.forward(batch([texts[i] for i in chosen]))
+        tokens = items(texts)
+        for chosen in plan([len(item) for item in tokens], CPU_ADMISSION_COST):
+            adapter.forward(token_batch([tokens[i] for i in chosen]))
 
     def peak() -> float:
         rates = [2 * 1024**3 / _seconds(lambda: left @ right) / 1e9 for _ in range(200)]
         return statistics.median(rates)
 
     def forward_ms() -> float:
-        singles = [batch([text]) for text in texts[:100]]
+        singles = [token_batch(items([text])) for text in texts[:100]]
         return 1000 * statistics.median(_seconds(partial(adapter.forward, single)) for single in singles)
 
     def per_second(work: Callable[[], Any]) -> Callable[[], float]:

@@ -6,17 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
-from sie_triton.catalog.options import Frozen, LoadtimeOptions, Profile, RuntimeOptions
+from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_muvera
+from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions
 from sie_triton.catalog.served import refusals, unread, without_effect
-from sie_triton.contract import QUANTIZED, SCORE_MODES, TASKS
+from sie_triton.contract import ENCODE_OUTPUTS, SCORE_MODES, TASKS
 from sie_triton.errors import CatalogError
-from sie_triton.families import FAMILIES, family_of
-from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
-from sie_triton.spec import Profile as ProfileSpec
+from sie_triton.families import Family, family, family_of
+from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
 
 DEFAULT_BATCH_COST = 16384
+
+# Outputs of vectors, which may come with scales.
+SCALED = tuple(name for name, output in ENCODE_OUTPUTS.items() if output.scales)
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 SUFFIXES = ("-preprocess", "-inference", "-postprocess", *(f"-{task}" for task in TASKS))
@@ -60,7 +63,12 @@ class Output(Frozen):
     scales: bool = False
 
 
-class Encode(Frozen):
+class Encode(BaseModel):
+    """What else stands here are outputs of the family's own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Output]
+
     dense: Output | None = None
     sparse: Output | None = None
     multivector: Output | None = None
@@ -147,19 +155,22 @@ class ModelConfig(Frozen):
     def _scaled(self, has_muvera: bool) -> tuple[str, ...]:
         """MUVERA's encoding as the vectors that it is made of."""
         outputs = self.tasks.encode or Encode()
-        scaled = [name for name in QUANTIZED if (output := getattr(outputs, name, None)) and output.scales]
+        scaled = [name for name in SCALED if (output := getattr(outputs, name, None)) and output.scales]
         return (*scaled, *(["muvera"] if has_muvera and "multivector" in scaled else []))
 
     @property
     def family(self) -> str:
-        """CatalogError where this version has none of that name."""
+        """CatalogError where there is none of that name."""
         return family_of(self.profile("default").adapter_path, self.source)
 
     def warnings(self) -> list[str]:
         """What stands in the file and has no effect."""
         default = self.profile("default")
         profiles = {name: self.profile(name) for name in self.profiles}
-        lines = [line for name, each in profiles.items() for line in without_effect(name, each, default, self.family)]
+        kind = family(self.family)
+        lines = [
+            line for name, each in profiles.items() for line in without_effect(name, each, default, self.family, kind)
+        ]
         return [f"warning: {self.source}: {line}" for line in lines]
 
     def _other_tasks(self) -> list[str]:
@@ -175,40 +186,21 @@ class ModelConfig(Frozen):
             raise CatalogError(f"{self.source}: tasks.score: needs {needed}")
         return possible
 
-    def _served_profiles(self) -> dict[str, RuntimeOptions]:
-        """Those that the weights of the default profile serve too; `muvera` with its parameters."""
+    def _served_profiles(self, kind: Family) -> dict[str, Profile]:
+        """Those that the weights of the default profile serve too."""
         names = ["default", *(name for name in self.profiles if name != "default")]
-        default = self.profile("default")
-        return {name: each.with_muvera() for name in names if not (each := self.profile(name)).differs(default)}
+        default, options = self.profile("default"), option_names(kind)
+        return {name: each for name in names if not (each := self.profile(name)).differs(default, options)}
 
-    def _profile_spec(self, name: str, options: RuntimeOptions) -> ProfileSpec:
-        has = (*self.dims, *(["muvera"] if options.muvera is not None else []))
-        # SIE gives a MUVERA encoding under the name of dense.
-        wanted = ["muvera" if each == "dense" and "dense" not in has else each for each in options.output_types]
-        if set(wanted) - set(has):
-            raise CatalogError(
-                f"{self.source}: profiles.{name}: adapter_options.runtime.output_types: "
-                f"there are {', '.join(has)} (given {', '.join(options.output_types)})"
-            )
-        return ProfileSpec(
-            name=name,
-            output_types=tuple(wanted) or has,
-            normalize=options.normalize is not False,
-            query_template=options.query_template or "",
-            document_template=options.doc_template or "",
-            query_instruction=options.default_instruction or "",
-            instruction=options.instruction or "",
-        )
-
-    def _check_served(self, family: str) -> None:
+    def _check_served(self, kind: Family) -> None:
         """CatalogError names what is asked for and the family does not do."""
-        wanted = [*(f"encode.{name}" for name in self.dims), *self._other_tasks()]
-        served = FAMILIES[family].tasks
-        refused = [*unread(self.inputs.model_dump(), family)]
-        if not wanted or set(wanted) - set(served):
-            missing = ", ".join(sorted(set(wanted) - set(served))) or "none"
-            refused.append(f"tasks: {missing} cannot be served; the family {family} has {', '.join(served)}")
-        refused += refusals(self.profile("default").adapter_options, family)
+        name = self.family
+        wanted = [*(f"encode.{output}" for output in self.dims), *self._other_tasks()]
+        refused = [*unread(self.inputs.model_dump(), name, kind)]
+        if not wanted or set(wanted) - set(kind.tasks):
+            missing = ", ".join(sorted(set(wanted) - set(kind.tasks))) or "none"
+            refused.append(f"tasks: {missing} cannot be served; the family {name} has {', '.join(kind.tasks)}")
+        refused += refusals({each: self.profile(each) for each in self.profiles}, name, kind)
         if refused:
             raise CatalogError("\n".join(f"{self.source}: {line}" for line in refused))
 
@@ -221,39 +213,36 @@ class ModelConfig(Frozen):
             raise CatalogError(f"{self.source}: profiles: the muvera of {' and '.join(found)} must be the same")
         return next((MuveraConfig(**each.model_dump()) for each in found.values()), None)
 
+    def _dims(self, muvera: MuveraConfig | None) -> dict[str, int]:
+        """With MUVERA's encoding, which is made of multivector."""
+        made = {"muvera": muvera.dim(self.dims["multivector"])} if muvera is not None else {}
+        return {**self.dims, **made}
+
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """What the stages of this model need; CatalogError if this server cannot run it."""
-        profile, family, dims = self.profile("default"), self.family, self.dims
-        self._check_served(family)
-        options, profiles = profile.adapter_options.runtime, self._served_profiles()
-        muvera = self._muvera(profiles)
+        profile, kind = self.profile("default"), family(self.family)
+        self._check_served(kind)
+        options, profiles = profile.adapter_options.runtime, self._served_profiles(kind)
+        runtimes = {name: with_muvera(name, each, self.source) for name, each in profiles.items()}
+        muvera = self._muvera(runtimes)
+        dims = self._dims(muvera)
         return ModelSpec(
             model=self.sie_id,
             weights=self.weights,
-            family=family,
-            output_types=(*dims, *(["muvera"] if muvera is not None else [])),
-            dense_dim=dims.get("dense", 0),
+            family=self.family,
+            dims=dims,
+            options=family_options(profile, kind, self.source),
+            engine=profile.engine or kind.engines[0],
+            inputs=tuple(name for name, read in self.inputs.model_dump().items() if read),
             max_sequence_length=min(self.max_sequence_length, options.max_seq_length or self.max_sequence_length),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
-            pooling="lasttoken" if options.pooling == "last" else options.pooling,
-            sparse_dim=dims.get("sparse", 0),
-            multivector_dim=dims.get("multivector", 0),
             scaled=self._scaled(muvera is not None),
             tasks=(*(["encode"] if dims else []), *self._other_tasks()),
-            score_modes=self._score_modes(FAMILIES[family].score_modes),
-            reranker=_reranker(profile.adapter_options.loadtime) if family == "llm_reranker" else None,
+            score_modes=self._score_modes(kind.score_modes),
             muvera=muvera,
-            profiles=tuple(self._profile_spec(name, each) for name, each in profiles.items()),
+            profiles=tuple(
+                profile_spec(name, each, tuple(dims), kind.parameters, self.source) for name, each in runtimes.items()
+            ),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
-
-
-def _reranker(options: LoadtimeOptions) -> RerankerConfig:
-    return RerankerConfig(
-        yes_token=options.yes_token,
-        no_token=options.no_token,
-        input_format=options.input_format,
-        score_mode=options.score_mode,
-        instruction=options.default_instruction,
-    )

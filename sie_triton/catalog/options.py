@@ -1,12 +1,12 @@
 """A model file's profiles and their options."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-# Options of a request's profile that decide how weights are run.
-SHARED = ("pooling", "max_seq_length", "lora_id")
+# Options of a request's profile that decide how weights are run, beside those of the family.
+SHARED = ("max_seq_length", "lora_id")
 
 
 class Frozen(BaseModel):
@@ -25,16 +25,17 @@ class MuveraOptions(Frozen):
     center_tokens: bool = False
 
 
-class LoadtimeOptions(Frozen):
-    """From `yes_token` to `default_instruction` they are of llm_reranker; see sie_triton.spec.RerankerConfig."""
+class LoadtimeOptions(BaseModel):
+    """What else stands here belongs to the family; see sie_triton.families.Options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     trust_remote_code: bool = False
-    yes_token: str = Field("1", min_length=1)
-    no_token: str = Field("0", min_length=1)
-    input_format: Literal["qwen3", "mxbai"] = "mxbai"
-    score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
-    default_instruction: str = ""
-    muvera_config: MuveraOptions | None = None
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What the file says for the family."""
+        return self.__pydantic_extra__ or {}
 
 
 def check_template(template: str) -> str:
@@ -48,13 +49,17 @@ def check_template(template: str) -> str:
 Template = Annotated[str, AfterValidator(check_template)]
 
 
-class RuntimeOptions(Frozen):
-    """What a profile may say of its requests. `output_similarity` is for readers of the file."""
+class RuntimeOptions(BaseModel):
+    """What a profile may say of its requests; what else stands here are options or request parameters of the family.
 
-    pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last"] | None = None
+    `output_similarity` is for readers of the file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
     normalize: bool | None = None
     muvera: MuveraOptions | None = None
-    output_types: tuple[Literal["dense", "sparse", "multivector", "muvera"], ...] = ()
+    output_types: tuple[str, ...] = ()
     output_similarity: dict[str, str] = {}
     query_template: Template | None = None
     doc_template: Template | None = None
@@ -62,6 +67,11 @@ class RuntimeOptions(Frozen):
     instruction: str | None = None
     max_seq_length: PositiveInt | None = None
     lora_id: str | None = None
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What the file says for the family."""
+        return self.__pydantic_extra__ or {}
 
 
 class AdapterOptions(Frozen):
@@ -74,6 +84,7 @@ class Profile(Frozen):
     max_batch_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
     compute_precision: Literal["float16", "bfloat16", "float32"] | None = None
     adapter_path: str | None = None
+    engine: str | None = None
     adapter_options: AdapterOptions = AdapterOptions()
 
     def over(self, parent: "Profile") -> "Profile":
@@ -86,30 +97,38 @@ class Profile(Frozen):
             max_batch_tokens=self.max_batch_tokens or parent.max_batch_tokens,
             compute_precision=self.compute_precision or parent.compute_precision,
             adapter_path=self.adapter_path or parent.adapter_path,
+            engine=self.engine or parent.engine,
             adapter_options=AdapterOptions(
                 loadtime=mine.loadtime if mine.loadtime.model_fields_set else theirs.loadtime,
                 runtime=mine.runtime if mine.runtime.model_fields_set else theirs.runtime,
             ),
         )
 
-    def differs(self, other: "Profile") -> list[str]:
-        """In what decides how weights are loaded and run: profiles that differ in it cannot share them."""
-        mine, theirs = (each._loading for each in (self, other))
+    def differs(self, other: "Profile", options: frozenset[str]) -> list[str]:
+        """In what decides how weights are loaded and run: profiles that differ in it cannot share them.
+
+        `options` are the names of those of the family.
+        """
+        mine, theirs = (each._loading(options) for each in (self, other))
         return [key for key in mine if mine[key] != theirs[key]]
 
-    @property
-    def _loading(self) -> dict[str, object]:
+    def _loading(self, options: frozenset[str]) -> dict[str, object]:
         runtime = self.adapter_options.runtime
+        given = {
+            **{key: getattr(runtime, key) for key in SHARED},
+            **{key: runtime.own.get(key) for key in sorted(options)},
+        }
         return {
             "adapter_path": self.adapter_path,
+            "engine": self.engine,
             "compute_precision": self.compute_precision,
             "adapter_options.loadtime": self.adapter_options.loadtime,
-            **{f"adapter_options.runtime.{key}": getattr(runtime, key) for key in SHARED},
+            **{f"adapter_options.runtime.{key}": value for key, value in given.items()},
         }
 
     def with_muvera(self) -> RuntimeOptions:
         """`runtime`, an empty `muvera` filled from loadtime's `muvera_config`."""
-        runtime, configured = self.adapter_options.runtime, self.adapter_options.loadtime.muvera_config
+        runtime, configured = self.adapter_options.runtime, self.adapter_options.loadtime.own.get("muvera_config")
         if runtime.muvera is None or runtime.muvera.model_fields_set or configured is None:
             return runtime
-        return runtime.model_copy(update={"muvera": configured})
+        return runtime.model_copy(update={"muvera": MuveraOptions.model_validate(configured)})

@@ -8,8 +8,6 @@ import string
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
 from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
 from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
@@ -66,6 +64,8 @@ def _dim(directory: Path, metadata: Fields) -> int:
     path = directory / "model.safetensors"
     if not has_file(path):
         return metadata.integer("dim", DIM, least=1, most=MAX_WIDTH)
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "numpy") as weights:
             return int(weights.get_slice("linear.weight").get_shape()[0])

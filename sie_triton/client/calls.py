@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sie_triton.client.arguments import checked_model, encoded, encoded_item, is_one, listed, request_parameters
 from sie_triton.client.results import encode_results, id_of, output, score_result, timing_of
 from sie_triton.client.types import EncodeOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
-from sie_triton.contract import QUERY, SCORES, TEXT, Tensor
+from sie_triton.contract.tensors import QUERY, SCORES, TEXT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")

@@ -1,28 +1,29 @@
 """From the responses of a server to what callers get."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.client.types import EncodeResult, ItemLike, ScoreEntry, ScoreResult, SparseVector, Timing
-from sie_triton.contract import (
-    ENCODE_OUTPUTS,
-    QUANTIZED,
-    RAGGED,
-    SCALES,
-    SPARSE_INDICES,
-    SPARSE_VALUES,
-    TIMING_FIELDS,
-    TIMING_MS,
-    TOKEN_COUNT,
-    Tensor,
-)
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.tensors import SPARSE_INDICES, SPARSE_VALUES, TIMING_FIELDS, TIMING_MS, TOKEN_COUNT, Tensor
 from sie_triton.errors import SIEError
 
 # Rows of raw bytes → what they hold.
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
+
+
+LENGTHS_SUFFIX = "_lengths"
+
+# Every output tensor of encode that the contract has a name for.
+OF_CONTRACT = frozenset(
+    tensor.name
+    for output in ENCODE_OUTPUTS.values()
+    for tensor in (*output.tensors, output.quantized, output.scales, TOKEN_COUNT, TIMING_MS)
+    if tensor is not None
+)
 
 
 def score_result(model: str, query: ItemLike, entries: list[ScoreEntry]) -> ScoreResult:
@@ -60,7 +61,7 @@ def encode_results(
         if id_of(item) is not None:
             result["id"] = id_of(item)
         results.append(result)
-    for each in types or ENCODE_OUTPUTS:
+    for each in types or (*ENCODE_OUTPUTS, *own_outputs(response)):
         values = output_values(response, each, dtype)
         for result, value in zip(results, values, strict=bool(values)):
             result[each] = value  # type: ignore[literal-required]
@@ -71,30 +72,51 @@ def encode_results(
 
 def scale_values(response: Any, output_type: str) -> list[Any]:
     """The scales of one output type, item by item; empty where there are none."""
-    if output_type not in SCALES or (found := response.as_numpy(SCALES[output_type].name)) is None or not len(found):
+    scales = ENCODE_OUTPUTS[output_type].scales if output_type in ENCODE_OUTPUTS else None
+    found = None if scales is None else response.as_numpy(scales.name)
+    if scales is None or found is None or not len(found):
         return []
-    name = SCALES[output_type].name
-    lengths = RAGGED.get(name)
-    return split({name: found, **({lengths: response.as_numpy(lengths)} if lengths else {})}, name)
+    return split(found, response.as_numpy(scales.lengths) if scales.lengths else None)
 
 
 def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:
     """One output type, item by item; empty where the model has no such output, or the request did not want it."""
-    names = [tensor.name for tensor in ENCODE_OUTPUTS[output_type]]
-    tensors = {name: response.as_numpy(name) for name in names}
+    if output_type not in ENCODE_OUTPUTS:
+        return own_values(response, output_type)
+    output = ENCODE_OUTPUTS[output_type]
+    tensors = {tensor.name: response.as_numpy(tensor.name) for tensor in output.tensors}
     if any(tensor is None for tensor in tensors.values()):
         return []
-    if output_type in QUANTIZED and dtype != "float32":
-        tensors[output_type] = response.as_numpy(QUANTIZED[output_type].name).view(VIEWS[dtype])
+    if output.quantized and dtype != "float32":
+        tensors[output_type] = response.as_numpy(output.quantized.name).view(VIEWS[dtype])
+    pieces = {
+        tensor.name: split(tensors[tensor.name], tensors[tensor.lengths] if tensor.lengths else None)
+        for tensor in output.tensors
+    }
     if output_type == "sparse":
-        indices, values = (split(tensors, tensor.name) for tensor in (SPARSE_INDICES, SPARSE_VALUES))
-        return [SparseVector(indices=i, values=v) for i, v in zip(indices, values, strict=True)]
-    return split(tensors, output_type)
+        both = zip(pieces[SPARSE_INDICES.name], pieces[SPARSE_VALUES.name], strict=True)
+        return [SparseVector(indices=i, values=v) for i, v in both]
+    return pieces[output_type]
 
 
-def split(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> list[npt.NDArray[Any]]:
-    """Tensor `name`, item by item."""
-    if name not in RAGGED:
-        return list(tensors[name])
-    lengths = tensors[RAGGED[name]]
-    return np.split(tensors[name], np.cumsum(lengths)[:-1]) if len(lengths) else []
+def own_values(response: Any, name: str) -> list[Any]:
+    """An output of a family's own: a tensor of that name, ragged where there is another with `_lengths` behind it."""
+    values = response.as_numpy(name)
+    return [] if values is None else split(values, response.as_numpy(f"{name}{LENGTHS_SUFFIX}"))
+
+
+def own_outputs(response: Any) -> list[str]:
+    """The names of outputs that are not the contract's."""
+    found = response.get_response()
+    outputs = found["outputs"] if isinstance(found, dict) else found.outputs
+    names = [each["name"] if isinstance(each, dict) else each.name for each in outputs]
+    return [
+        name for name in names if name not in OF_CONTRACT and name.removesuffix(LENGTHS_SUFFIX) not in {*names} - {name}
+    ]
+
+
+def split(values: npt.NDArray[Any], lengths: npt.NDArray[Any] | None) -> list[npt.NDArray[Any]]:
+    """Item by item; `lengths` None: one row each."""
+    if lengths is None:
+        return list(values)
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from sie_triton.device import visible_gpus
-from sie_triton.worker.out_of_memory import anonymous_bytes
+from sie_triton.process_memory import anonymous_bytes
 
 CGROUP_V2 = Path("/sys/fs/cgroup")
 CGROUP_V1 = Path("/sys/fs/cgroup/memory")

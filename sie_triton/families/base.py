@@ -1,91 +1,127 @@
-"""What inference asks of a model family."""
+"""What a family of models is, and what a loaded model of it can do."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.contract import Batch, Features, Output, Parameter, Ragged, Rows
+from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, Tensor
+from sie_triton.engines.base import Encoder
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
 
 
-# The ways to run a sub-batch: see encoder.py.
-PACKED, PADDED = "packed", "padded"
+@dataclass(frozen=True)
+class Options:
+    """What a model file may say under `adapter_options.loadtime` for models of a family: a frozen dataclass.
 
+    Fields are checked by pydantic; `Annotated` with `annotated_types` narrows them.
+    """
 
-# Tensors of the contract by name: one row an item, or, of ragged ones, as many as its length says.
-Rows = dict[str, npt.NDArray[Any]]
-
-
-Ints = npt.NDArray[np.int32]
-
-# A pair is (query, text).
-Text = str | tuple[str, str]
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """input_ids: int32 [tokens], the texts one after another; lengths: int32 [texts].
+class Recognised:
+    """What a directory is found to hold, without a model file. `normalize` None: the family has no dense vectors.
 
-    type_ids: int32 [tokens], which text of a pair each belongs to, or [0] of single texts.
+    `dims` are the output types of encode and their sizes.
     """
 
-    input_ids: Ints
-    lengths: Ints
-    type_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
-
-    def split(self, counts: Sequence[int]) -> Iterator["Tokens"]:
-        """Consecutive parts of so many texts each."""
-        text = token = 0
-        for count in counts:
-            lengths = self.lengths[text : text + count]
-            part = slice(token, token + int(lengths.sum()))
-            yield Tokens(self.input_ids[part], lengths, self.type_ids[part])
-            text, token = text + count, part.stop
-
-    @classmethod
-    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
-        """One after another."""
-        return cls(
-            np.concatenate([part.input_ids for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-            np.concatenate([part.type_ids for part in parts]),
-        )
+    reason: str
+    max_sequence_length: int
+    dims: Mapping[str, int]
+    scores: bool = False
+    normalize: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """One sub-batch without padding.
+class Adapter(ABC):
+    """A loaded model, in the process that computes. `forward` is called by as many threads as there are lanes.
 
-    input_ids: int32 [tokens], the items one after another.
-    lengths: int32 [items], each at least 1, summing to `tokens`.
-    prompt_tokens: int32 [items], leading tokens of each item that pooling leaves out.
-    is_query: bool [items]; documents where it is not given.
-    type_ids: int32 [tokens], which text of a pair each belongs to; the first where it is not given.
-    outputs: the output types that any of the items needs.
+    `limits`: the largest value of an integer feature, by name. `dims`: the sizes of outputs whose tensors do not show
+    them.
     """
 
-    input_ids: Ints
-    lengths: Ints
-    prompt_tokens: Ints
-    is_query: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    outputs: frozenset[str] = frozenset()
-    type_ids: Ints | None = None
-
-    def __post_init__(self) -> None:
-        if not len(self.is_query):
-            object.__setattr__(self, "is_query", np.zeros(len(self.lengths), np.bool_))
-
-
-class Adapter(Protocol):
-    """A loaded model. `forward` is called by one thread at a time."""
-
-    encoder: "Encoder"
-    vocab_size: int
+    encoder: Encoder
     weights_bytes: int
+    limits: Mapping[str, int]
+    dims: Mapping[str, int]
 
-    def forward(self, batch: PackedBatch) -> Rows:
+    def __init__(
+        self, encoder: Encoder, *, limits: Mapping[str, int] | None = None, dims: Mapping[str, int] | None = None
+    ) -> None:
+        self.encoder = encoder
+        self.weights_bytes = encoder.weights_bytes
+        self.limits, self.dims = limits or {}, dims or {}
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Rows:
         """The tensors of `batch.outputs` by name, all items one after another; `dense` not yet normalised."""
-        ...
+
+
+class Family(ABC):
+    """A kind of model: what models of it take and give, and how they are read. Holds nothing; imports no torch.
+
+    `inputs` are the kinds of input that it reads. `outputs` are the output types of encode that it can give, its own or
+    the contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
+    through the model together. `features` is what its processor makes of an element; the first is ragged, and its
+    length is the item's. `parameters` are request parameters of its own, which reach `Adapter.forward` item by item.
+    `engines` can compute its encoder, the usual one first. `reference_adapters` are names of it in SIE's own model
+    files. `files` are patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`:
+    without reading weights.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
+    outputs: ClassVar[tuple[Output, ...]] = ()
+    score_modes: ClassVar[tuple[str, ...]] = ()
+    scores_pairs: ClassVar[bool] = False
+    features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    options: ClassVar[type[Options]] = Options
+    engines: ClassVar[tuple[str, ...]] = ("torch",)
+    reference_adapters: ClassVar[tuple[str, ...]] = ()
+    files: ClassVar[tuple[str, ...]] = ()
+    recognises_quickly: ClassVar[bool] = True
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What can be asked of it, as in a model file."""
+        return (*(f"encode.{output.name}" for output in self.outputs), *(["score"] if self.can_score else []))
+
+    @property
+    def can_score(self) -> bool:
+        return self.scores_pairs or bool(self.score_modes)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        """What `directory` holds, None if no model of this family; LoadError if one that cannot be served."""
+        return None
+
+    @abstractmethod
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        """What makes features of elements; LoadError says what is wrong with its files."""
+
+    @abstractmethod
+    def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
+        """Load the weights in `directory`; `engine` is one of `engines`. LoadError says what cannot be used."""
+
+    def options_of(self, spec: ModelSpec) -> Any:
+        """The model's own options."""
+        return self.options(**spec.options)
+
+    def sample(self, lengths: Sequence[int]) -> Features:
+        """Features of items of these lengths, for measuring; what they hold does not matter."""
+        return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
+
+
+def _ones(tensor: Tensor, lengths: Sequence[int]) -> Ragged:
+    of_items: npt.NDArray[np.int32] = np.array(lengths, np.int32)
+    dtype = np.float32 if tensor.dtype == "FP32" else np.int32
+    width = tuple(max(1, dim) for dim in tensor.dims[1:])
+    if not tensor.lengths:
+        return Ragged(np.zeros((len(lengths), *width), dtype))
+    return Ragged(np.ones((sum(lengths), *width), dtype), of_items)

@@ -1,10 +1,12 @@
 """What is put around a text before it is tokenized."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from sie_triton.spec import Profile
+from sie_triton.contract import Part
+from sie_triton.spec import Profile  # noqa: F401  # for the doctest
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,27 +17,45 @@ class Prompt:
     after: str = ""
 
     @property
-    def num_characters(self) -> int:
+    def size(self) -> int:
         return len(self.before) + len(self.after)
 
     def around(self, text: str) -> str:
         return f"{self.before}{text}{self.after}"
 
 
-def prompt_of(prompts: Mapping[str, str], default: str, profile: Profile, options: Mapping[str, Any]) -> Prompt:
-    """By the profile's template for the role, else the request's instruction, else the model's own prompts.
+class Question:
+    """What is read together with each text, which stands behind `before`.
 
-    `options` are the request's parameters; without `is_query` a text is a document to a template, and gets `default`
-    from the model's own prompts.
+    `make` is called once, when the first text is read; `size` is a guess.
+    """
 
-    >>> prompt_of({"query": "q: ", "document": "d: "}, "", Profile(), {"is_query": True}).around("x")
+    def __init__(self, make: Callable[[], str], size: int, before: str = "") -> None:
+        self._make = make
+        self._before = before
+        self.size = size
+
+    @cached_property
+    def text(self) -> str:
+        return self._make()
+
+    def around(self, text: str) -> Any:
+        return self.text, self._before + text
+
+
+def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:
+    """By the profile's template for the role, else the instruction, else the model's own prompts.
+
+    Where nobody says whether a text is a query, it is a document to a template, and gets `default` of the model's own
+    prompts.
+
+    >>> prompt_of({"query": "q: ", "document": "d: "}, "", Part("text", [], is_query=True)).around("x")
     'q: x'
     >>> profile = Profile(query_template="Instruct: {instruction}; {text}!", query_instruction="find")
-    >>> prompt_of({}, "", profile, {"is_query": True}).around("{text}")
+    >>> prompt_of({}, "", Part("text", [], profile, is_query=True)).around("{text}")
     'Instruct: find; {text}!'
     """
-    is_query = options.get("is_query")
-    instruction = options.get("instruction", profile.instruction or None)
+    profile, is_query, instruction = part.profile, part.is_query, part.instruction
     template = profile.query_template if is_query else profile.document_template
     if template:
         if instruction is None:
@@ -43,7 +63,7 @@ def prompt_of(prompts: Mapping[str, str], default: str, profile: Profile, option
         before, _, after = template.partition("{text}")
         return Prompt(before.replace("{instruction}", instruction), after.replace("{instruction}", instruction))
     if instruction is not None:
-        return Prompt(str(instruction))
+        return Prompt(instruction)
     if is_query is None:
         return Prompt(default)
     roles = ("query",) if is_query else ("document", "passage")

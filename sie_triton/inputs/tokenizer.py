@@ -2,27 +2,27 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
 
 from sie_triton.checkpoints.files import first_line, has_file
 from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Text, Tokens
-from sie_triton.spec import ModelSpec
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.prompt import Prompt, Question, prompt_of
 
 MUCH = 4
 
 
-class TextTokenizer:
+class TextTokenizer(Processor):
     """A tokenizer with its model's prompts; safe to call from several threads."""
 
-    # True where queries become other tokens than documents of the same text.
-    has_roles = False
-
     # True where query and text go through the model together.
-    reads_pairs = False
+    reads_pairs: ClassVar[bool] = False
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
         self._tokenizer = tokenizer
@@ -33,32 +33,34 @@ class TextTokenizer:
         self.include_prompt = files.include_prompt
 
     @classmethod
-    def of(cls, spec: ModelSpec, directory: Path) -> "TextTokenizer":
-        """That of a model."""
-        return cls.load(directory, spec.max_sequence_length)
-
-    @classmethod
-    def load(cls, directory: Path, max_length: int) -> "TextTokenizer":
+    def load(cls, directory: Path, max_length: int) -> Self:
         """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
         files = TextFiles.read(directory)
         longest = min(max_length, files.max_sequence_length)
         return cls(read_tokenizer(files, longest, pairs=cls.reads_pairs), files)
 
-    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
-        """`is_query` matters where `has_roles`."""
-        return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))])
+    def frame(self, part: Part) -> Frame:
+        if part.query is None:
+            return prompt_of(self.prompts, self.default_prompt, part)
+        return self.question(part.query, part.instruction)
 
-    def question(self, query: str, instruction: str | None) -> str:
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(framed))])
+
+    def finish(self, features: Features, frame: Frame) -> Features:
+        """With the tokens of the prompt that pooling leaves out."""
+        kept_out = self.prompt_tokens(frame.before) if isinstance(frame, Prompt) else 0
+        _, lengths = features[INPUT_IDS.name]
+        assert lengths is not None
+        return {**features, PROMPT_TOKENS.name: Ragged(np.full(len(lengths), kept_out, np.int32))}
+
+    def question(self, query: str, instruction: str | None) -> Question:
         """What goes with each text that is scored against `query`, where the family scores pairs.
 
         `instruction` None: the model's own. What `encode` would cut anyway may be left out.
         """
-        prompt = self.default_prompt if instruction is None else instruction
-        return self.shortened(prompt + query, self._max_length)
-
-    def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
-        """`question` and each text as `encode` takes them."""
-        return [(question, text) for text in texts]
+        asked = (self.default_prompt if instruction is None else instruction) + query
+        return Question(lambda: self.shortened(asked, self._max_length), len(asked))
 
     def shortened(self, text: str, max_length: int) -> str:
         """`text`, if it is far too long, to the end of the word in which its token number MUCH · `max_length` ends.
@@ -122,8 +124,8 @@ def _opened(path: Path, pairs: bool) -> tuple[tokenizers.Tokenizer, int]:
     return tokenizer, around
 
 
-def packed_ids(ids: Sequence[Sequence[int]]) -> Tokens:
+def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
     """One text after another."""
     lengths = np.fromiter(map(len, ids), np.int32, len(ids))
     flat = (token for item in ids for token in item)
-    return Tokens(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
+    return {INPUT_IDS.name: Ragged(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)}

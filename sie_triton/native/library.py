@@ -6,8 +6,6 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from sie_triton.native.compiler import compile_shared
 from sie_triton.private import private_directory, temporary_directory
 
@@ -17,6 +15,9 @@ OPTIONS = ("-O3", "-march=native", "-fopenmp")
 @cache
 def library(directory: Path) -> ctypes.CDLL | None:
     """Of the sources in `directory`; None without a compiler, or a place to keep it that is this user's alone."""
+    # Not there where only the client is installed, which compiles nothing.
+    from platformdirs import user_cache_path
+
     name = f"{directory.parent.name}-{_fingerprint(directory)}.so"
     for place in (user_cache_path("sie-triton"), temporary_directory()):
         try:

@@ -1,26 +1,15 @@
 """ModelSpec → the Triton ModelConfig protobufs of a model: an ensemble for each task, and their three steps."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from sie_triton.contract import (
-    COST,
-    ENCODE_OUTPUTS,
-    LENGTHS,
-    QUANTIZED,
-    QUERY,
-    SCALES,
-    SCORES,
-    STAMPS,
-    TEXT,
-    TIMING_MS,
-    TOKEN_COUNT,
-    Tensor,
-)
-from sie_triton.families import features
+from sie_triton.contract import VERBS, Model, Verb
+from sie_triton.contract.tensors import CONTEXT, COST, LENGTHS, TIMING_MS, TOKEN_COUNT, Tensor, with_lengths
+from sie_triton.families import model_of
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
 STAGES = ("preprocess", "inference", "postprocess")
@@ -29,26 +18,39 @@ MAX_QUEUE_DELAY_US = 0
 
 
 def ensembles(spec: ModelSpec, name: str) -> Iterable[ModelConfig]:
-    """The models clients call, one a task over the same steps; the first task has the bare name.
+    """The models clients call, one a verb over the same steps; the first verb has the bare name.
 
     They have no batch dimension: `reshape` adds it for the steps.
     """
+    model = model_of(spec)
     for task in spec.tasks:
-        yield ensemble(spec, task, name, name if task == spec.tasks[0] else f"{name}-{task}")
+        yield ensemble(model, VERBS[task], name, name if task == spec.tasks[0] else f"{name}-{task}")
 
 
-def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> ModelConfig:
-    raw = {t.name: f"{t.name}_raw" for t in forward_outputs(spec, task)}
-    inputs, outputs = task_inputs(task), [*task_outputs(spec, task), TOKEN_COUNT, TIMING_MS]
-    between = {f.name: f.name for f in features(spec)}
-    arrival = {COST.name: COST.name, STAMPS.name: "arrival_stamps"}
+def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelConfig:
+    raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
+    inputs = verb.inputs(model.spec.inputs)
+    outputs = [*verb.outputs(model), TOKEN_COUNT, TIMING_MS]
+    between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
+    main = model.features[0].lengths
     steps = [
-        _step(name, "preprocess", {t.name: t.name for t in inputs}, between | arrival),
-        _step(name, "inference", between | arrival, raw | {STAMPS.name: "inference_stamps"}),
+        # Preprocess knows the verb by the names that its inputs have there.
+        _step(
+            name,
+            "preprocess",
+            {verb.input_name(t): t.name for t in inputs},
+            between | {CONTEXT.name: "asked_context"},
+        ),
+        _step(
+            name,
+            "inference",
+            between | {CONTEXT.name: "asked_context"},
+            raw | {CONTEXT.name: "computed_context"},
+        ),
         _step(
             name,
             "postprocess",
-            raw | {LENGTHS.name: LENGTHS.name, STAMPS.name: "inference_stamps"},
+            raw | {LENGTHS.name: main, CONTEXT.name: "computed_context"},
             {t.name: t.name for t in outputs},
         ),
     ]
@@ -60,7 +62,7 @@ def ensemble(spec: ModelSpec, task: str, name: str, ensemble_name: str) -> Model
             "input": [_tensor(t) | _reshape(t) for t in inputs],
             "output": [_tensor(t) | _reshape(t) for t in outputs],
             "ensembleScheduling": {"step": steps},
-            "parameters": _parameters({"model": spec.model, **(dims(spec) if task == "encode" else {})}),
+            "parameters": _parameters({"model": model.spec.model, "verb": verb.name, **_dims(model, verb)}),
         }
     )
 
@@ -70,25 +72,28 @@ def composing_models(
 ) -> Iterable[ModelConfig]:
     """preprocess, inference and postprocess, each batching ragged requests.
 
-    Where tasks share them, what only one task sends is optional.
+    Where verbs share them, what only one verb sends is optional.
     """
-    to_inference = [*features(spec), COST, STAMPS]
-    forward = _in_any_task(spec, forward_outputs)
+    model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
+    entry = [_entry(verb, tensor) for verb in verbs for tensor in verb.inputs(spec.inputs)]
+    to_inference = [*with_lengths(model.features), COST, CONTEXT]
+    forward = _distinct(verb.forwarded(model) for verb in verbs)
+    outputs = _distinct(verb.outputs(model) for verb in verbs)
     tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
-        "preprocess": (_in_any_task(spec, lambda _, task: task_inputs(task)), to_inference),
-        "inference": (to_inference, [*forward, STAMPS]),
-        "postprocess": ([*forward, LENGTHS, STAMPS], [*_in_any_task(spec, task_outputs), TOKEN_COUNT, TIMING_MS]),
+        "preprocess": (entry, to_inference),
+        "inference": (to_inference, [*forward, CONTEXT]),
+        "postprocess": ([*forward, LENGTHS, CONTEXT], [*outputs, TOKEN_COUNT, TIMING_MS]),
     }
-    in_all = {TEXT, STAMPS, *to_inference} if len(spec.tasks) > 1 else {t for each, _ in tensors.values() for t in each}
+    of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
     for stage in STAGES:
-        inputs, outputs = tensors[stage]
+        inputs, given = tensors[stage]
         yield _model_config(
             {
                 "name": f"{name}-{stage}",
                 "backend": "python",
                 "maxBatchSize": max_batch_requests,
-                "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t not in in_all} for t in inputs],
-                "output": [_tensor(t) for t in outputs],
+                "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t in of_one_verb} for t in inputs],
+                "output": [_tensor(t) for t in given],
                 "instanceGroup": [INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
                 "parameters": _parameters(
@@ -103,35 +108,22 @@ def composing_models(
         )
 
 
-def _in_any_task(spec: ModelSpec, tensors: Callable[[ModelSpec, str], list[Tensor]]) -> list[Tensor]:
-    return list(dict.fromkeys(tensor for task in spec.tasks for tensor in tensors(spec, task)))
+def _entry(verb: Verb, tensor: Tensor) -> Tensor:
+    return replace(tensor, name=verb.input_name(tensor))
 
 
-def task_inputs(task: str) -> list[Tensor]:
-    """What the client sends."""
-    return [QUERY, TEXT] if task == "score" else [TEXT]
+def _distinct(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
+    return list(dict.fromkeys(tensor for group in groups for tensor in group))
 
 
-def forward_outputs(spec: ModelSpec, task: str) -> list[Tensor]:
-    """What inference hands to postprocess."""
-    return [SCORES] if task == "score" else [tensor for each in spec.forward_types for tensor in ENCODE_OUTPUTS[each]]
-
-
-def task_outputs(spec: ModelSpec, task: str) -> list[Tensor]:
-    """What the client gets: scores, or each output type, then the quantised forms."""
-    if task == "score":
-        return [SCORES]
-    plain = [tensor for each in spec.output_types for tensor in ENCODE_OUTPUTS[each]]
-    quantised = [QUANTIZED[each] for each in spec.output_types if each in QUANTIZED]
-    return plain + quantised + [SCALES[each] for each in spec.scaled]
-
-
-def dims(spec: ModelSpec) -> dict[str, int]:
+def _dims(model: Model, verb: Verb) -> dict[str, int]:
     """The size of each output, which Triton's own dims leave open."""
-    sizes = {"dense": spec.dense_dim, "sparse": spec.sparse_dim, "multivector": spec.multivector_dim}
-    if spec.muvera is not None:
-        sizes["muvera"] = spec.muvera.dim(spec.multivector_dim)
-    return {f"{name}_dim": size for name, size in sizes.items() if size}
+    names = {tensor.name for tensor in verb.outputs(model)}
+    return {
+        f"{name}_dim": model.spec.dims[name]
+        for name, output in model.outputs.items()
+        if names.issuperset(tensor.name for tensor in output.tensors)
+    }
 
 
 def to_text(config: ModelConfig) -> str:

@@ -5,7 +5,7 @@ beat one with all of them: threads of one forward pass wait for each other at ev
 that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md).
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
-waits grows together. It holds work of one class, in order of arrival: requests of one item, whose caller
+waits grows together. It holds work of one group and one class, in order of arrival: requests of one item, whose caller
 waits for it, go first; then requests of several; then bulk ones in turns. A class that was passed over a
 few times is next, so none starves.
 """
@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic_ns
+from typing import Generic
 
 from sie_triton.scheduling.cpu_budget import CpuBudget
+from sie_triton.scheduling.job import J, Slot, SubBatch, cost
 from sie_triton.scheduling.lasting import lasting
-from sie_triton.stages.job import Slot, SubBatch
 
 MAX_CPU_LANES = 2
 
@@ -33,7 +34,7 @@ SMALLEST = 1 / 4
 GATHER_S = 0.01
 
 
-class Scheduler:
+class Scheduler(Generic[J]):
     """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
 
     `run(sub_batch, threads)` gets the CPU threads it may use. `fault()` is called if a lane fails, and goes on.
@@ -42,7 +43,7 @@ class Scheduler:
     def __init__(
         self,
         device: str,
-        run: Callable[[SubBatch, int], None],
+        run: Callable[[SubBatch[J], int], None],
         budget: int,
         cpu: CpuBudget | None = None,
         fault: Callable[[], None] = lambda: None,
@@ -54,10 +55,10 @@ class Scheduler:
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
-        self._single: deque[Slot] = deque()
-        self._several: deque[Slot] = deque()
+        self._single: deque[Slot[J]] = deque()
+        self._several: deque[Slot[J]] = deque()
         self._queued_cost = 0
-        self._bulk: deque[deque[SubBatch]] = deque()
+        self._bulk: deque[deque[SubBatch[J]]] = deque()
         self._since_several = self._since_bulk = 0
         self._pace = Pace()
         self._lanes = [lasting(self._lane, f"lane-{i}", fault) for i in range(self.num_lanes)]
@@ -77,7 +78,7 @@ class Scheduler:
             if granted:
                 self._now_idle(self.num_lanes)
 
-    def submit(self, slots: Sequence[Slot]) -> None:
+    def submit(self, slots: Sequence[Slot[J]]) -> None:
         """Queue requests of one or several items. Waits a little while one lane's budget is queued already."""
         if not slots:
             return
@@ -88,7 +89,7 @@ class Scheduler:
             self._queued_cost += sum(cost(slot) for slot in slots)
             self._changed.notify_all()
 
-    def submit_bulk(self, sub_batches: Sequence[SubBatch]) -> None:
+    def submit_bulk(self, sub_batches: Sequence[SubBatch[J]]) -> None:
         """Queue one bulk request; several take turns."""
         with self._changed:
             self._bulk.append(deque(sub_batches))
@@ -116,7 +117,7 @@ class Scheduler:
             finally:
                 self._now_idle(num_lanes)
 
-    def _next(self) -> tuple[SubBatch, int] | None:
+    def _next(self) -> tuple[SubBatch[J], int] | None:
         """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""
         with self._changed:
             while True:
@@ -151,27 +152,35 @@ class Scheduler:
         is_overdue = self._since_bulk >= PASSES * self.num_lanes
         return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
-    def _take(self) -> SubBatch:
+    def _take(self) -> SubBatch[J]:
         """As much of one class as `budget` and its deadlines allow; an even share where several lanes are idle."""
         self._drop_over()
         is_overdue = self._since_several >= PASSES * self.num_lanes
         queue = self._several if is_overdue and self._several else self._single or self._several
         if not queue:
             return []
-        share = -(-sum(map(cost, queue)) // self._idle) + max(map(cost, queue)) - 1
-        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
-        taken: list[Slot] = []
-        while queue and (not taken or total + cost(queue[0]) <= room):
-            taken.append(queue.popleft())
-            total += cost(taken[-1])
-            in_time = self._pace.cost_within(taken[-1][0].deadline_ns - now)
-            room = min(room, max(SMALLEST * self.budget, in_time))
-        self._queued_cost -= total
+        taken = self._fitting(alike := of_one_group(queue))
+        remove(queue, taken, is_all=len(alike) == len(queue))
+        self._queued_cost -= sum(map(cost, taken))
         self._since_several = 0 if queue is self._several else self._since_several + 1
         self._since_bulk += 1
         return sorted(taken, key=cost)
 
-    def _take_bulk(self) -> SubBatch:
+    def _fitting(self, alike: Sequence[Slot[J]]) -> list[Slot[J]]:
+        """The first of them that fit, at least one."""
+        share = -(-sum(map(cost, alike)) // self._idle) + max(map(cost, alike)) - 1
+        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
+        taken: list[Slot[J]] = []
+        for slot in alike:
+            if taken and total + cost(slot) > room:
+                break
+            taken.append(slot)
+            total += cost(slot)
+            in_time = self._pace.cost_within(slot[0].deadline_ns - now)
+            room = min(room, max(SMALLEST * self.budget, in_time))
+        return taken
+
+    def _take_bulk(self) -> SubBatch[J]:
         request = self._bulk.popleft()
         sub_batch = request.popleft()
         if sub_batch[0][0].is_over(monotonic_ns()):
@@ -209,6 +218,19 @@ class Pace:
         return ordered[len(ordered) * 3 // 4] if ordered else 0.0
 
 
-def cost(slot: Slot) -> int:
-    job, item = slot
-    return job.costs[item]
+def of_one_group(queue: Sequence[Slot[J]]) -> list[Slot[J]]:
+    """Those that may share a forward pass with the first."""
+    group = queue[0][0].group
+    return [slot for slot in queue if slot[0].group == group]
+
+
+def remove(queue: deque[Slot[J]], taken: Sequence[Slot[J]], *, is_all: bool) -> None:
+    """`is_all`: `taken` are the first of `queue`, as all of it is of one group."""
+    if is_all:
+        for _ in taken:
+            queue.popleft()
+        return
+    gone = set(map(id, taken))
+    left = [slot for slot in queue if id(slot) not in gone]
+    queue.clear()
+    queue.extend(left)

@@ -13,25 +13,22 @@ from contextlib import nullcontext, suppress
 from threading import Lock
 from time import monotonic_ns
 
-import numpy as np
-
-from sie_triton.contract import STAMPS
+from sie_triton.contract import Rows
 from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
-from sie_triton.families.base import Rows
-from sie_triton.parameters import model_parameters
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
-from sie_triton.scheduling import COST_FUNCTIONS, balanced, plan
+from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.scheduler import Scheduler, cost
+from sie_triton.scheduling.job import NEVER, SubBatch, cost, pack, settle
+from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.job import Job, SubBatch, pack, settle
 from sie_triton.stages.loader import Loader
-from sie_triton.stages.open_requests import NEVER, deadline_ns, expired
-from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request, vector
+from sie_triton.stages.open_requests import expired
+from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.stages.timing import BusyLog, covered_ns
+from sie_triton.stages.timing import BusyLog
+from sie_triton.stages.work import Desk, Work
 from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
@@ -42,7 +39,9 @@ HALVINGS = 4
 # This part of what runs at once is little enough for `execute` to wait for.
 LITTLE = 1 / 4
 
-NO_MEMORY = "the device has no memory for an item of {} tokens; retry later, or send shorter items"
+Batched = SubBatch[Work]
+
+NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or send shorter items"
 
 
 class Inference(ColdStage[Worker]):
@@ -50,11 +49,9 @@ class Inference(ColdStage[Worker]):
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
-        self._parameters = {task: model_parameters(spec, task) for task in spec.tasks}
-        self._seal = Seal(status.directory, is_open=spec.runtime.open_steps)
-        self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
-        self._scheduler = Scheduler(device, self._run, 1, cpu, self.fault)
+        self._scheduler = Scheduler[Work](device, self._run, 1, cpu, self.fault)
         self._set_budget(spec.admission_cost)
         self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
@@ -65,13 +62,8 @@ class Inference(ColdStage[Worker]):
         self._loader = Loader(spec, device, status, self.closing, self._died)
 
     def deadline_ns(self, request: Request) -> int:
-        if not request.timeout_us:
-            return NEVER
-        try:
-            arrived = int(vector(request, STAMPS.name, np.int64)[0])
-        except (SIEError, IndexError):  # answered as soon as the request is read
-            return NEVER
-        return deadline_ns(arrived, request.timeout_us)
+        known = self._desk.deadline_ns(request)
+        return NEVER if known is None else known  # None: answered as soon as the request is read
 
     def warm_up(self) -> None:
         """At start-up: Triton waits for it, so it must not wait for room."""
@@ -127,7 +119,7 @@ class Inference(ColdStage[Worker]):
 
     def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
-        jobs = [job for job in read if isinstance(job, Job)]
+        jobs = [job for job in read if isinstance(job, Work)]
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
         little = len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget and loaded.is_alive
         with self._scheduler.whole() if little else nullcontext(0) as threads:
@@ -141,7 +133,7 @@ class Inference(ColdStage[Worker]):
             if job.is_bulk:
                 self._scheduler.submit_bulk(self._sub_batches([job]))
         self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
-        return [self._answer_of(job) if isinstance(job, Job) else job for job in read]
+        return [self._answer_of(job) if isinstance(job, Work) else job for job in read]
 
     def close(self) -> None:
         super().close()
@@ -151,40 +143,39 @@ class Inference(ColdStage[Worker]):
             if self._loaded is not None:
                 self._loaded.close()
 
-    def _read(self, worker: Worker, request: Request) -> Job | SIEError:
+    def _read(self, worker: Worker, request: Request) -> Work | SIEError:
         try:
-            job = Job.read(request, self._spec, self._parameters, worker.loaded.vocab_size, self._seal)
+            work = self._desk.take(request, worker.loaded.limits)
         except SIEError as exc:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
-        self.status.raise_to(highest_ticket=job.ticket)
-        job.costs = self._cost(job.lengths).tolist()
-        job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget
-        if job.is_over(monotonic_ns()):
+        self.status.raise_to(highest_ticket=work.context.ticket)
+        work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
+        if work.is_over(monotonic_ns()):
             self.status.add(num_expired=1)
             return expired()
-        return job
+        return work
 
-    def _sub_batches(self, jobs: Sequence[Job]) -> list[SubBatch]:
+    def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = list(map(cost, slots))
         budget = balanced(costs, self._scheduler.budget, self._scheduler.num_lanes)
-        return [[slots[i] for i in batch] for batch in plan(costs, budget)]
+        return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
 
     def _set_budget(self, cost: int) -> None:
         """`cost` is what runs at once, over all lanes."""
         self._budget = cost
         self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
 
-    def _run(self, sub_batch: SubBatch, threads: int) -> None:
+    def _run(self, sub_batch: Batched, threads: int) -> None:
         """Run one sub-batch; a failure spoils the requests that have items in it, no others. Never raises."""
         try:
             self._compute(sub_batch, threads)
         except BaseException as exc:
             self._spoil(sub_batch, exc)
 
-    def _compute(self, sub_batch: SubBatch, threads: int) -> None:
+    def _compute(self, sub_batch: Batched, threads: int) -> None:
         bulk = sub_batch[0][0]
         if bulk.is_bulk and self.open.is_cancelled(bulk.request):
             self._cancel(bulk)
@@ -192,7 +183,7 @@ class Inference(ColdStage[Worker]):
         if slots:
             self._attempt(slots, threads, HALVINGS)
 
-    def _spoil(self, sub_batch: SubBatch, error: BaseException) -> None:
+    def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
         """Answer for what went wrong outside the forward pass."""
         self.fault()
         told = internal_error(self.name, error)
@@ -200,12 +191,12 @@ class Inference(ColdStage[Worker]):
             job.error = job.error or told
             self.open.reply(job.request, job.error)
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: Work) -> None:
         job.error = Cancelled("cancelled by the client")
         if self.open.reply(job.request, job.error):
             self.status.add(num_cancelled=1)
 
-    def _attempt(self, slots: SubBatch, threads: int, halvings: int) -> None:
+    def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
         """Run `slots` together, or in halves where memory is short."""
         started = self.status.work_started()
         try:
@@ -215,7 +206,7 @@ class Inference(ColdStage[Worker]):
         short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
         with self._books:
             self._busy.add(started, ended)
-            done = [] if short else settle(slots, result, (started, ended))
+            done = [] if short else settle(slots, result, (started, ended), self._desk.ragged)
         if short:
             middle = len(slots) // 2
             self._attempt(slots[:middle], threads, halvings - 1)
@@ -223,18 +214,19 @@ class Inference(ColdStage[Worker]):
             return
         self._count(slots)
         for job in done:
-            self._score(job)
+            self._collect(job)
             if job.is_deferred:
                 self._replies.submit(self._reply, job)
 
-    def _score(self, job: Job) -> None:
+    def _collect(self, job: Work) -> None:
         """Here and not where replies are sent: it takes its time, and replies of others would wait."""
-        try:
-            job.score()
-        except Exception as exc:
-            job.error = internal_error(self.name, exc)
+        if job.error is None:
+            try:
+                self._desk.collect(job)
+            except Exception as exc:
+                job.error = internal_error(self.name, exc)
 
-    def _forward(self, slots: SubBatch, threads: int) -> Rows | SIEError:
+    def _forward(self, slots: Batched, threads: int) -> Rows | SIEError:
         """A pass whose process dies is repeated once: most likely the fault was not in what it computed."""
         worker = self._loaded
         for _ in range(2):
@@ -249,45 +241,34 @@ class Inference(ColdStage[Worker]):
                 except SIEError as exc:
                     return exc
             except MemoryError:
-                log.warning("out of memory with %d items, %d tokens at once", len(slots), sum(_tokens(slots)))
-                return OutOfMemory(NO_MEMORY.format(max(_tokens(slots))))
+                costs = list(map(cost, slots))
+                log.warning("out of memory with %d items, a cost of %d at once", len(slots), sum(costs))
+                return OutOfMemory(NO_MEMORY.format(max(costs)))
             except SIEError as exc:
                 return exc
             except Exception as exc:
                 return internal_error(self.name, exc)
         return ModelError("inference: the process that computes ended twice with this request in it")
 
-    def _count(self, slots: SubBatch) -> None:
+    def _count(self, slots: Batched) -> None:
         total = sum(map(cost, slots))
         self.status.add(num_sub_batches=1, num_items=len(slots), total_cost=total)
         if len(slots) > 1:
             self.status.raise_to(max_sub_batch_cost=total)
 
-    def _reply(self, job: Job) -> None:
+    def _reply(self, job: Work) -> None:
         if job.request in self.open:
             self.open.reply(job.request, self._result(job))
 
-    def _answer_of(self, job: Job) -> Answer:
+    def _answer_of(self, job: Work) -> Answer:
         return DEFERRED if job.is_deferred else self._result(job)
 
-    def _result(self, job: Job) -> Outputs | SIEError:
+    def _result(self, job: Work) -> Outputs | SIEError:
         try:
             return job.error or self._outputs(job)
         except Exception as exc:
             return internal_error(self.name, exc)
 
-    def _outputs(self, job: Job) -> Outputs:
-        arrived, preprocessed, *_ = job.stamps.tolist()
-        inference = covered_ns(job.ran)
-        waited = max(end for _, end in job.ran) - preprocessed - inference
+    def _outputs(self, job: Work) -> Outputs:
         with self._books:
-            batch_wait = self._busy.idle_ns(preprocessed, min(start for start, _ in job.ran))
-        stamps = [arrived, preprocessed, max(0, waited - batch_wait), batch_wait, inference]
-        outputs = job.outputs(self._spec.forward_types)
-        # Postprocess gets the lengths from preprocess.
-        sealed = self._seal.stamps(stamps, [*outputs.values(), job.text_lengths])
-        return {**outputs, STAMPS.name: sealed}
-
-
-def _tokens(slots: SubBatch) -> list[int]:
-    return [int(job.lengths[item]) for job, item in slots]
+            return self._desk.hand_on(job, self._busy)

@@ -7,17 +7,11 @@ from threading import Condition, Thread
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError, SIEError
+from sie_triton.scheduling.job import NEVER
 from sie_triton.scheduling.lasting import lasting
 from sie_triton.stages.request import Outputs, Request
 
 log = logging.getLogger(__name__)
-
-NEVER = 2**63 - 1
-
-
-def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
-    """Monotonic ns; NEVER where the client set no timeout."""
-    return arrived_ns + timeout_us * 1000 if timeout_us else NEVER
 
 
 def expired() -> BusyError:

@@ -30,6 +30,16 @@ class Request(Protocol):
     def parameters(self) -> Mapping[str, Any]: ...
 
     @property
+    def id(self) -> str:
+        """The client's name of the request; empty: none given."""
+        ...
+
+    @property
+    def trace(self) -> str:
+        """W3C trace context of this step; empty where nobody traces."""
+        ...
+
+    @property
     def timeout_us(self) -> int:
         """The client's `timeout`, microseconds; 0: none given."""
         ...

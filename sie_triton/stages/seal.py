@@ -8,7 +8,7 @@ import os
 import secrets
 import tempfile
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -21,39 +21,40 @@ from sie_triton.errors import InputError
 
 KEY = "seal.key"
 KEY_BYTES = 32
+SEAL_BYTES = 8
 
 Tensors = Iterable[npt.NDArray[Any]]
 
 
 class Seal:
-    """The last entry of `stamps`: a keyed hash of the other ones, and of how much each tensor beside them holds.
+    """A keyed hash in front of a text, of it and of how much each tensor beside it holds.
 
     What the tensors hold is validated by the step that takes them; hashing it too would cost several times as much.
-    Where the steps are open (`is_open`) nothing is checked.
+    Where the steps are open (`is_open`) nothing is checked. May be used by several threads.
     """
 
     def __init__(self, directory: Path, *, is_open: bool = False) -> None:
         self._key = shared_key(directory)
-        self._is_open = is_open
+        self.is_open = is_open
 
-    def stamps(self, stamps: Sequence[int], tensors: Tensors) -> npt.NDArray[np.int64]:
-        """`stamps` with the seal behind them. Both steps give `tensors` in the same order."""
-        return np.array([*stamps, self._of(stamps, tensors)], np.int64)
+    def sealed(self, text: bytes, tensors: Tensors) -> npt.NDArray[np.uint8]:
+        """uint8 [SEAL_BYTES + len(text)]. Both steps give `tensors` in the same order."""
+        return np.frombuffer(self._of(text, tensors) + text, np.uint8)
 
-    def check(self, stamps: npt.NDArray[np.int64], tensors: Tensors) -> None:
-        """InputError unless the step before has sealed `stamps` beside tensors of these sizes."""
-        if self._is_open:
-            return
-        *others, seal = stamps.tolist()
-        if seal != self._of(others, tensors):
+    def opened(self, context: npt.NDArray[np.uint8], tensors: Tensors) -> bytes:
+        """The text; InputError unless the step before has sealed it beside tensors of these sizes."""
+        found = context.tobytes()
+        seal, text = found[:SEAL_BYTES], found[SEAL_BYTES:]
+        if not self.is_open and not secrets.compare_digest(seal, self._of(text, tensors)):
             raise InputError(
-                "stamps: this step takes only what the step before it sends; call the model itself, "
+                "context: this step takes only what the step before it sends; call the model itself, "
                 "or start the server with SIE_OPEN_STEPS=true to measure a step alone"
             )
+        return text
 
-    def _of(self, stamps: Sequence[int], tensors: Tensors) -> int:
-        sealed = array("q", [*stamps, *[tensor.size for tensor in tensors]])
-        return int.from_bytes(blake2b(sealed, key=self._key, digest_size=8).digest(), "little", signed=True)
+    def _of(self, text: bytes, tensors: Tensors) -> bytes:
+        sizes = array("q", [tensor.size for tensor in tensors])
+        return blake2b(text + sizes.tobytes(), key=self._key, digest_size=SEAL_BYTES).digest()
 
 
 def shared_key(directory: Path) -> bytes:

@@ -1,36 +1,7 @@
-"""Where a request's time went. Stages hand monotonic nanoseconds along in the tensor `stamps`.
-
-    after preprocess   [arrived, preprocessed, ticket, seal]
-    after inference    [arrived, preprocessed, queue, batch_wait, inference, seal]
-
-Of these, queue, batch_wait and inference are durations; ticket and seal are numbers, see limit.py and seal.py. queue
-is the wait in which the instance was busy with other work, batch_wait the wait in which it was idle. What is missing
-in the sum of the parts was spent on the way between the stages.
-"""
+"""When an instance was busy: what a request's wait is split by."""
 
 from collections import deque
 from collections.abc import Iterable
-from time import monotonic_ns
-
-import numpy as np
-import numpy.typing as npt
-
-from sie_triton.contract import STAMPS
-from sie_triton.errors import InputError
-from sie_triton.stages.request import Request, vector
-
-Stamps = npt.NDArray[np.int64]
-
-PREPROCESS_STAMPS = 4
-INFERENCE_STAMPS = 6
-
-
-def read_stamps(request: Request, count: int, names: str) -> Stamps:
-    """What the step before sent as `stamps`; InputError unless they are `count` integers."""
-    stamps = vector(request, STAMPS.name, np.int64)
-    if stamps.shape != (count,):
-        raise InputError(f"stamps: must be {count} integers ({names})")
-    return stamps
 
 
 class BusyLog:
@@ -66,11 +37,3 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
         covered += max(0, end - max(start, reached))
         reached = max(reached, end)
     return covered
-
-
-def timing_ms(stamps: Stamps, started_ns: int) -> npt.NDArray[np.float32]:
-    """The `timing_ms` output, float32 [6], for a postprocess that began at `started_ns`."""
-    arrived, preprocessed, queue, batch_wait, inference, _ = stamps.tolist()
-    now = monotonic_ns()
-    parts = [queue, preprocessed - arrived, batch_wait, inference, now - started_ns, now - arrived]
-    return np.array(parts, np.float64).astype(np.float32) / np.float32(1e6)

@@ -52,6 +52,16 @@ class TritonRequest:
         return parameters
 
     @cached_property
+    def id(self) -> str:
+        given: str = self._request.request_id()
+        return given
+
+    @cached_property
+    def trace(self) -> str:
+        context: str | None = self._request.trace().get_context()
+        return context or ""
+
+    @cached_property
     def timeout_us(self) -> int:
         timeout: int = self._request.timeout()
         return timeout

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import DENSE, MULTIVECTOR, SPARSE_INDICES, SPARSE_VALUES
 from sie_triton.late_interaction import maxsim
 from sie_triton.transforms.truncate import normalize
+
+# Tensors of the contract, by name.
+DENSE, MULTIVECTOR, SPARSE_INDICES, SPARSE_VALUES = "dense", "multivector", "sparse_indices", "sparse_values"
 
 Floats = npt.NDArray[np.float32]
 Row = Mapping[str, npt.NDArray[Any]]  # the tensors of one item, by name
@@ -29,24 +31,22 @@ def similarity(mode: str, query: Row, texts: Sequence[Row]) -> Floats:
             scores += np.float32(weight) * similarity(part, query, texts)
         return scores
     if mode == "dense":
-        cosines: Floats = (
-            normalize(np.stack([text[DENSE.name] for text in texts])) @ normalize(query[DENSE.name][None])[0]
-        )
+        cosines: Floats = normalize(np.stack([text[DENSE] for text in texts])) @ normalize(query[DENSE][None])[0]
         return cosines
     if mode == "sparse":
         return shared_weight(query, texts)
-    score = maxsim(query[MULTIVECTOR.name], [text[MULTIVECTOR.name] for text in texts])
-    return score / np.float32(max(1, len(query[MULTIVECTOR.name]))) if mode == "colbert" else score
+    score = maxsim(query[MULTIVECTOR], [text[MULTIVECTOR] for text in texts])
+    return score / np.float32(max(1, len(query[MULTIVECTOR]))) if mode == "colbert" else score
 
 
 def shared_weight(query: Row, texts: Sequence[Row]) -> Floats:
     """Σ of the products of the weights of tokens that are in both, for each text."""
-    known, weights = query[SPARSE_INDICES.name], query[SPARSE_VALUES.name]
+    known, weights = query[SPARSE_INDICES], query[SPARSE_VALUES]
     if not len(known):
         return np.zeros(len(texts), np.float32)
-    indices = np.concatenate([text[SPARSE_INDICES.name] for text in texts])
-    values = np.concatenate([text[SPARSE_VALUES.name] for text in texts])
+    indices = np.concatenate([text[SPARSE_INDICES] for text in texts])
+    values = np.concatenate([text[SPARSE_VALUES] for text in texts])
     places = np.minimum(np.searchsorted(known, indices), len(known) - 1)
     products = np.where(known[places] == indices, weights[places] * values, np.float32(0))
-    of_text = np.repeat(np.arange(len(texts)), [len(text[SPARSE_INDICES.name]) for text in texts])
+    of_text = np.repeat(np.arange(len(texts)), [len(text[SPARSE_INDICES]) for text in texts])
     return np.bincount(of_text, products, len(texts)).astype(np.float32)

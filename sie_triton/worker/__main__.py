@@ -8,24 +8,23 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from time import monotonic
 from typing import Any
 
+from sie_triton.contract import Batch, Rows
+from sie_triton.engines import Engine, open_engine
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.families import Adapter, load_adapter
-from sie_triton.families.base import PackedBatch, Rows
+from sie_triton.families import Adapter, family, load_adapter, model_of
+from sie_triton.inputs import KINDS
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
-from sie_triton.worker.imports import import_all
-from sie_triton.worker.out_of_memory import free_unused_memory, is_out_of_memory, used_bytes
 from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order
-from sie_triton.worker.threads import use_threads
 
 log = logging.getLogger("sie_triton.worker")
 
@@ -37,12 +36,12 @@ def main(descriptors: Sequence[int]) -> None:
     with suppress(EOFError, OSError):
         order: Order = control.recv()
         try:
-            adapter, loaded = load(order)
+            engine, adapter, loaded = load(order)
         except Exception as exc:
             control.send(load_error(exc))
             return
         for lane in lanes:
-            Thread(target=serve, args=(adapter, order.device, lane), daemon=True).start()
+            Thread(target=serve, args=(engine, adapter, lane), daemon=True).start()
         control.send(loaded)
         control.recv()
     # A thread may be in a forward pass that nobody waits for any more.
@@ -50,9 +49,7 @@ def main(descriptors: Sequence[int]) -> None:
 
 
 def load_error(error: Exception) -> LoadError:
-    """What is said of it to clients; whether it can be put right is judged by what was raised first."""
-    if is_out_of_memory(error.__cause__ or error):
-        return LoadError("there is not enough memory for the weights", "out of memory")
+    """What is said of it to clients."""
     if isinstance(error, LoadError):
         return error
     log.error("loading failed", exc_info=error)
@@ -61,28 +58,49 @@ def load_error(error: Exception) -> LoadError:
     return LoadError(f"loading failed with {type(error).__name__}; the server log has the details")
 
 
-def load(order: Order) -> tuple[Adapter, Loaded]:
+def load(order: Order) -> tuple[Engine, Adapter, Loaded]:
     spec = ModelSpec.from_json(order.spec)
-    runtime = spec.runtime
     measurements = order.measurements()
     seconds = Stopwatch()
-    import_all()
+    engine = open_engine(spec, order.device, measurements)
     seconds.lap("imports")
     hold(order.lock)
     seconds.lap("predecessor")
-    adapter = load_adapter(spec, order.directory, order.device, measurements)
-    seconds.lap("weights")
-    best = 0
-    if not runtime.max_sub_batch_cost:
-        use_threads(order.device, order.threads)
-        limit = spec.max_batch_cost // order.num_lanes
-        sampler = Sampler(spec.max_sequence_length, COST_FUNCTIONS[spec.batch_cost])
-        best = calibrate(adapter, sampler, limit, measurements)
-    num_bytes = used_bytes(order.device)
+    with naming_want_of_memory(engine):
+        adapter = load_adapter(spec, order.directory, engine)
+        seconds.lap("weights")
+        best = 0
+        if not spec.runtime.max_sub_batch_cost:
+            engine.use_threads(order.threads)
+            limit = spec.max_batch_cost // order.num_lanes
+            best = calibrate(adapter, sampler_of(spec), limit, measurements)
+    num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
     on_device = 0 if order.device == "cpu" else num_bytes
-    return adapter, Loaded(adapter.vocab_size, adapter.weights_bytes, best, seconds.laps, on_device)
+    return engine, adapter, Loaded(adapter.limits, adapter.weights_bytes, best, seconds.laps, on_device)
+
+
+@contextmanager
+def naming_want_of_memory(engine: Engine) -> Iterator[None]:
+    """By what was raised first."""
+    try:
+        yield
+    except Exception as exc:
+        if engine.is_out_of_memory(exc.__cause__ or exc):
+            raise LoadError("there is not enough memory for the weights", "out of memory") from exc
+        raise
+
+
+def sampler_of(spec: ModelSpec) -> Sampler:
+    """What a model's work is like."""
+    return Sampler(
+        family(spec.family),
+        KINDS[spec.inputs[0]],
+        frozenset(model_of(spec).outputs),
+        spec.max_sequence_length,
+        COST_FUNCTIONS[spec.batch_cost],
+    )
 
 
 class Stopwatch:
@@ -103,24 +121,24 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(adapter: Adapter, device: str, lane: "Connection[Any, Any]") -> None:
+def serve(engine: Engine, adapter: Adapter, lane: "Connection[Any, Any]") -> None:
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
             batch, threads = lane.recv()
-            use_threads(device, threads)
-            lane.send(compute(adapter, batch))
+            engine.use_threads(threads)
+            lane.send(compute(engine, adapter, batch))
 
 
-def compute(adapter: Adapter, batch: PackedBatch) -> Rows | Exception:
+def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Rows | Exception:
     try:
         return adapter.forward(batch)
     except Exception as exc:
-        if not is_out_of_memory(exc):
+        if not engine.is_out_of_memory(exc):
             log.exception("inference failed")
             return ModelError(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler: the exception holds on to the tensors of the failed pass.
-    free_unused_memory()
+    engine.free_unused_memory()
     return MemoryError()
 
 

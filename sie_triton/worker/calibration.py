@@ -11,7 +11,9 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.families.base import PACKED, PADDED, Adapter, PackedBatch
+from sie_triton.contract import Batch
+from sie_triton.families import Adapter, Family
+from sie_triton.inputs import InputKind
 from sie_triton.measurements import Measurements
 from sie_triton.scheduling.cost import Lengths
 
@@ -30,23 +32,26 @@ GOOD_ENOUGH = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Makes sub-batches of items of at most `max_length` tokens, which cost what `cost` says."""
+    """Makes sub-batches as `family` gets them, of items of at most `max_length`, which cost what `cost` says."""
 
+    family: Family
+    kind: InputKind
+    outputs: frozenset[str]
     max_length: int
     cost: Callable[[Lengths], npt.NDArray[np.int64]]
 
-    def batch(self, total: int) -> PackedBatch:
-        """Items that cost `total` together, of log-normal length, as texts are, shortest first."""
+    def batch(self, total: int) -> Batch:
+        """Items that cost `total` together, of lengths as clients send them, shortest first."""
         rng = np.random.default_rng(total)
         costs = self.cost(np.arange(1, self.max_length + 1, dtype=np.int32))
         lengths: list[int] = []
         while total > 0:
             longest = int(np.searchsorted(costs, total, side="right"))
-            lengths.append(min(longest, 1 + round(rng.lognormal(3.8, 0.8))))
+            lengths.append(min(longest, self.kind.sample_length(rng)))
             total -= int(costs[lengths[-1] - 1])
         lengths.sort()
-        tokens, items = sum(lengths), len(lengths)
-        return PackedBatch(np.ones(tokens, np.int32), np.array(lengths, np.int32), np.zeros(items, np.int32))
+        features = self.family.sample(lengths)
+        return Batch(features, np.zeros(len(lengths), np.bool_), self.outputs, [{}] * len(lengths))
 
 
 def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements) -> int:
@@ -65,7 +70,7 @@ def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: M
     return int(known["sub_batch_cost"])
 
 
-def measure(forward: Callable[[PackedBatch], object], sampler: Sampler, max_cost: int) -> dict[int, float]:
+def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int) -> dict[int, float]:
     """Cost per second by the cost of a sub-batch, doubling until that takes too long.
 
     The best of several rounds: a machine that is slow for a while is so for all sizes.
@@ -92,15 +97,18 @@ def choose(rates: dict[int, float]) -> int:
     return min(size for size, rate in rates.items() if rate >= GOOD_ENOUGH * max(rates.values()))
 
 
-def faster_path(adapter: Adapter, batch: PackedBatch) -> str:
-    """Padded sub-batches can win where attention has no kernel for items of varying length."""
-    if adapter.encoder.path == PADDED:
-        return PADDED
+def faster_path(adapter: Adapter, batch: Batch) -> str:
+    """The usual one, unless another is faster by more than chance: padded sub-batches can win where attention has no
+    kernel for items of varying length."""
+    encoder = adapter.encoder
+    if len(encoder.paths) == 1:
+        return encoder.path
     seconds = {}
-    for path in (PACKED, PADDED):
-        adapter.encoder.use(path)
+    for path in encoder.paths:
+        encoder.use(path)
         seconds[path] = min(timed(adapter.forward, batch) for _ in range(2))
-    return PADDED if seconds[PADDED] < GOOD_ENOUGH * seconds[PACKED] else PACKED
+    usual, fastest = encoder.paths[0], min(seconds, key=seconds.__getitem__)
+    return fastest if seconds[fastest] < GOOD_ENOUGH * seconds[usual] else usual
 
 
 def sizes(max_cost: int) -> Iterator[int]:
@@ -111,7 +119,7 @@ def sizes(max_cost: int) -> Iterator[int]:
     yield max_cost
 
 
-def timed(forward: Callable[[PackedBatch], object], batch: PackedBatch) -> float:
+def timed(forward: Callable[[Batch], object], batch: Batch) -> float:
     started = perf_counter()
     forward(batch)
     return perf_counter() - started

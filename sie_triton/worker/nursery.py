@@ -99,8 +99,8 @@ def _short(directory: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    from sie_triton.engines.torch.imports import import_all
     from sie_triton.worker.__main__ import main
-    from sie_triton.worker.imports import import_all
 
     def prepare() -> None:
         import_all()

@@ -9,8 +9,8 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from sie_triton.contract import Batch, Rows
 from sie_triton.errors import LoadError, ModelError, SIEError
-from sie_triton.families.base import PackedBatch, Rows
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.child import Child
@@ -47,7 +47,8 @@ class Order:
         """What is known of this model, run this way, on this machine."""
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
-        settings = [self.device, runtime.precision, runtime.attention, str(spec.max_sequence_length), spec.batch_cost]
+        settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+        settings.append(spec.batch_cost)
         return Measurements.of(self.cache, spec.model, self.directory, settings, redo=runtime.recalibrate)
 
 
@@ -60,9 +61,11 @@ def expected_bytes(order: Order) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`sub_batch_cost` is 0 where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them."""
+    """`limits`: the largest value of an integer feature, by name. `sub_batch_cost` is 0 where it was not calibrated,
+    `device_bytes` on a CPU; `seconds` says what took them.
+    """
 
-    vocab_size: int
+    limits: Mapping[str, int]
     weights_bytes: int
     sub_batch_cost: int
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -118,7 +121,7 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def forward(self, batch: PackedBatch, threads: int) -> Rows:
+    def forward(self, batch: Batch, threads: int) -> Rows:
         """Raises WorkerDied; ModelError for a failed pass or one over the time limit; MemoryError."""
         connection = self._idle.get()
         try:

@@ -64,22 +64,22 @@ def parameters(rng: random.Random) -> dict[str, Any]:
 def array(rng: random.Random) -> np.ndarray:
     """Of no step's making. Never without a batch: Triton itself never answers [0, 0]."""
     shape = [1, *rng.choice([[0], [1], [3], [1000], [2, 32], [3, 0], [100_000]])]
-    kind = rng.randrange(4)
+    kind = rng.randrange(5)
     if kind == 0:
         return np.array([text(rng) for _ in range(int(np.prod(shape)) % 50)] or [b""], object)[None]
     if kind == 1:
         return np.full(shape, rng.choice([0.0, np.nan, np.inf, -1e38]), np.float32)
-    bits = np.iinfo((np.int32, np.int64)[kind - 2])
-    return np.full(shape, rng.choice([0, 1, -1, bits.min, bits.max]), bits.dtype)
+    bits = np.iinfo((np.int32, np.int64, np.uint8)[kind - 2])
+    return np.full(shape, rng.choice([0, 1, bits.min, bits.max]), bits.dtype)
 
 
 def infer(rng: random.Random, grpc: str, model: str, tensors: Mapping[str, np.ndarray]) -> str:
     inputs = []
     for name, values in tensors.items():
-        dtype = {"i4": "INT32", "i8": "INT64", "f4": "FP32"}.get(values.dtype.str[1:], "BYTES")
+        dtype = {"i4": "INT32", "i8": "INT64", "f4": "FP32", "u1": "UINT8"}.get(values.dtype.str[1:], "BYTES")
         inputs.append(triton.InferInput(name, list(values.shape), dtype))
         inputs[-1].set_data_from_numpy(values)
-    outputs = rng.choice([None, None, [triton.InferRequestedOutput(rng.choice(["dense", "token_count", "stamps"]))]])
+    outputs = rng.choice([None, None, [triton.InferRequestedOutput(rng.choice(["dense", "token_count", "context"]))]])
     timeout = rng.choice([{}, {}, {"timeout": 1}, {"timeout": 50_000}])
     with triton.InferenceServerClient(grpc) as client:
         try:
@@ -105,9 +105,9 @@ def ensemble(rng: random.Random, served: Served) -> str:
 def step(rng: random.Random, served: Served) -> str:
     stage = rng.choice(["preprocess", "inference", "postprocess"])
     names = {
-        "preprocess": ["text", "query"],
-        "inference": ["input_ids", "lengths", "prompt_tokens", "token_type_ids", "query_ids", "cost", "stamps"],
-        "postprocess": ["dense", "multivector", "multivector_lengths", "scores", "lengths", "stamps"],
+        "preprocess": ["encode_text", "score_text", "score_query"],
+        "inference": ["input_ids", "lengths", "prompt_tokens", "token_type_ids", "cost", "context"],
+        "postprocess": ["dense", "multivector", "multivector_lengths", "scores", "lengths", "context"],
     }[stage]
     tensors = {name: array(rng) for name in names if rng.random() < 0.9}
     return infer(rng, served.grpc, f"{triton_name(rng.choice(MODELS))}-{stage}", tensors)
@@ -117,7 +117,7 @@ def forged(rng: random.Random, served: Served) -> str:
     """What a step really sent, with one thing changed."""
     name = triton_name(rng.choice(MODELS[:3]))
     with triton.InferenceServerClient(served.grpc) as client:
-        words = triton.InferInput("text", [1, 2], "BYTES")
+        words = triton.InferInput("encode_text", [1, 2], "BYTES")
         words.set_data_from_numpy(np.array([[b"hello vine", b"climbs"]], object))
         try:
             sent = client.infer(f"{name}-preprocess", [words], client_timeout=PATIENCE_S)
@@ -126,7 +126,9 @@ def forged(rng: random.Random, served: Served) -> str:
         tensors = {o.name: sent.as_numpy(o.name).copy() for o in sent.get_response().outputs}
     victim = tensors[rng.choice(list(tensors))]
     if victim.size:
-        victim.flat[rng.randrange(victim.size)] = rng.choice([-1, 0, 2**31 - 1, 7])
+        victim.flat[rng.randrange(victim.size)] = victim.dtype.type(
+            rng.choice([0, 7, np.iinfo(victim.dtype).min, np.iinfo(victim.dtype).max])
+        )
     return infer(rng, served.grpc, f"{name}-inference", tensors)
 
 

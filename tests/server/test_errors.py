@@ -13,13 +13,14 @@ from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from tests.conftest import TINY
 from tests.parity import TO_ITSELF, assert_parity
+from tests.stages import context
 
 NAME = triton_name(TINY)
 NEIGHBOURS = [f"neighbour number {i} says hello" for i in range(31)]
 
 
 def tensor(name, values, dtype="BYTES"):
-    array = np.array(values, {"BYTES": object, "INT32": np.int32, "INT64": np.int64}[dtype])
+    array = np.array(values, {"BYTES": object, "INT32": np.int32, "UINT8": np.uint8}[dtype])
     made = triton.InferInput(name, list(array.shape), dtype)
     made.set_data_from_numpy(array)
     return made
@@ -35,9 +36,9 @@ def inference(**changes):
         "lengths": [[2]],
         "prompt_tokens": [[0]],
         "cost": [[2]],
-        "stamps": [[0, 0, 0, 0]],
+        "context": context(arrived_ns=0),
     }
-    dtypes = {"stamps": "INT64"}
+    dtypes = {"context": "UINT8"}
     inputs = [tensor(n, v, dtypes.get(n, "INT32")) for n, v in {**values, **changes}.items()]
     return {"model_name": f"{NAME}-inference", "inputs": inputs}
 
@@ -57,18 +58,22 @@ BAD = {
         "dimensions: 65 is not allowed; give an integer from 1 to 64",
     ),
     "output it does not have": (encode(TEXT, output_types="sparse"), "output_types: 'sparse' is not allowed; .* dense"),
-    "lengths too large": (inference(lengths=[[3]]), "lengths: sum to 3, but input_ids holds 2 tokens"),
+    "lengths too large": (inference(lengths=[[3]]), "lengths: sum to 3, but input_ids holds 2"),
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
-    "stamps of the wrong size": (inference(stamps=[[1]]), "stamps: must be 4 integers"),
+    "no context": (inference(context=[[1] * 20]), "context: must be as the step before writes it"),
+    "a context of other parameters": (
+        inference(context=context(options={"dimensions": 0})),
+        "parameter dimensions: 0 is not allowed; give an integer from 1 to 64",
+    ),
     "two batch rows": (
         inference(
             input_ids=[[1], [1]],
             lengths=[[1], [1]],
             prompt_tokens=[[0], [0]],
             cost=[[1], [1]],
-            stamps=[[0, 0, 0, 0], [0, 0, 0, 0]],
+            context=np.concatenate([context(), context()]),
         ),
         r"input_ids: has shape \[2, 1\]; send \[1, k\]",
     ),

@@ -1,6 +1,5 @@
 """The steps of a model, called directly: they take what the step before them sent, and nothing a client made up."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,12 +11,13 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from tests.conftest import BGE_M3, COLBERT, MINILM, SPLADE, TINY
+from tests.stages import context
 
 STEPS = "this step takes only what the step before it sends"
 
 
 def tensor(name, array):
-    dtype = {"i4": "INT32", "i8": "INT64", "f4": "FP32"}.get(array.dtype.str[1:], "BYTES")
+    dtype = {"i4": "INT32", "i8": "INT64", "f4": "FP32", "u1": "UINT8"}.get(array.dtype.str[1:], "BYTES")
     made = triton.InferInput(name, list(array.shape), dtype)
     made.set_data_from_numpy(array)
     return made
@@ -29,10 +29,6 @@ def call(raw, model, tensors, **options):
 
 def ints(*values, dtype=np.int32):
     return np.array([values], dtype)
-
-
-def stamps(*values):
-    return ints(*values, dtype=np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +53,8 @@ def unharmed(server):
 
 VECTORS = np.ones((1, 3, 32), np.float32)
 
+ASKED = {"output_types": "muvera,multivector"}
+
 HOSTILE = {
     "lengths that wrap around": {"multivector_lengths": ints(2**31 - 1, -(2**31) + 4), "lengths": ints(2, 1)},
     "a length that takes from a neighbour": {"multivector_lengths": ints(5, -2), "lengths": ints(2, 1)},
@@ -76,30 +74,32 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_postprocess_takes_nothing_from_clients(raw, unharmed, case):
-    sent = {"multivector": VECTORS, "stamps": stamps(0, 0, 0, 0, 0, 0), **HOSTILE[case]}
+    sent = {"multivector": VECTORS, "context": context(options=ASKED), **HOSTILE[case]}
     with pytest.raises(InferenceServerException, match=STEPS) as caught:
-        call(raw, f"{triton_name(COLBERT)}-postprocess", sent, parameters={"output_types": "muvera,multivector"})
+        call(raw, f"{triton_name(COLBERT)}-postprocess", sent)
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
-def test_inference_takes_no_stamps_from_clients_also_beside_deferred_work(raw, server, unharmed):
+def test_inference_takes_no_context_from_clients_also_beside_deferred_work(raw, server, unharmed):
     """An error that leaves `execute` beside a deferred request used to end tritonserver."""
     model = triton_name(MINILM)
     features = {"input_ids": ints(101, 102), "lengths": ints(2), "prompt_tokens": ints(0), "cost": ints(2)}
     with SIEClient(server.grpc) as client, ThreadPoolExecutor(8) as pool:
         bulk = [pool.submit(client.encode, MINILM, ["word " * 200] * 40) for _ in range(4)]
         while not all(each.done() for each in bulk):
-            for hostile in (stamps(time.monotonic_ns(), -(2**63), 0, 0), stamps(0, 0, 2**63 - 1, 0)):
+            for hostile in (context(preprocessed_ns=-(2**63)), context(ticket=2**63 - 1)):
                 with pytest.raises(InferenceServerException, match=STEPS):
-                    call(raw, f"{model}-inference", {**features, "stamps": hostile})
+                    call(raw, f"{model}-inference", {**features, "context": hostile})
         assert all(len(each.result()) == 40 for each in bulk)
 
 
-def test_open_steps_answer_also_absurd_stamps(raw, server):
+def test_open_steps_answer_also_absurd_times(raw, server):
     """They are open to whoever measures a step; their time is nonsense, their answer is not."""
     features = {"input_ids": ints(101, 102), "lengths": ints(2), "prompt_tokens": ints(0), "cost": ints(2)}
-    for absurd in (stamps(time.monotonic_ns(), -(2**63), 0, 0), stamps(2**63 - 1, 2**63 - 1, 0, 0)):
-        assert answer_or_complaint(raw, {**features, "stamps": absurd}) in ((1, 1, 64), "StatusCode.INTERNAL")
+    last = 2**63 - 1
+    for absurd in ({"preprocessed_ns": -last}, {"arrived_ns": last, "preprocessed_ns": last}, {"ticket": 10**30}):
+        sent = {**features, "context": context(**absurd)}
+        assert answer_or_complaint(raw, sent) in ((1, 1, 64), "StatusCode.INTERNAL")
     with SIEClient(server.grpc) as client:
         assert client.encode(TINY, "hello vine")["dense"].shape == (64,)
 
@@ -108,7 +108,7 @@ def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
     """So a client may look at each step of its own request, and put nothing more into it on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)
-    sent = arrays(call(raw, f"{model}-preprocess", {"text": text}))
+    sent = arrays(call(raw, f"{model}-preprocess", {"encode_text": text}))
     rows = arrays(call(raw, f"{model}-inference", sent))
     lengths = sent["lengths"]
     answer = arrays(call(raw, f"{model}-postprocess", {**rows, "lengths": lengths}))
@@ -116,7 +116,7 @@ def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
         np.testing.assert_allclose(answer["dense"][0, 0], client.encode(MINILM, "hello vine")["dense"], atol=1e-6)
     longer = np.append(sent["input_ids"], np.int32([[102]]), 1)
     for changed, complaint in (
-        ({"stamps": sent["stamps"] + 1}, STEPS),
+        ({"context": sent["context"] ^ np.uint8(1)}, STEPS),
         ({"input_ids": longer, "lengths": lengths + 1}, STEPS),
         ({"lengths": lengths + 1}, "lengths: sum to"),
         ({"input_ids": sent["input_ids"] - 10**6}, "input_ids: must be from 0"),
@@ -148,7 +148,7 @@ def test_each_output_may_be_asked_for_alone(raw, model):
 def test_a_request_without_a_batch_is_its_senders_alone(raw, server, unharmed):
     """Triton itself never forms a batch of it: nobody answers, and nobody waits but who sent it."""
     with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
-        call(raw, f"{triton_name(COLBERT)}-preprocess", {"text": np.zeros((0, 0), object)}, client_timeout=1)
+        call(raw, f"{triton_name(COLBERT)}-preprocess", {"encode_text": np.zeros((0, 0), object)}, client_timeout=1)
 
 
 def test_the_key_of_the_seals_is_private(server):

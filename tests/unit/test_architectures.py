@@ -13,9 +13,8 @@ from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.torch import encoder as encoder_module
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.segments import Segments
-from sie_triton.engines.torch.encoder import Encoder, load_encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder, load_encoder
 from sie_triton.engines.torch.probe import TOLERANCE, probe, relative_error
-from sie_triton.families.base import PACKED, PADDED
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity
 
 PADDED_ONES = {"Gemma 2, capped scores", "MPNet", "DeBERTa v2", "T5 encoder", "BLOOM, causal"}

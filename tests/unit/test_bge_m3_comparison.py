@@ -12,12 +12,12 @@ from huggingface_hub.utils import filter_repo_objects
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
 from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import load_adapter, load_tokenizer
-from sie_triton.families.base import PACKED, PackedBatch
-from sie_triton.measurements import Measurements
+from sie_triton.families import load_processor
 from sie_triton.spec import Runtime
 from sie_triton.weights.locate import CATALOG_FILES, MODEL_FILES
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_bge_m3
 
 TEXTS = ["", "a", "the cat and the 🐈 and the cat", *texts(12, seed=3), " ".join(["many words"] * 400)]
@@ -29,13 +29,13 @@ class Ours:
     def __init__(self, directory: Path, **runtime) -> None:
         config = recognise(directory, "m", {"weights_path": str(directory)})
         self.spec = config.resolve(Runtime(device="cpu", max_sub_batch_cost=2048, **runtime))
-        self.adapter = load_adapter(self.spec, directory, "cpu", Measurements())
-        self.tokenizer = load_tokenizer(self.spec, directory)
+        self.adapter = load_adapter(self.spec, directory)
+        self.tokenizer = load_processor(self.spec, directory)
 
     def rows(self, items, *outputs):
-        tokens = self.tokenizer.encode(items)
+        tokens = Tokens.of(self.tokenizer.encode(items))
         none = np.zeros(len(items), np.int32)
-        batch = PackedBatch(tokens.input_ids, tokens.lengths, none, outputs=frozenset(outputs))
+        batch = token_batch(tokens.input_ids, tokens.lengths, none, outputs=frozenset(outputs))
         return self.adapter.forward(batch)
 
 
@@ -115,8 +115,8 @@ def test_batch_equals_single(ours):
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_only_what_is_asked_for(ours, output):
     together, alone = ours.rows(TEXTS, *OUTPUTS), ours.rows(TEXTS, output)
-    assert set(together) == {tensor.name for each in OUTPUTS for tensor in ENCODE_OUTPUTS[each]}
-    assert set(alone) == {tensor.name for tensor in ENCODE_OUTPUTS[output]}
+    assert set(together) == {tensor.name for each in OUTPUTS for tensor in ENCODE_OUTPUTS[each].tensors}
+    assert set(alone) == {tensor.name for tensor in ENCODE_OUTPUTS[output].tensors}
     for name, rows in alone.items():
         np.testing.assert_array_equal(rows, together[name])
 
@@ -149,12 +149,8 @@ def test_special_tokens_would_weigh_something(directory):
 
 def test_a_directory_is_recognised(ours, directory):
     assert ours.spec.family == "bge_m3"
-    assert (ours.spec.dense_dim, ours.spec.sparse_dim, ours.spec.multivector_dim) == (64, 30522, DIM)
-    assert (ours.spec.output_types, ours.spec.profiles[0].normalize, ours.spec.max_sequence_length) == (
-        OUTPUTS,
-        True,
-        512,
-    )
+    assert ours.spec.dims == {"dense": 64, "sparse": 30522, "multivector": DIM}
+    assert (ours.spec.profiles[0].parameters["normalize"], ours.spec.max_sequence_length) == (True, 512)
     assert ours.adapter.weights_bytes == ours.adapter.encoder.weights_bytes + 4 * (65 + 65 * DIM)
 
 
@@ -169,7 +165,7 @@ def test_without_modules_it_is_the_first_tokens_state_all_the_same(ours, tmp_pat
     directory = save_bge_m3(tmp_path, minilm_directory, DIM)
     (directory / "modules.json").unlink()
     other = Ours(directory)
-    assert other.spec.profiles[0].normalize
+    assert other.spec.profiles[0].parameters["normalize"]
     np.testing.assert_array_equal(other.rows(TEXTS, "dense")["dense"], ours.rows(TEXTS, "dense")["dense"])
 
 
@@ -182,7 +178,7 @@ def test_the_hub_is_asked_for_both_layers():
 
 def refused(directory: Path, spec) -> LoadError:
     with pytest.raises(LoadError) as caught:
-        load_adapter(spec, directory, "cpu", Measurements())
+        load_adapter(spec, directory)
     return caught.value
 
 

@@ -6,7 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from sie_triton.families.base import PACKED, PADDED
+from sie_triton.engines.torch.encoder import PACKED, PADDED
+from sie_triton.families import family
+from sie_triton.families.text import tokens as tokens_of
+from sie_triton.inputs import KINDS
 from sie_triton.measurements import Measurements
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling import COST_FUNCTIONS
@@ -17,7 +20,13 @@ from sie_triton.worker.__main__ import load
 from sie_triton.worker.calibration import Sampler, calibrate, choose, measure
 from sie_triton.worker.process import Order
 
-TOKENS = Sampler(512, COST_FUNCTIONS["tokens"])
+
+def sampler(max_length, unit):
+    of = family("sentence_transformer")
+    return Sampler(of, KINDS["text"], frozenset({"dense"}), max_length, COST_FUNCTIONS[unit])
+
+
+TOKENS = sampler(512, "tokens")
 
 
 class FakeAdapter:
@@ -25,13 +34,15 @@ class FakeAdapter:
 
     def __init__(self, padded_is=1.0, path=PACKED):
         self.encoder, self.path, self.padded_is, self.passes = self, path, padded_is, 0
+        self.paths = (PACKED, PADDED) if path == PACKED else (path,)
+        self.limits, self.weights_bytes = {}, 0
 
     def use(self, path):
         self.path = path
 
     def forward(self, batch):
         self.passes += 1
-        tokens = len(batch.input_ids)
+        tokens = len(tokens_of(batch)[0])
         seconds = 2e-3 + tokens * 5e-6 * (1 if tokens <= 1024 else 2)
         time.sleep(seconds * (self.padded_is if self.path == PADDED else 1))
 
@@ -53,15 +64,14 @@ def test_the_size_is_measured_once_and_kept(tmp_path):
 def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory, monkeypatch, unit):
     """The device is best at 1,024 units at once and slows beyond; the size chosen is just that, whatever the unit."""
     adapter, cost = FakeAdapter(), COST_FUNCTIONS[unit]
-    adapter.vocab_size = adapter.weights_bytes = 0
     monkeypatch.setattr("sie_triton.worker.__main__.load_adapter", lambda *_: adapter)
     seconds = {256: 0.03, 512: 0.05, 1024: 0.09, 2048: 0.2}
-    timed = lambda _, batch: seconds[min(seconds, key=lambda size: abs(size - cost(batch.lengths).sum()))]  # noqa: E731
+    timed = lambda _, batch: seconds[min(seconds, key=lambda size: abs(size - cost(tokens_of(batch)[1]).sum()))]  # noqa: E731
     monkeypatch.setattr(calibration, "timed", timed)
     monkeypatch.setattr(adapter, "forward", lambda _: None)
-    spec = ModelSpec("m", "", "sentence_transformer", ("dense",), 64, 512, 4096, unit, runtime=Runtime("cpu"))
+    spec = ModelSpec("m", "", "sentence_transformer", {"dense": 64}, 512, 4096, unit, runtime=Runtime("cpu"))
     order = Order(spec.to_json(), tiny_directory, "cpu", tmp_path / "cache", tmp_path / "lock", 2, 1)
-    _, loaded = load(order)
+    _, _, loaded = load(order)
     assert loaded.sub_batch_cost == 1024
 
 
@@ -86,7 +96,7 @@ def test_the_smallest_size_that_is_good_enough():
 @pytest.mark.parametrize("unit", COST_FUNCTIONS)
 def test_samples_have_the_cost_asked_for_and_legal_lengths(unit):
     for total in (256, 1000, 4096):
-        lengths = Sampler(200, COST_FUNCTIONS[unit]).batch(total).lengths
+        _, lengths = tokens_of(sampler(200, unit).batch(total))
         assert COST_FUNCTIONS[unit](lengths).sum() == total
         assert 1 <= lengths.min() <= lengths.max() <= 200
         assert np.all(np.diff(lengths) >= 0)
@@ -117,7 +127,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
 def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_directory):
     for size, calibrated in ((0, True), (300, False)):
         runtime = Runtime(device="cpu", cache_dir=str(tmp_path / str(size)), max_sub_batch_cost=size)
-        spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 128, 16384, runtime=runtime)
+        spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 128, 16384, runtime=runtime)
         stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", "inference", 0))
         stage.load()
         stage.close()

@@ -6,7 +6,7 @@ import pytest
 from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
 from sie_triton.families import family_of
-from sie_triton.spec import ModelSpec, MuveraConfig, RerankerConfig, Runtime
+from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
 from tests.conftest import model_file
 from tests.models import save_bert, save_cross_encoder, save_pylate, save_splade
 
@@ -48,7 +48,8 @@ def load(tmp_path: Path, text: str):
 def test_a_model_file_of_the_reference_is_read_unchanged(tmp_path):
     spec = load(tmp_path, MODEL_FILE).resolve(Runtime())
     assert (spec.model, spec.weights, spec.family) == ("org/name", "hub://org/name@abc", "sentence_transformer")
-    assert (spec.dense_dim, spec.max_batch_cost, spec.pooling, spec.profiles[0].normalize) == (384, 8192, "cls", False)
+    assert (spec.dims, spec.max_batch_cost, spec.options) == ({"dense": 384}, 8192, {"pooling": "cls"})
+    assert spec.profiles[0].parameters == {"output_types": "dense", "normalize": False}
 
 
 def test_a_models_own_precision_beats_the_default(tmp_path):
@@ -63,7 +64,7 @@ def test_a_profile_extends_another(tmp_path):
     assert child.max_batch_tokens == 4096
     assert child.adapter_path is not None
     # A child's non-empty runtime replaces its parent's as a whole.
-    assert (child.adapter_options.runtime.pooling, child.adapter_options.runtime.normalize) == ("mean", None)
+    assert (child.adapter_options.runtime.own, child.adapter_options.runtime.normalize) == ({"pooling": "mean"}, None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,11 @@ def test_a_profile_extends_another(tmp_path):
         ("max_sequence_length: 256", "max_seq: 1", "max_seq: unknown key; known here are sie_id, hf_id"),
         ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; known here are dim"),
         ("pooling: cls", "pooling: first", "'cls', 'max', 'mean'"),
-        ("runtime: {pooling: mean}", "runtime: {pool: mean}", "known here are pooling, normalize"),
+        (
+            "runtime: {pooling: mean}",
+            "runtime: {pool: mean}",
+            "runtime.pool: unknown key; known here are normalize, muvera",
+        ),
         ("compute_precision: null", "compute_precision: int8", "'float16', 'bfloat16' or 'float32'"),
         ("hf_id: org/name", "hf_id: org/name\nweights_path: here", "exactly one of hf_id, weights_path"),
         ("extends: default", "extends: other", "no profile 'other'; there are default, child"),
@@ -85,7 +90,7 @@ def test_a_profile_extends_another(tmp_path):
 )
 def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, complaint):
     with pytest.raises(CatalogError) as caught:
-        load(tmp_path, MODEL_FILE.replace(old, new))
+        load(tmp_path, MODEL_FILE.replace(old, new)).resolve(Runtime())
     assert complaint in str(caught.value)
     assert "model.yaml" in str(caught.value)
 
@@ -99,7 +104,7 @@ def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, co
             "tasks: encode.sparse cannot be served; the family sentence_transformer has encode.dense",
         ),
         ("score: null", "score: {}", "tasks: score cannot be served"),
-        (":SentenceTransformerDenseAdapter", ":Other", "families are sentence_transformer"),
+        (":SentenceTransformerDenseAdapter", ":Other", "families are bge_m3, "),
     ],
 )
 def test_what_this_version_cannot_serve_is_said_at_start_up(tmp_path, old, new, complaint):
@@ -114,7 +119,8 @@ def test_the_starter_set_serves():
 def test_a_directory_is_recognised(tmp_path, minilm_directory):
     directory = save_bert(tmp_path, minilm_directory, pooling=("cls", "max"), dense=24, normalize=False)
     spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
-    assert (spec.dense_dim, spec.max_sequence_length, spec.profiles[0].normalize) == (24, 512, False)
+    assert (spec.dims, spec.max_sequence_length) == ({"dense": 24}, 512)
+    assert spec.profiles[0].parameters["normalize"] is False
 
 
 def test_sequence_length_comes_from_the_directory(minilm_directory):
@@ -156,7 +162,7 @@ def test_the_kind_of_a_directory_is_recognised(tmp_path, minilm_directory):
     ):
         config = recognise(directory, "mine", {"weights_path": str(directory)})
         spec = config.resolve(Runtime())
-        assert (spec.family, config.dims, spec.output_types) == (family, dims, tuple(dims))
+        assert (spec.family, config.dims, spec.dims) == (family, dims, dims)
     assert spec.max_sequence_length == 180
 
 
@@ -167,8 +173,7 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
         model_file("my/m", tmp_path, "multivector", {"encode": {"multivector": {"dim": 32}}}, runtime=runtime)
     )
     spec = load_file(path).resolve(Runtime())
-    assert spec.output_types == ("multivector", "muvera")
-    assert spec.forward_types == ("multivector",)
+    assert spec.dims == {"multivector": 32, "muvera": 10240}
     assert spec.muvera == MuveraConfig(num_repetitions=8, projection_dim=8)
     assert ModelSpec.from_json(spec.to_json()) == spec
     path.write_text(
@@ -231,9 +236,9 @@ def test_profiles_that_share_the_weights_are_served(tmp_path):
     """As SIE's own files have them: a profile turns MUVERA on, and calls its encoding dense."""
     spec = load(tmp_path, COLBERT_FILE).resolve(Runtime())
     assert [profile.name for profile in spec.profiles] == ["default", "muvera"]
-    assert spec.output_types == ("multivector", "muvera")
-    assert spec.profile("default").output_types == ("multivector",)
-    assert spec.profile("muvera").output_types == ("muvera",)
+    assert list(spec.dims) == ["multivector", "muvera"]
+    assert spec.profile("default").parameters["output_types"] == "multivector"
+    assert spec.profile("muvera").parameters["output_types"] == "muvera"
     assert spec.muvera == MuveraConfig(projection_dim=8, final_projection_dim=None)
     assert (spec.tasks, spec.score_modes, spec.max_sequence_length) == (("encode", "score"), ("maxsim",), 300)
     assert ModelSpec.from_json(spec.to_json()) == spec
@@ -279,7 +284,7 @@ def test_a_name_is_none_of_a_models_parts(tmp_path, name, minilm_directory):
 def test_what_scores_is_recognised(tmp_path, minilm_directory):
     directory = save_cross_encoder(tmp_path, minilm_directory)
     spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
-    assert (spec.family, spec.tasks, spec.scores_pairs, spec.output_types) == ("cross_encoder", ("score",), True, ())
+    assert (spec.family, spec.tasks, spec.score_modes, spec.dims) == ("cross_encoder", ("score",), (), {})
     assert ModelSpec.from_json(spec.to_json()) == spec
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
@@ -305,7 +310,7 @@ def test_a_reranker_takes_its_settings_from_the_model_file(tmp_path):
         )
     )
     spec = load_file(path).resolve(Runtime())
-    assert spec.reranker == RerankerConfig("yes", "no", "qwen3", "log_softmax", "find plants")
+    assert spec.options == {**options, "default_instruction": "find plants"}
     path.write_text(model_file("my/m", tmp_path, "llm_reranker", {"score": {}}, loadtime={"input_format": "gemma"}))
     with pytest.raises(CatalogError, match=r"input_format: .*'qwen3' or 'mxbai'"):
-        load_file(path)
+        load_file(path).resolve(Runtime())

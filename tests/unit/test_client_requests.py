@@ -10,13 +10,16 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import BusyError, InputError, SIEClient
-from sie_triton.contract import TIMING_FIELDS
+from sie_triton.contract.tensors import TIMING_FIELDS
 
 MODEL = "org/model"
 
 
 class Response(dict):
     as_numpy = dict.get
+
+    def get_response(self):
+        return {"outputs": [{"name": name} for name in self]}
 
 
 def answer(num_items: int) -> Response:

@@ -1,10 +1,17 @@
 import pytest
 
 from sie_triton import contract
+from sie_triton.contract import VERBS, tensors
+from sie_triton.contract.parameters import Parameter
 from sie_triton.errors import InputError
-from sie_triton.parameters import model_parameters
+from sie_triton.families import model_of
 from tests.stages import spec
 from tests.unit.test_render import SPEC
+
+
+def model_parameters(of, verb="encode"):
+    return VERBS[verb].all_parameters(model_of(of))
+
 
 ALLOWED = model_parameters(SPEC)
 
@@ -47,8 +54,8 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
     ("changes", "task", "expected"),
     [
         ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query"}),
-        ({"output_types": ("sparse",), "dense_dim": 0}, "encode", {"output_types", "output_dtype", "is_query"}),
-        ({"tasks": ("score",), "output_types": (), "dense_dim": 0}, "score", set()),
+        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query"}),
+        ({"tasks": ("score",), "dims": {}}, "score", set()),
         ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", set()),
         ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode"}),
     ],
@@ -66,16 +73,15 @@ def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expec
     ],
 )
 def test_only_vectors_come_in_fewer_bits(output_types, dtypes):
-    assert model_parameters(spec(output_types=output_types))["output_dtype"].choices == dtypes
+    assert model_parameters(spec(dims=dict.fromkeys(output_types, 8)))["output_dtype"].choices == dtypes
 
 
 def test_floats_may_be_given_as_integers():
-    assert contract.PARAMETERS["threshold"].check(1) == 1.0
+    assert Parameter("threshold", float).check(1) == 1.0
 
 
 def test_tensor_names_are_unique_and_lower_case():
-    tensors = [t for t in vars(contract).values() if isinstance(t, contract.Tensor)]
-    names = [t.name for t in tensors]
+    names = [t.name for t in vars(tensors).values() if isinstance(t, tensors.Tensor)]
     assert len(set(names)) == len(names)
     assert all(name == name.lower() for name in names)
-    assert len(contract.TIMING_FIELDS) == 6
+    assert len(tensors.TIMING_FIELDS) == 6

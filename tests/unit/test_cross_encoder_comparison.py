@@ -7,12 +7,11 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from sie_triton.bench.workload import texts
-from sie_triton.checkpoints.kind import kind_of
+from sie_triton.catalog.recognise import family_in
 from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
-from sie_triton.families import load_adapter, load_tokenizer
-from sie_triton.families.base import PackedBatch
-from sie_triton.measurements import Measurements
+from sie_triton.families import load_processor
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_cross_encoder
 from tests.stages import spec
 
@@ -38,14 +37,15 @@ class Scorer:
     """Our adapter and tokenizer, without a server."""
 
     def __init__(self, directory, **changes):
-        self.spec = spec(family="cross_encoder", output_types=(), tasks=("score",), max_sequence_length=512, **changes)
-        self.tokenizer = load_tokenizer(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory, "cpu", Measurements())
+        self.spec = spec(family="cross_encoder", dims={}, tasks=("score",), max_sequence_length=512, **changes)
+        self.tokenizer = load_processor(self.spec, directory)
+        self.adapter = load_adapter(self.spec, directory)
 
     def __call__(self, query, texts, instruction=None):
-        tokens = self.tokenizer.encode(self.tokenizer.pairs(self.tokenizer.question(query, instruction), texts))
+        question = self.tokenizer.question(query, instruction)
+        tokens = Tokens.of(self.tokenizer.encode([question.around(text) for text in texts]))
         prompt_tokens = np.zeros(len(texts), np.int32)
-        batch = PackedBatch(tokens.input_ids, tokens.lengths, prompt_tokens, type_ids=tokens.type_ids)
+        batch = token_batch(tokens.input_ids, tokens.lengths, prompt_tokens, type_ids=tokens.type_ids)
         return self.adapter.forward(batch)["scores"]
 
 
@@ -53,7 +53,7 @@ class Scorer:
 def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architecture, config, path, reads):
     identity = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
     directory = save_cross_encoder(tmp_path, minilm_directory, architecture, **config, **identity)
-    assert kind_of(directory) == "cross_encoder"
+    assert family_in(directory)[0] == "cross_encoder"
     scorer = Scorer(directory)
     assert scorer.adapter.encoder.path == path
     assert scorer.adapter._head._representative == reads

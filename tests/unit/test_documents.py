@@ -105,4 +105,4 @@ def test_every_key_of_a_model_file_is_described():
 
 def test_the_example_of_a_model_file():
     (example,) = re.findall(r"```yaml\n(.*?)```", MODEL_FILES.read_text(), re.DOTALL)
-    assert ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()).dense_dim == 384
+    assert ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()).dims == {"dense": 384}

@@ -18,7 +18,7 @@ from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
-from tests.stages import FakeRequest, run, spec, tokens
+from tests.stages import FakeRequest, asked, context, run, spec, tokens
 
 # Its pattern backtracks until the library gives up, and panics.
 CURSED = "a" * 40
@@ -45,7 +45,7 @@ def preprocess(tmp_path, minilm_directory):
 
 
 def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(preprocess):
-    batch = [FakeRequest(text=texts(GOOD)), FakeRequest(text=texts(GOOD, CURSED)), FakeRequest(text=texts(GOOD))]
+    batch = [asked("encode", text=[GOOD]), asked("encode", text=[GOOD, CURSED]), asked("encode", text=[GOOD])]
     first, bad, last = run(preprocess, batch)
     with pytest.raises(InputError, match=r"text\[1\]: the model's tokenizer gives up on it"):
         raise bad
@@ -55,14 +55,14 @@ def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(prep
 
 def test_a_bulk_request_that_makes_it_panic_is_answered_and_so_is_the_next(preprocess):
     for item, is_bad in ((CURSED, True), (GOOD, False)):
-        (answer,) = run(preprocess, [FakeRequest(text=texts(*[GOOD] * 200, item))])
+        (answer,) = run(preprocess, [asked("encode", text=[*[GOOD] * 200, item])])
         assert isinstance(answer, InputError) == is_bad
     assert "text[200]" not in str(answer)
     assert preprocess.status.record["num_open"] == 0
 
 
 def test_bulk_tokenizing_ends_when_its_client_is_gone(preprocess):
-    request = FakeRequest(text=texts(*["vine " * 2000] * 200))
+    request = asked("encode", text=[*["vine " * 2000] * 200])
     request.cancelled = True
     (answer,) = run(preprocess, [request])
     assert isinstance(answer, Cancelled)
@@ -110,7 +110,7 @@ def test_a_lane_that_fails_goes_on():
     faults, ran, fail = [], threading.Event(), [True]
 
     class Job:
-        costs, deadline_ns = [1], NEVER
+        costs, deadline_ns, group = [1], NEVER, None
 
         def is_over(self, now_ns):
             return False
@@ -158,7 +158,7 @@ def test_answers_wait_a_while_for_shared_memory_and_not_each_its_own(tmp_path, m
     assert 0.2 <= time.monotonic() - started < 1
 
 
-COLBERT = {"family": "multivector", "output_types": ("multivector",), "dense_dim": 0, "multivector_dim": 4}
+COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ COLBERT = {"family": "multivector", "output_types": ("multivector",), "dense_dim
     [
         ({"multivector_lengths": [[2**31 - 1, -(2**31) + 4]]}, "multivector_lengths: must be 0 or more and sum to"),
         ({"multivector_lengths": [[5, -2]]}, "multivector_lengths: must be 0 or more"),
-        ({"multivector_lengths": [[3]]}, "multivector_lengths: has 1 rows; lengths tells of 2 items"),
+        ({"multivector_lengths": [[3]]}, "multivector_lengths: has 1 rows; there are 2 items"),
         ({"multivector": np.ones((1, 3, 5), np.float32)}, "multivector: rows have 5 entries; this model's have 4"),
-        ({"stamps": np.array([[0, 0]], np.int64)}, "stamps: must be 6 integers"),
+        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the step before"),
         ({"lengths": None}, "lengths: missing"),
     ],
 )
@@ -178,7 +178,7 @@ def test_postprocess_takes_nothing_that_reaches_beyond_its_request(tmp_path, cha
         "multivector": np.ones((1, 3, 4), np.float32),
         "multivector_lengths": [[2, 1]],
         "lengths": np.array([[2, 1]], np.int32),
-        "stamps": np.zeros((1, 6), np.int64),
+        "context": context(num_items=2),
     }
 
     def request(**given):

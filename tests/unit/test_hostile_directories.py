@@ -7,11 +7,11 @@ import pytest
 
 from sie_triton.catalog import recognise
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import load_adapter, load_tokenizer
-from sie_triton.measurements import Measurements
+from sie_triton.families import load_processor
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
 from tests import hostile
+from tests.loading import load_adapter
 
 Case = tuple[str, str, hostile.Spoil]
 
@@ -46,7 +46,7 @@ def test_there_are_many():
 
 def test_the_directories_they_are_made_of_are_sound(sound):
     for directory in sound.values():
-        load_tokenizer(resolved(directory), directory)
+        load_processor(resolved(directory), directory)
 
 
 @named(SMALL_FILES)
@@ -67,7 +67,7 @@ def test_a_broken_tokenizer(base, what, spoil, sound, tmp_path):
     spec = resolved(directory)
     spoil(directory)
     with pytest.raises(LoadError) as caught:
-        load_tokenizer(spec, directory)
+        load_processor(spec, directory)
     check_line(caught.value, directory)
     assert caught.value.is_permanent
 
@@ -78,7 +78,7 @@ def test_broken_weights(base, what, spoil, sound, tmp_path):
     spec = resolved(directory)
     spoil(directory)
     with pytest.raises(LoadError) as caught:
-        load_adapter(spec, directory, "cpu", Measurements())
+        load_adapter(spec, directory)
     check_line(caught.value, directory)
     assert caught.value.is_permanent
     # Asked by the stage, before there is a worker that could say what is wrong.

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
+from sie_triton.measurements import Measurements
 from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.out_of_memory import is_out_of_memory
 from tests.stages import VOCABULARY, EchoWorker, run, spec, tokens
 
 
@@ -168,7 +169,7 @@ def test_an_item_that_never_fits_is_refused_alone(inference):
     big, *small = run(inference, [tokens([1] * 31), *[tokens([i] * 3) for i in range(2, 6)]])
     assert isinstance(big, OutOfMemory)
     assert big.code == "UNAVAILABLE"
-    assert "no memory for an item of 31 tokens" in str(big)
+    assert "no memory for an item that costs 31" in str(big)
     assert [answer["dense"][0, 0] for answer in small] == [2, 3, 4, 5]
 
 
@@ -185,7 +186,7 @@ def test_an_item_that_never_fits_is_refused_alone(inference):
     ],
 )
 def test_what_counts_as_out_of_memory(error, expected):
-    assert is_out_of_memory(error) is expected
+    assert TorchEngine(spec(), "cpu", Measurements()).is_out_of_memory(error) is expected
 
 
 @pytest.mark.parametrize(
@@ -200,8 +201,8 @@ def test_what_counts_as_out_of_memory(error, expected):
         ({"input_ids": np.array([[1, VOCABULARY]], np.int32)}, "input_ids: must be from 0 to 99"),
         ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
         ({"input_ids": None}, "input_ids: missing"),
-        ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be one integer"),
-        ({"stamps": np.array([[1]], np.int64)}, "stamps: must be 4 integers"),
+        ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be from 0"),
+        ({"context": np.array([[1]], np.uint8)}, "context: must be as the step before writes it"),
     ],
 )
 def test_inference_trusts_nobody(inference, changes, complaint):

@@ -13,11 +13,13 @@ from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.spec import Runtime
+from sie_triton.stages.context import Context
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.open_requests import NEVER, OpenRequests
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
-from tests.stages import EchoWorker, FakeRequest, run, spec, tokens
+from sie_triton.stages.seal import SEAL_BYTES
+from tests.stages import EchoWorker, asked, run, spec, tokens
 
 LIMIT = 8
 
@@ -98,7 +100,7 @@ def test_bulk_tokenizing_stops_at_the_deadline(tmp_path, minilm_directory):
     stage = Preprocess(spec(weights=str(minilm_directory), max_sequence_length=256), status)
     stage.warm_up()
     text = np.array([[b"word " * 200] * 20_000], object)
-    request = FakeRequest(text=text, timeout_us=100_000)
+    request = asked("encode", timeout_us=100_000, text=text)
     started = time.monotonic()
     assert isinstance(run(stage, [request])[0], BusyError)
     stage.close()
@@ -238,14 +240,18 @@ def test_a_new_process_goes_on_with_the_tickets(limited):
     assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
 
 
+def ticket_of(answer):
+    return Context.from_json(answer["context"][SEAL_BYTES:].tobytes()).ticket
+
+
 def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory):
     status = StatusWriter(tmp_path, "m", "preprocess", 0)
     stage = Preprocess(
         spec(weights=str(minilm_directory), runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)), status
     )
     stage.warm_up()
-    answers = stage.execute([FakeRequest(text=np.array([[b"hi"]], object)) for _ in range(LIMIT + 2)])
-    assert [answer["stamps"][2] for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
+    answers = stage.execute([asked("encode", text=["hi"]) for _ in range(LIMIT + 2)])
+    assert [ticket_of(answer) for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
     assert all(
         isinstance(answer, BusyError) and "SIE_MAX_CONCURRENT_REQUESTS" in str(answer) for answer in answers[LIMIT:]
     )

@@ -1,5 +1,7 @@
 """Judgements of a causal language model equal what transformers gives for the question its model card prescribes."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -7,17 +9,16 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from sie_triton.bench.workload import texts
 from sie_triton.errors import LoadError
-from sie_triton.families import load_adapter, load_tokenizer
-from sie_triton.families.base import PackedBatch
-from sie_triton.measurements import Measurements
-from sie_triton.spec import RerankerConfig
+from sie_triton.families import load_processor
+from sie_triton.families.llm_reranker import RerankerOptions
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_causal
 from tests.stages import spec
 
 QUERY = "how do vines climb, and why?"
 TEXTS = ["", "x", "naïve 😀 日本語", "say {query} or <|im_end|>", *texts(8, seed=3)]
-QWEN3 = RerankerConfig("yes", "no", "qwen3", "log_softmax")
-MXBAI = RerankerConfig()
+QWEN3 = RerankerOptions("yes", "no", "qwen3", "log_softmax")
+MXBAI = RerankerOptions()
 
 
 class Reranker:
@@ -26,20 +27,21 @@ class Reranker:
     def __init__(self, directory, config, max_length=512):
         self.spec = spec(
             family="llm_reranker",
-            output_types=(),
+            dims={},
             tasks=("score",),
             max_sequence_length=max_length,
-            reranker=config,
+            options=asdict(config),
         )
-        self.tokenizer = load_tokenizer(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory, "cpu", Measurements())
+        self.tokenizer = load_processor(self.spec, directory)
+        self.adapter = load_adapter(self.spec, directory)
 
     def tokens(self, query, texts, instruction=None):
-        return self.tokenizer.encode(self.tokenizer.pairs(self.tokenizer.question(query, instruction), texts))
+        question = self.tokenizer.question(query, instruction)
+        return Tokens.of(self.tokenizer.encode([question.around(text) for text in texts]))
 
     def __call__(self, query, texts, instruction=None):
         tokens = self.tokens(query, texts, instruction)
-        batch = PackedBatch(tokens.input_ids, tokens.lengths, np.zeros(len(texts), np.int32))
+        batch = token_batch(tokens.input_ids, tokens.lengths, np.zeros(len(texts), np.int32))
         return self.adapter.forward(batch)["scores"]
 
 

@@ -10,9 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import REASONS, LoadError
+from sie_triton.measurements import Measurements
 from sie_triton.weights import locate
-from sie_triton.worker.__main__ import load_error
+from sie_triton.worker.__main__ import load_error, naming_want_of_memory
+from tests.stages import spec
 
 # What the model hub says of repositories that one may not, or cannot, have.
 HUB_ANSWERS = {"gated": (403, "GatedRepo"), "absent": (404, "RepoNotFound"), "broken": (500, "")}
@@ -74,7 +77,9 @@ def test_what_is_on_the_disk(tmp_path):
 def test_what_went_wrong_in_the_worker():
     caused = LoadError("weights cannot be loaded", "corrupt")
     caused.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-    assert load_error(caused).reason == "out of memory"
+    with pytest.raises(LoadError) as told, naming_want_of_memory(TorchEngine(spec(), "cpu", Measurements())):
+        raise caused
+    assert load_error(told.value).reason == "out of memory"
     assert load_error(ImportError("No module named 'einops'")).reason == "dependency"
     assert load_error(LoadError("x", "corrupt")).reason == "corrupt"
     assert load_error(ZeroDivisionError()).reason == "failed"

@@ -10,15 +10,14 @@ from click.testing import CliRunner
 from sie_triton.catalog import load_file, recognise, select
 from sie_triton.cli import cli
 from sie_triton.errors import CatalogError, LoadError, SettingsError
-from sie_triton.families import load_adapter
-from sie_triton.families.multivector_tokenizer import MultiVectorTokenizer
-from sie_triton.families.pair_tokenizer import PairTokenizer
+from sie_triton.families.cross_encoder.tokens import PairTokenizer
+from sie_triton.families.multivector.tokens import MultiVectorTokenizer
 from sie_triton.inputs.tokenizer import TextTokenizer
-from sie_triton.measurements import Measurements
 from sie_triton.render.build import write_repository
 from sie_triton.settings import read_settings
 from sie_triton.spec import Runtime
 from tests.conftest import MINILM, model_file, tiny_model_file
+from tests.loading import Tokens, load_adapter
 from tests.models import save_bge_m3, save_pylate, save_splade
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
@@ -113,7 +112,7 @@ def test_a_dim_that_the_weights_do_not_have_is_refused_when_they_are_loaded(tmp_
         with pytest.raises(
             LoadError, match=f"{output}.dim: the model file says {dim}, the weights give {real}"
         ) as caught:
-            load_adapter(spec, directory, "cpu", Measurements())
+            load_adapter(spec, directory)
         assert caught.value.reason == "unsupported"
 
 
@@ -123,8 +122,9 @@ def test_colberts_queries_are_filled_up_to_what_the_model_reads(tmp_path, minilm
         tokenizer = MultiVectorTokenizer.load(directory, 16)
     assert "queries are filled up to 16 tokens, not to 32" in caplog.text
     for texts in (["who?"], ["who " * 100, "?"]):
-        assert tokenizer.encode(texts, is_query=True).lengths.tolist() == [16] * len(texts)
-    assert MultiVectorTokenizer.load(directory, 64).encode(["who?"], is_query=True).lengths.tolist() == [32]
+        assert Tokens.of(tokenizer.encode(texts, is_query=True)).lengths.tolist() == [16] * len(texts)
+    longer = MultiVectorTokenizer.load(directory, 64)
+    assert Tokens.of(longer.encode(["who?"], is_query=True)).lengths.tolist() == [32]
 
 
 @pytest.mark.parametrize(("kind", "around"), [(TextTokenizer, 2), (PairTokenizer, 3)])
@@ -133,7 +133,7 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
         kind.load(tiny_directory, around)
     pair = ("a " * 99, "b " * 99)
     tokens = kind.load(tiny_directory, around + 1).encode([pair if kind is PairTokenizer else pair[0]])
-    np.testing.assert_array_equal(tokens.lengths, around + 1)
+    np.testing.assert_array_equal(Tokens.of(tokens).lengths, around + 1)
 
 
 @pytest.mark.parametrize(

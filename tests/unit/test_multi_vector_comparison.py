@@ -14,15 +14,14 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
-from sie_triton.checkpoints.kind import kind_of
+from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.stanford_colbert import is_stanford_colbert, read_multi_vector
+from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
-from sie_triton.families import load_adapter
-from sie_triton.families.base import PACKED, PackedBatch
-from sie_triton.families.multivector_tokenizer import MultiVectorTokenizer
-from sie_triton.measurements import Measurements
+from sie_triton.families.multivector.tokens import MultiVectorTokenizer
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights.locate import TOKENIZER_FILES
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_encoder, save_pylate, save_stanford
 
 TEXTS = ["", "a", "Stop. Look, listen!", *texts(12, seed=3), " ".join(["many, words."] * 200)]
@@ -43,9 +42,7 @@ COLBERT_V2 = {
 
 def spec(directory: Path) -> ModelSpec:
     runtime = Runtime(device="cpu", max_sub_batch_cost=2048)
-    return ModelSpec(
-        "m", str(directory), "multivector", ("multivector",), 0, 512, 16384, multivector_dim=DIM, runtime=runtime
-    )
+    return ModelSpec("m", str(directory), "multivector", {"multivector": DIM}, 512, 16384, runtime=runtime)
 
 
 def save_native(root: Path, tokenizer: Path, architecture: str, **transformer) -> Path:
@@ -65,9 +62,9 @@ def save_native(root: Path, tokenizer: Path, architecture: str, **transformer) -
 
 def vectors(adapter, tokenizer, items, *, is_query):
     role = "query" if is_query else "document"
-    tokens = tokenizer.encode([tokenizer.prompts[role] + item for item in items], is_query=is_query)
+    tokens = Tokens.of(tokenizer.encode([tokenizer.prompts[role] + item for item in items], is_query=is_query))
     roles = np.full(len(items), is_query)
-    batch = PackedBatch(
+    batch = token_batch(
         tokens.input_ids, tokens.lengths, np.zeros(len(items), np.int32), roles, frozenset({"multivector"})
     )
     rows = adapter.forward(batch)
@@ -75,7 +72,7 @@ def vectors(adapter, tokenizer, items, *, is_query):
 
 
 def check(directory: Path) -> None:
-    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    adapter = load_adapter(spec(directory), directory)
     tokenizer = MultiVectorTokenizer.load(directory, 512)
     reference = MultiVectorEncoder(str(directory), device="cpu")
     assert adapter.encoder.path == PACKED
@@ -135,14 +132,14 @@ def test_stanford_checkpoints(tmp_path, minilm_directory, metadata, architecture
     check(directory)
     config = recognise(directory, "mine", {"weights_path": str(directory)})
     resolved = config.resolve(Runtime())
-    assert (resolved.family, resolved.multivector_dim, resolved.max_sequence_length) == ("multivector", DIM, 512)
+    assert (resolved.family, resolved.dims["multivector"], resolved.max_sequence_length) == ("multivector", DIM, 512)
 
 
 @pytest.mark.parametrize(("metadata", "dim"), [({"dim": 96}, 96), ({}, 128), (None, 128)])
 def test_recognising_a_stanford_checkpoint_needs_its_small_files_only(tmp_path, minilm_directory, metadata, dim):
     directory = save_stanford(tmp_path, minilm_directory, metadata)
     (directory / "model.safetensors").unlink()
-    assert kind_of(directory) == "multivector"
+    assert family_in(directory)[0] == "multivector"
     assert read_multi_vector(directory).dim == dim
     needed = {path.name for path in directory.iterdir()}
     assert set(filter_repo_objects([*needed, "pytorch_model.bin"], allow_patterns=TOKENIZER_FILES)) == needed
@@ -159,7 +156,7 @@ def test_modules_say_more_than_the_architecture(tmp_path, minilm_directory):
 
 def refused(directory: Path) -> LoadError:
     with pytest.raises(LoadError) as caught:
-        load_adapter(spec(directory), directory, "cpu", Measurements())
+        load_adapter(spec(directory), directory)
     return caught.value
 
 
@@ -187,10 +184,11 @@ def test_a_stanford_checkpoint_that_cannot_be_used_says_why(tmp_path, minilm_dir
 
 def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
     directory = save_pylate(tmp_path, minilm_directory)
-    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    adapter = load_adapter(spec(directory), directory)
     tokenizer = MultiVectorTokenizer.load(directory, 512)
-    query, document = tokenizer.encode(["[unused0] who?"], is_query=True), tokenizer.encode(["[unused1] I, you."])
-    batch = PackedBatch(
+    query = Tokens.of(tokenizer.encode(["[unused0] who?"], is_query=True))
+    document = Tokens.of(tokenizer.encode(["[unused1] I, you."]))
+    batch = token_batch(
         np.concatenate([query.input_ids, document.input_ids]),
         np.concatenate([query.lengths, document.lengths]),
         np.zeros(2, np.int32),
@@ -206,7 +204,7 @@ def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
 def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
     """The negative control: fillings must not be looked at where the model says so."""
     directory = save_pylate(tmp_path, minilm_directory)
-    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    adapter = load_adapter(spec(directory), directory)
     tokenizer = MultiVectorTokenizer.load(directory, 512)
     (right,) = vectors(adapter, tokenizer, ["who?"], is_query=True)
     adapter._unseen_filler = None
@@ -216,4 +214,4 @@ def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
 
 def test_what_is_not_late_interaction_says_so(tmp_path, tiny_directory):
     with pytest.raises(LoadError, match=r"Transformer → Pooling → Normalize cannot be served"):
-        load_adapter(spec(tiny_directory), tiny_directory, "cpu", Measurements())
+        load_adapter(spec(tiny_directory), tiny_directory)

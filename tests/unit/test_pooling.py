@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from sie_triton.engines.torch.pooling import pool
-from sie_triton.families.base import PackedBatch
 
 MODES = ("cls", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean")
 LENGTHS = (4, 1, 3, 6, 2)
@@ -31,13 +30,13 @@ def slowly(states, prompt, mode):
 def test_pooling(mode, prompt):
     states = np.random.default_rng(prompt).normal(size=(sum(LENGTHS), 5)).astype(np.float32)
     lengths, prompts = np.array(LENGTHS, np.int32), np.full(len(LENGTHS), prompt, np.int32)
-    batch = PackedBatch(np.zeros(len(states), np.int32), lengths, prompts)
     items = np.split(states, np.cumsum(lengths)[:-1])
     expected = np.stack([slowly(item, prompt, mode) for item in items])
-    np.testing.assert_allclose(pool(torch.from_numpy(states), batch, (mode,)), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        pool(torch.from_numpy(states), lengths, prompts, (mode,)), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_several_modes_stand_side_by_side():
     states = torch.arange(6.0).reshape(3, 2)
-    batch = PackedBatch(np.zeros(3, np.int32), np.array([3], np.int32), np.zeros(1, np.int32))
-    assert pool(states, batch, ("cls", "max")).tolist() == [[0, 1, 4, 5]]
+    assert pool(states, np.array([3], np.int32), np.zeros(1, np.int32), ("cls", "max")).tolist() == [[0, 1, 4, 5]]

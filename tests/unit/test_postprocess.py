@@ -5,22 +5,24 @@ import time
 import numpy as np
 import pytest
 
-from sie_triton.contract import TIMING_FIELDS
+from sie_triton.contract import VERBS
+from sie_triton.contract.tensors import TIMING_FIELDS
+from sie_triton.families import model_of
 from sie_triton.spec import MuveraConfig, Profile
+from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
-from sie_triton.stages.timing import timing_ms
 from sie_triton.transforms import Muvera
-from tests.stages import FakeRequest, run, spec
+from tests.stages import FakeRequest, context, run, spec
 
 MUVERA = MuveraConfig(num_repetitions=3, num_simhash_projections=2, final_projection_dim=None)
-COLBERT = {"output_types": ("multivector", "muvera"), "dense_dim": 0, "multivector_dim": 8, "muvera": MUVERA}
+COLBERT = {"family": "multivector", "dims": {"multivector": 8, "muvera": MUVERA.dim(8)}, "muvera": MUVERA}
 
 
-def vectors(parameters=None, **tensors):
+def vectors(options=None, **tensors):
     lengths = np.ones(len(tensors.get("multivector_lengths", tensors.get("dense"))), np.int32)
-    sent = {**tensors, "lengths": lengths, "stamps": np.zeros(6, np.int64)}
-    return FakeRequest(parameters, **{name: each[None] for name, each in sent.items()})
+    sent = {name: each[None] for name, each in {**tensors, "lengths": lengths}.items()}
+    return FakeRequest(**sent, context=context(num_items=len(lengths), options=options or {}))
 
 
 @pytest.fixture
@@ -56,15 +58,19 @@ def test_queries_and_documents_of_one_batch_get_each_their_own_muvera(seal):
     ],
 )
 def test_a_profile_decides_of_the_length_unless_the_request_does(seal, parameters, length):
-    stage = Postprocess(spec(profiles=(Profile(), Profile("raw", normalize=False))), seal)
-    (got,) = run(stage, [vectors(parameters, dense=np.array([[3.0, 4.0]], np.float32))])
+    model = model_of(spec(profiles=(Profile(), Profile("raw", {"normalize": False}))))
+    entered, _ = Contexts(model, seal).enter(FakeRequest(parameters), VERBS["encode"], 0)
+    (got,) = run(Postprocess(model.spec, seal), [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))])
     assert np.linalg.norm(got["dense"]) == pytest.approx(length)
 
 
 def test_the_timing_tells_one_wait_from_the_other():
     now = time.monotonic_ns()
-    stamps = np.array([now - 100_000_000, now - 90_000_000, 7_000_000, 11_000_000, 13_000_000, 0], np.int64)
-    timing = dict(zip(TIMING_FIELDS, timing_ms(stamps, now).tolist(), strict=True))
+    times = {"arrived_ns": now - 100_000_000, "preprocessed_ns": now - 90_000_000}
+    waits = {"queue_ns": 7_000_000, "batch_wait_ns": 11_000_000, "inference_ns": 13_000_000}
+    timing = dict(
+        zip(TIMING_FIELDS, timing_ms(Context(VERBS["encode"], {}, **times, **waits), now).tolist(), strict=True)
+    )
     assert timing["queue"] == pytest.approx(7)
     assert timing["preprocess"] == pytest.approx(10)
     assert timing["batch_wait"] == pytest.approx(11)

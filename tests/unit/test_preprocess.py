@@ -5,13 +5,15 @@ import time
 import numpy as np
 import pytest
 
+from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
-from sie_triton.inputs.prompt import Prompt
-from sie_triton.inputs.texts import Query, Texts
+from sie_triton.inputs import KINDS
+from sie_triton.inputs.asked import Framed, is_bulk
+from sie_triton.inputs.prompt import Prompt, Question
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
-from tests.stages import FakeRequest, run, spec
+from tests.stages import FakeRequest, asked, run, spec
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ from tests.stages import FakeRequest, run, spec
 )
 def test_preprocess_names_the_field(tmp_path, minilm_directory, text, parameters, complaint):
     stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
-    bad, good = run(stage, [FakeRequest(parameters, text=text), FakeRequest(text=np.array([[b"hi"]], object))])
+    bad, good = run(stage, [asked("encode", parameters, text=text), asked("encode", text=["hi"])])
     with pytest.raises(SIEError, match=complaint):
         raise bad
     assert good["input_ids"].tolist() == [101, 7632, 102]
@@ -39,8 +41,8 @@ def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_dir
     )
     stage.warm_up()
     texts = [f"text number {i} " + "word " * (i % 40) for i in range(400)]
-    bulk = FakeRequest(text=np.array([[t.encode() for t in texts]], object))
-    singles = [FakeRequest(text=np.array([[t.encode()]], object)) for t in texts]
+    bulk = asked("encode", text=texts)
+    singles = [asked("encode", text=[t]) for t in texts]
     (together,) = run(stage, [bulk])
     apart = run(stage, singles)
     assert bulk.is_deferred
@@ -63,7 +65,7 @@ def scorer(tmp_path, minilm_directory):
 @pytest.fixture
 def pairs(tmp_path, minilm_directory):
     """Of a cross-encoder."""
-    changes = {"family": "cross_encoder", "tasks": ("score",), "output_types": (), "max_sequence_length": 32}
+    changes = {"family": "cross_encoder", "tasks": ("score",), "dims": {}, "max_sequence_length": 32}
     stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
     yield stage
     stage.close()
@@ -83,21 +85,19 @@ def test_a_query_goes_along_and_is_paid_for(scorer):
     both, alone, query = run(
         scorer,
         [
-            FakeRequest(query=texts("who?"), text=texts("I, you", "nobody")),
-            FakeRequest(text=texts("I, you", "nobody")),
-            FakeRequest(text=texts("who?"), parameters={"is_query": True}),
+            asked("score", query=["who?"], text=["I, you", "nobody"]),
+            asked("encode", text=["I, you", "nobody"]),
+            asked("encode", {"is_query": True}, text=["who?"]),
         ],
     )
-    np.testing.assert_array_equal(both["query_ids"], query["input_ids"])
     for name in ("input_ids", "lengths"):
-        np.testing.assert_array_equal(both[name], alone[name])
-    assert len(alone["query_ids"]) == 0
+        np.testing.assert_array_equal(both[name], np.concatenate([alone[name], query[name]]))
     assert both["cost"][0] == alone["cost"][0] + query["cost"][0]
 
 
 @pytest.mark.parametrize("repeat", [1, 300])
 def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
-    (answer,) = run(pairs, [FakeRequest(query=texts("who?"), text=texts(*["I, you", ""] * repeat))])
+    (answer,) = run(pairs, [asked("score", query=["who?"], text=[*["I, you", ""] * repeat])])
     first, second = [101, 2040, 1029, 102], [1045, 1010, 2017, 102]
     assert answer["input_ids"].tolist() == [*first, *second, *first, 102] * repeat
     assert answer["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1] * repeat
@@ -111,8 +111,8 @@ LONG = "why " * 100_000
 def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, request):
     stage = request.getfixturevalue(stage)
     for length, is_refused in ((512, False), (513, True)):
-        given = {"query": texts("who?"), "text": texts("nobody")}
-        (answer,) = run(stage, [FakeRequest({"instruction": "w" * length}, **given)])
+        given = {"query": ["who?"], "text": ["nobody"]}
+        (answer,) = run(stage, [asked("score", {"instruction": "w" * length}, **given)])
         assert isinstance(answer, InputError) == is_refused
     assert "parameter instruction: 'www" in str(answer)
     assert "(513 characters) is not allowed; give a string of at most 512 characters" in str(answer)
@@ -123,14 +123,14 @@ def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, r
 def test_a_huge_query_holds_nobody_up(stage, request):
     """It is deferred, however few its texts are, and cut once."""
     stage = request.getfixturevalue(stage)
-    huge = FakeRequest(query=texts(LONG), text=texts(*["nobody"] * 20))
-    small = FakeRequest(query=texts("who?"), text=texts("I"))
+    huge = asked("score", query=[LONG], text=[*["nobody"] * 20])
+    small = asked("score", query=["who?"], text=["I"])
     started = time.monotonic()
     direct = stage.execute([huge, small])
     assert direct[0] is DEFERRED
     assert direct[1] is not DEFERRED
     answer = huge.answer(direct[0])
-    assert len(answer["lengths"]) == 20
+    assert len(answer["lengths"]) == 20 + (stage._spec.family == "bge_m3")  # the query itself
     assert answer["lengths"].max() <= 32
     assert time.monotonic() - started < 20
 
@@ -139,25 +139,26 @@ LONG_TEXT = "x" * 10_000
 
 
 @pytest.mark.parametrize(
-    ("given", "is_bulk"),
+    ("frames", "expected"),
     [
-        ({}, False),
-        ({"prompt": Prompt(LONG_TEXT)}, True),
-        ({"prompt": Prompt(after=LONG_TEXT)}, True),
-        ({"query": Query(LONG_TEXT)}, False),
-        ({"query": Query(LONG_TEXT, in_pairs=True)}, True),
-        ({"query": Query("who?", instruction=LONG_TEXT, in_pairs=True)}, True),
+        ([Prompt()], False),
+        ([Prompt(LONG_TEXT)], True),
+        ([Prompt(after=LONG_TEXT)], True),
+        ([Prompt(), Prompt(LONG_TEXT)], False),
+        ([Question(str, len(LONG_TEXT))], True),
     ],
 )
-def test_what_stands_beside_each_text_counts_each_time(given, is_bulk):
-    assert Texts(["nobody"] * 20, 0, **given).is_bulk == is_bulk
+def test_what_stands_beside_each_text_counts_each_time(frames, expected):
+    """The second frame is that of a query, which is there once."""
+    parts = [Part("text", ["nobody"] * 20), Part("query", ["who?"])]
+    assert is_bulk([Framed(part, frame, KINDS["text"]) for part, frame in zip(parts, frames, strict=False)]) == expected
 
 
 def test_a_long_query_is_cut_as_the_tokenizer_would(pairs):
     """What is left out beforehand would not have been seen."""
     for words in (10, 40, 400):
         query = "climbing plants " * words
-        (answer,) = run(pairs, [FakeRequest(query=texts(query), text=texts("of the vine", "x " * 50))])
+        (answer,) = run(pairs, [asked("score", query=[query], text=["of the vine", "x " * 50])])
         encodings = pairs._loaded._tokenizer.encode_batch([(query, "of the vine"), (query, "x " * 50)])
         assert answer["input_ids"].tolist() == [token for encoding in encodings for token in encoding.ids]
 
@@ -172,7 +173,7 @@ def test_an_error_that_nobody_foresaw_leaves_nothing_open(pairs):
         def parameters(self, value):
             pass
 
-    good = {"query": texts("who?"), "text": texts("I")}
+    good = {"score_query": texts("who?"), "score_text": texts("I")}
     for _ in range(3):
         first, broken, second = run(pairs, [FakeRequest(**good), Broken(**good), FakeRequest(**good)])
         assert isinstance(broken, ModelError)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from sie_triton.engines.torch.cpu_kernels import SOURCES
@@ -83,7 +84,7 @@ def shared(tmp_path, monkeypatch):
     squatted.mkdir()
     squatted.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(native, "user_cache_path", lambda *_: Path("/proc/nowhere"))
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_: Path("/proc/nowhere"))
     native.library.cache_clear()
     yield squatted
     native.library.cache_clear()
@@ -102,7 +103,7 @@ import sys, types
 sys.modules["triton_python_backend_utils"] = types.ModuleType("stub")
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.triton import _status_directory
-print(_status_directory(ModelSpec("m", "", "sentence_transformer", ("dense",), 64, 512, 512)))
+print(_status_directory(ModelSpec("m", "", "sentence_transformer", {"dense": 64}, 512, 512)))
 """
 
 

@@ -3,6 +3,7 @@
 import yaml
 
 from sie_triton.catalog import load_file
+from sie_triton.families import family
 from sie_triton.spec import Runtime
 
 MUVERA = {"num_repetitions": 4, "projection_dim": 8, "final_projection_dim": None}
@@ -43,8 +44,8 @@ def test_a_chain_of_three_is_applied_from_its_end(tmp_path):
             profile.max_batch_tokens,
             profile.compute_precision,
             profile.adapter_path,
-            profile.adapter_options.loadtime.yes_token,
-            profile.adapter_options.runtime.pooling,
+            profile.adapter_options.loadtime.own["yes_token"],
+            profile.adapter_options.runtime.own["pooling"],
         )
         for name in model.profiles
         for profile in [model.profile(name)]
@@ -61,8 +62,15 @@ def test_a_chain_of_three_is_applied_from_its_end(tmp_path):
 
 def test_pooling_has_two_names_for_the_last_token(tmp_path):
     for name in ("last", "lasttoken"):
-        assert load(tmp_path, {"default": {"runtime": {"pooling": name}}}).resolve(Runtime()).pooling == "lasttoken"
-    assert load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}}).resolve(Runtime()).pooling == "cls"
+        assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": name}}})) == ("lasttoken",)
+    assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}})) == ("cls",)
+    assert pooling(load(tmp_path, {"default": {}})) == ("max", "mean")
+
+
+def pooling(config):
+    """Where the model's own files say otherwise."""
+    spec = config.resolve(Runtime())
+    return family(spec.family).options_of(spec).modes(("max", "mean"))
 
 
 def test_instructions_and_templates_reach_the_stages(tmp_path):
@@ -78,7 +86,7 @@ def test_instructions_and_templates_reach_the_stages(tmp_path):
     profile = spec.profile("default")
     assert (profile.instruction, profile.query_instruction) == ("all", "queries")
     assert (profile.query_template, profile.document_template) == ("{instruction} {text}", "d {text}")
-    assert profile.normalize
+    assert "normalize" not in profile.parameters
 
 
 def test_muvera_of_a_profile_has_the_parameters_that_it_gives_itself(tmp_path):
@@ -88,7 +96,7 @@ def test_muvera_of_a_profile_has_the_parameters_that_it_gives_itself(tmp_path):
         default = {"loadtime": {"muvera_config": MUVERA}, "runtime": runtime}
         spec = load(tmp_path, {"default": default}, "multivector", tasks).resolve(Runtime())
         assert spec.muvera.num_repetitions == repetitions
-        assert spec.output_types == ("multivector", "muvera")
+        assert list(spec.dims) == ["multivector", "muvera"]
         # Its encodings are scaled as the vectors that they are made of.
         assert spec.scaled == ("multivector", "muvera")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.catalog import starter_set
-from sie_triton.contract import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
+from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
 from sie_triton.render.build import NO_HOOK, check_repository, write_repository
 from sie_triton.render.pbtxt import composing_models, ensembles, from_text
 from sie_triton.scheduling.hook import HOOK_NAME
@@ -47,8 +47,8 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
 
 def test_the_ensemble_tells_the_size_of_each_output():
     muvera = MuveraConfig(num_repetitions=2, num_simhash_projections=3, projection_dim=4, final_projection_dim=None)
-    changes = {"output_types": ("sparse", "multivector", "muvera"), "sparse_dim": 500, "multivector_dim": 16}
-    (ensemble,) = ensembles(spec(dense_dim=0, muvera=muvera, **changes), "m")
+    dims = {"sparse": 500, "multivector": 16, "muvera": muvera.dim(16)}
+    (ensemble,) = ensembles(spec(family="bge_m3", dims=dims, muvera=muvera), "m")
     sizes = {name: each.string_value for name, each in ensemble.parameters.items() if name.endswith("_dim")}
     assert sizes == {"sparse_dim": "500", "multivector_dim": "16", "muvera_dim": str(2 * 2**3 * 4)}
 
@@ -57,10 +57,16 @@ def test_the_ensemble_tells_the_size_of_each_output():
     ("changes", "optional"),
     [
         ({}, set()),
-        ({"tasks": ("score",), "family": "cross_encoder", "output_types": ()}, set()),
+        ({"tasks": ("score",), "family": "cross_encoder", "dims": {}}, set()),
         (
             {"tasks": ("encode", "score"), "family": "bge_m3", "score_modes": ("dense",)},
-            {("preprocess", "query"), ("postprocess", "dense"), ("postprocess", "scores")},
+            {
+                ("preprocess", "encode_text"),
+                ("preprocess", "score_query"),
+                ("preprocess", "score_text"),
+                ("postprocess", "dense"),
+                ("postprocess", "scores"),
+            },
         ),
     ],
 )

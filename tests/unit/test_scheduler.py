@@ -43,6 +43,7 @@ class Slots:
         self.costs = costs
         self.over = False
         self.deadline_ns = NEVER
+        self.group = None
 
     def is_over(self, now_ns):
         return self.over

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import BusyError, InputError, OutOfMemory
+from sie_triton.families.text import prompt_tokens
+from sie_triton.families.text import tokens as tokens_of
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
-from tests.stages import FakeRequest, run, spec, tokens
+from tests.stages import FakeRequest, context, run, spec, tokens
 
 MODEL = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",)}
-PAIRS = {"family": "cross_encoder", "tasks": ("score",), "output_types": ()}
+PAIRS = {"family": "cross_encoder", "tasks": ("score",), "dims": {}}
 
 by_outputs = pytest.mark.parametrize("inference", [MODEL], indirect=True)
 
 
 def asking(query, *items, **changes):
-    return tokens(*items, query_ids=np.array([query], np.int32), **changes)
+    return tokens(*items, query=query, **changes)
 
 
 def cosine(query, item):
@@ -29,10 +31,10 @@ def cosine(query, item):
 @by_outputs
 def test_scores_and_vectors_in_one_batch(inference):
     inference.warm_up()
-    score, encode = asking([7] * 3, [1], [5, 5]), asking([], [9, 9, 9])
+    score, encode = asking([7] * 3, [1], [5, 5]), tokens([9, 9, 9])
     first, second = run(inference, [score, encode])
     np.testing.assert_allclose(first["scores"], [cosine([7] * 3, [1]), cosine([7] * 3, [5, 5])], rtol=1e-6)
-    assert set(first) == {"scores", "stamps"}
+    assert set(first) == {"scores", "context"}
     assert second["dense"].tolist() == [[9, 3]]
     assert sum(inference.worker.batches) == 9
 
@@ -71,8 +73,8 @@ def test_bulk_scores_are_deferred_and_complete(inference):
 def test_a_deadline_that_has_passed(inference):
     inference.warm_up()
     before = len(inference.worker.batches)
-    long_ago = np.array([[time.monotonic_ns() - 10**9] * 2 + [0, 0]], np.int64)
-    (answer,) = run(inference, [asking([3], [1], stamps=long_ago, timeout_us=1000)])
+    long_ago = time.monotonic_ns() - 10**9
+    (answer,) = run(inference, [asking([3], [1], arrived_ns=long_ago, timeout_us=1000)])
     assert isinstance(answer, BusyError)
     assert len(inference.worker.batches) == before
 
@@ -81,18 +83,19 @@ def test_a_deadline_that_has_passed(inference):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"query_ids": np.array([[100]], np.int32)}, "query_ids: must be from 0 to 99"),
-        ({"query_ids": np.array([[-1]], np.int32)}, "query_ids: must be from 0 to 99"),
-        ({"query_ids": np.ones((1, 65), np.int32)}, "query_ids: must be at most 64"),
-        ({"query_ids": None}, "query_ids: missing"),
-        ({"query_ids": np.ones((2, 1), np.int32)}, r"query_ids: has shape \[2, 1\]"),
-        ({"prompt_tokens": np.zeros((1, 3), np.int32)}, "prompt_tokens: must be one integer or two"),
+        ({"query": [100]}, "input_ids: must be from 0 to 99"),
+        ({"query": [-1]}, "input_ids: must be from 0 to 99"),
+        ({"query": [1] * 65}, "lengths: must be from 1 to 64"),
+        ({"query": []}, "lengths: must be from 1 to 64"),
+        ({"prompt_tokens": np.zeros((1, 3), np.int32)}, "prompt_tokens: has 3 rows; there are 2 items"),
         ({"parameters": {"output_types": "dense"}}, "output_types: unknown here"),
+        ({"context": None}, "context: missing"),
+        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the step before writes it"),
     ],
 )
 def test_inference_trusts_nobody_with_a_query(inference, changes, complaint):
     inference.warm_up()
-    bad = tokens([1], **{"query_ids": np.array([[5]], np.int32), **changes})
+    bad = tokens([1], **{"query": [5], **changes})
     answer, good = run(inference, [bad, asking([5], [1])])
     with pytest.raises(InputError, match=complaint):
         raise answer
@@ -103,8 +106,8 @@ def test_inference_trusts_nobody_with_a_query(inference, changes, complaint):
 @pytest.mark.parametrize("types", [[[0]], [[0, 2]], [[0, -1]], [[]]])
 def test_token_types_are_checked(inference, types):
     inference.warm_up()
-    (answer,) = run(inference, [tokens([1, 2], token_type_ids=np.array(types, np.int32))])
-    with pytest.raises(InputError, match="token_type_ids: must be 0 or 1, one for each of input_ids"):
+    (answer,) = run(inference, [tokens([1, 2], token_type_ids=np.array(types, np.int32), context=context("score"))])
+    with pytest.raises(InputError, match=r"token_type_ids: must be from 0 to 1|sum to 2, but token_type_ids"):
         raise answer
 
 
@@ -114,25 +117,23 @@ def test_the_query_has_prompt_tokens_of_its_own(inference):
     forward = inference.worker.forward
     inference.worker.forward = lambda batch, threads: seen.append(batch) or forward(batch, threads)
     inference.warm_up()
-    run(inference, [asking([9] * 4, [1] * 3, [2] * 2, prompt_tokens=np.array([[1, 2]], np.int32))])
+    run(inference, [asking([9] * 4, [1] * 3, [2] * 2, prompt_tokens=np.array([[1, 1, 2]], np.int32))])
     items = {
-        int(batch.lengths[i]): (int(batch.prompt_tokens[i]), bool(batch.is_query[i]))
+        int(tokens_of(batch)[1][i]): (int(prompt_tokens(batch)[i]), bool(batch.is_query[i]))
         for batch in seen
-        for i in range(len(batch.lengths))
+        for i in range(batch.num_items)
     }
     assert items == {3: (1, False), 2: (1, False), 4: (2, True)}
 
 
 def test_postprocess_hands_scores_on_and_checks_them(tmp_path):
     stage = Postprocess(spec(**MODEL), Seal(tmp_path, is_open=True))
-    same = {"stamps": np.zeros((1, 6), np.int64), "lengths": np.array([[3, 4]], np.int32)}
+    same = {"context": context("score", 2), "lengths": np.array([[3, 4, 5]], np.int32)}
     scores = [np.array([[0.5, 2.0]], np.float32), np.ones((1, 2, 2), np.float32), np.ones((1, 3), np.float32)]
     good, *bad = run(stage, [FakeRequest(scores=each, **same) for each in scores])
     assert good["scores"].tolist() == [0.5, 2.0]
     assert good["token_count"].tolist() == [3, 4]
     assert set(good) == {"scores", "token_count", "timing_ms"}
-    for answer, complaint in zip(
-        bad, ["scores: must have shape", "scores: has 3 rows; lengths tells of 2"], strict=True
-    ):
+    for answer, complaint in zip(bad, ["scores: has shape", "scores: has 3 rows; there are 2 items"], strict=True):
         with pytest.raises(InputError, match=complaint):
             raise answer

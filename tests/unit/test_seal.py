@@ -7,24 +7,30 @@ from sie_triton.errors import InputError
 from sie_triton.stages.seal import Seal
 
 TENSORS = [np.array([2, 1], np.int32), np.ones((2, 4), np.float32)]
-STAMPS = [5, 6, 2**62]
+TEXT = b'["encode", {}]'
 
 
 @pytest.fixture
 def sealed(tmp_path):
-    return Seal(tmp_path).stamps(STAMPS, TENSORS)
+    return Seal(tmp_path).sealed(TEXT, TENSORS)
 
 
 def test_what_was_sealed_is_taken_by_another_process_of_the_same_server(tmp_path, sealed):
-    assert sealed[:-1].tolist() == STAMPS
-    Seal(tmp_path).check(sealed, TENSORS)
+    assert Seal(tmp_path).opened(sealed, TENSORS) == TEXT
 
 
-@pytest.mark.parametrize("entry", range(4))
-def test_stamps_that_were_changed_are_refused(tmp_path, sealed, entry):
-    sealed[entry] += 1
-    with pytest.raises(InputError, match="stamps: this step takes only what the step before it sends"):
-        Seal(tmp_path).check(sealed, TENSORS)
+@pytest.mark.parametrize("byte", [0, 7, 8, -1])
+def test_a_context_that_was_changed_is_refused(tmp_path, sealed, byte):
+    changed = sealed.copy()
+    changed[byte] ^= 1
+    with pytest.raises(InputError, match="context: this step takes only what the step before it sends"):
+        Seal(tmp_path).opened(changed, TENSORS)
+
+
+def test_a_context_that_was_cut_is_refused(tmp_path, sealed):
+    for length in range(len(sealed)):
+        with pytest.raises(InputError):
+            Seal(tmp_path).opened(sealed[:length], TENSORS)
 
 
 @pytest.mark.parametrize(
@@ -39,14 +45,14 @@ def test_stamps_that_were_changed_are_refused(tmp_path, sealed, entry):
 )
 def test_tensors_of_other_sizes_are_refused(tmp_path, sealed, tensors):
     with pytest.raises(InputError):
-        Seal(tmp_path).check(sealed, tensors)
+        Seal(tmp_path).opened(sealed, tensors)
 
 
 def test_another_servers_seal_is_refused_and_an_open_step_asks_for_none(tmp_path, sealed):
     (tmp_path / "other").mkdir()
     with pytest.raises(InputError):
-        Seal(tmp_path / "other").check(sealed, TENSORS)
-    Seal(tmp_path / "other", is_open=True).check(sealed, TENSORS)
+        Seal(tmp_path / "other").opened(sealed, TENSORS)
+    Seal(tmp_path / "other", is_open=True).opened(sealed, TENSORS)
 
 
 def test_the_key_is_nobody_elses_to_read(tmp_path, sealed):

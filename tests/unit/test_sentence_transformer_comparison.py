@@ -8,18 +8,18 @@ import torch
 
 from sie_triton.bench.architectures import save
 from sie_triton.catalog import recognise
+from sie_triton.contract import Part
 from sie_triton.engines.torch import encoder
 from sie_triton.engines.torch.attention import Segments
+from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.errors import LoadError
-from sie_triton.families import load_adapter
-from sie_triton.families.base import PACKED, PADDED, PackedBatch
-from sie_triton.inputs.prompt import prompt_of
 from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.transforms import normalize
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import CONFIGS, build, save_bert
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
 
@@ -51,16 +51,16 @@ class Ours:
     def __init__(self, directory, measurements=None, **changes):
         config = recognise(directory, "m", {"weights_path": str(directory)})
         self.spec = replace(config.resolve(Runtime()), **changes)
-        self.adapter = load_adapter(self.spec, directory, "cpu", measurements or Measurements())
+        self.adapter = load_adapter(self.spec, directory, measurements)
         self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
 
     def encode(self, texts, **options):
         profile = self.spec.profiles[0]
-        prompt = prompt_of(self.tokenizer.prompts, self.tokenizer.default_prompt, profile, options)
-        tokens = self.tokenizer.encode([prompt.around(text) for text in texts])
+        prompt = self.tokenizer.frame(Part("text", texts, profile, **options))
+        tokens = Tokens.of(self.tokenizer.encode([prompt.around(text) for text in texts]))
         skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt.before), np.int32)
-        dense = self.adapter.forward(PackedBatch(tokens.input_ids, tokens.lengths, skipped))["dense"]
-        return normalize(dense) if profile.normalize else dense
+        dense = self.adapter.forward(token_batch(tokens.input_ids, tokens.lengths, skipped))["dense"]
+        return normalize(dense) if profile.parameters.get("normalize", True) else dense
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -137,11 +137,11 @@ def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "vit"'))
     with pytest.raises(LoadError, match=r"cannot be loaded|lack "):
-        load_adapter(spec, directory, "cpu", Measurements())
+        load_adapter(spec, directory)
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     config.write_text(config.read_text().replace('"model_type": "vit"', '"model_type": "bert"'))
     with pytest.raises(LoadError, match="other formats are refused"):
-        load_adapter(spec, directory, "cpu", Measurements())
+        load_adapter(spec, directory)
 
 
 def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
@@ -150,7 +150,7 @@ def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(LoadError, match=r"lack encoder\.layer\.2"):
-        load_adapter(spec, directory, "cpu", Measurements())
+        load_adapter(spec, directory)
 
 
 def test_a_model_that_needs_padding_gives_the_librarys_vectors(tmp_path, minilm_directory):

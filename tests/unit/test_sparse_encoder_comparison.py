@@ -7,12 +7,11 @@ import pytest
 from sentence_transformers import SparseEncoder
 
 from sie_triton.bench.workload import texts
+from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
-from sie_triton.families import load_adapter
-from sie_triton.families.base import PACKED, PackedBatch
 from sie_triton.inputs.tokenizer import TextTokenizer
-from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec, Runtime
+from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_splade
 
 TEXTS = ["", "a", *texts(20, seed=3), " ".join(["many words"] * 200)]
@@ -20,12 +19,12 @@ TEXTS = ["", "a", *texts(20, seed=3), " ".join(["many words"] * 200)]
 
 def spec(directory: Path) -> ModelSpec:
     runtime = Runtime(device="cpu", max_sub_batch_cost=2048)
-    return ModelSpec("m", str(directory), "splade", ("sparse",), 0, 512, 16384, sparse_dim=30522, runtime=runtime)
+    return ModelSpec("m", str(directory), "splade", {"sparse": 30522}, 512, 16384, runtime=runtime)
 
 
 def sparse(adapter, tokenizer, items, *, is_query=False):
-    tokens = tokenizer.encode(items)
-    batch = PackedBatch(
+    tokens = Tokens.of(tokenizer.encode(items))
+    batch = token_batch(
         tokens.input_ids,
         tokens.lengths,
         np.zeros(len(items), np.int32),
@@ -61,7 +60,7 @@ def check(got, expected):
 )
 def test_the_same_as_sparse_encoder(tmp_path, minilm_directory, architecture, pooling, activation):
     directory = save_splade(tmp_path, minilm_directory, architecture, pooling, activation)
-    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    adapter = load_adapter(spec(directory), directory)
     assert adapter.encoder.path == PACKED
     tokenizer = TextTokenizer.load(directory, 512)
     reference = SparseEncoder(str(directory), device="cpu")
@@ -80,15 +79,15 @@ def test_the_same_as_sparse_encoder(tmp_path, minilm_directory, architecture, po
 
 def test_queries_without_a_forward_pass(tmp_path, minilm_directory):
     directory = save_splade(tmp_path, minilm_directory, "bert", "max", "relu", idf=True)
-    adapter = load_adapter(spec(directory), directory, "cpu", Measurements())
+    adapter = load_adapter(spec(directory), directory)
     tokenizer = TextTokenizer.load(directory, 512)
     reference = SparseEncoder(str(directory), device="cpu")
     check(sparse(adapter, tokenizer, TEXTS, is_query=True), reference.encode_query(TEXTS))
     check(sparse(adapter, tokenizer, TEXTS), reference.encode_document(TEXTS, batch_size=4))
-    mixed = tokenizer.encode(TEXTS[2:4])
+    mixed = Tokens.of(tokenizer.encode(TEXTS[2:4]))
     roles = np.array([True, False])
     rows = adapter.forward(
-        PackedBatch(mixed.input_ids, mixed.lengths, np.zeros(2, np.int32), roles, frozenset({"sparse"}))
+        token_batch(mixed.input_ids, mixed.lengths, np.zeros(2, np.int32), roles, frozenset({"sparse"}))
     )
     (query,), (document,) = (sparse(adapter, tokenizer, [TEXTS[i]], is_query=i == 2) for i in (2, 3))
     np.testing.assert_array_equal(rows["sparse_lengths"], [len(query[0]), len(document[0])])
@@ -98,4 +97,4 @@ def test_what_is_not_a_splade_model_says_so(tmp_path, tiny_directory):
     with pytest.raises(
         LoadError, match=r"Transformer → Pooling → Normalize cannot be served; supported is .* SpladePooling"
     ):
-        load_adapter(spec(tiny_directory), tiny_directory, "cpu", Measurements())
+        load_adapter(spec(tiny_directory), tiny_directory)

@@ -13,30 +13,27 @@ import psutil
 import pytest
 
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.families import load_adapter
-from sie_triton.families.base import PackedBatch
-from sie_triton.measurements import Measurements
+from sie_triton.process_memory import anonymous_bytes
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.out_of_memory import anonymous_bytes
 from sie_triton.worker.process import Order, Worker, WorkerDied
+from tests.loading import load_adapter, token_batch
 from tests.stages import run, tokens
 
 SPEC = ModelSpec(
     "m",
     "",
     "sentence_transformer",
-    ("dense",),
-    64,
+    {"dense": 64},
     512,
     16384,
     runtime=Runtime(device="cpu", max_sub_batch_cost=2048, open_steps=True),
 )
 LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
-SMALL = PackedBatch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
-LARGE = PackedBatch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
+SMALL = token_batch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
+LARGE = token_batch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
 
 
 def order(directory: Path, status_directory: Path | None = None) -> Order:
@@ -56,9 +53,9 @@ def worker(tiny_directory, tmp_path, deaths, request):
 
 
 def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
-    expected = load_adapter(SPEC, tiny_directory, "cpu", Measurements()).forward(SMALL)
+    expected = load_adapter(SPEC, tiny_directory).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
-    assert worker.loaded.vocab_size == 30522
+    assert worker.loaded.limits == {"input_ids": 30521}
     assert worker.loaded.sub_batch_cost == 0
 
 
@@ -97,7 +94,7 @@ def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directo
 
 
 def test_a_failed_pass_leaves_the_worker_alive(worker):
-    beyond = PackedBatch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
+    beyond = token_batch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
     with pytest.raises(ModelError, match="inference failed with IndexError; the server log has the details"):
         worker.forward(beyond, 1)
     assert worker.forward(SMALL, 1)["dense"].shape == (2, 64)
@@ -132,7 +129,7 @@ time.sleep(60)
 def stage(tmp_path, tiny_directory, nursery_directory):
     """Its workers are forked."""
     runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512, open_steps=True)
-    spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", ("dense",), 64, 512, 16384, runtime=runtime)
+    spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 512, 16384, runtime=runtime)
     stage = Inference(spec, "cpu", StatusWriter(nursery_directory, tmp_path.name, "inference", 0))
     stage.warm_up()
     yield stage

@@ -9,7 +9,7 @@ from sie_triton.bench.gpu_check.plan import Part, Plan
 from sie_triton.bench.gpu_check.report import document, show
 from sie_triton.bench.gpu_check.run import run
 from sie_triton.device import choose_device
-from sie_triton.worker.imports import import_all
+from sie_triton.engines.torch.imports import import_all
 
 MODELS = ("BERT-base", "Qwen3-0.6B", "BERT-large")
 DRY_MODELS = ("Qwen3-0.6B",)

@@ -19,8 +19,7 @@ from sie_triton.bench.gpu_check.models import build, lengths_of
 from sie_triton.bench.gpu_check.plan import Finding, Plan
 from sie_triton.engines.torch.attention.kernels import KERNELS, eager_attention, why_not
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
-from sie_triton.engines.torch.encoder import Encoder
-from sie_triton.families.base import PACKED, PADDED
+from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder
 
 COMPARED = ("BERT-base", "ModernBERT-base", "Qwen3-0.6B")
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "float16", "bfloat16")}

@@ -7,7 +7,7 @@ import torch
 
 from sie_triton.bench.gpu_check.plan import Plan
 from sie_triton.controller.memory import sample
-from sie_triton.worker.out_of_memory import used_bytes
+from sie_triton.engines.torch.engine import used_bytes
 
 
 def account(plan: Plan) -> dict[str, int]:

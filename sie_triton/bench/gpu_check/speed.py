@@ -16,8 +16,10 @@ from sie_triton.bench.gpu_check.hardware import finished, peak
 from sie_triton.bench.gpu_check.memory import account
 from sie_triton.bench.gpu_check.models import config_of, flops, save
 from sie_triton.bench.gpu_check.plan import Finding, Plan
-from sie_triton.bench.lanes import interleaved, timed
-from sie_triton.families.base import PACKED, PADDED, Adapter, PackedBatch
+from sie_triton.bench.lanes import interleaved, timed, token_batch
+from sie_triton.contract import Batch
+from sie_triton.engines.torch.encoder import PACKED, PADDED
+from sie_triton.families import Adapter
 from sie_triton.scheduling import plan as cut
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.__main__ import load
@@ -34,7 +36,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
         directory = save(name, plan, Path(scratch))
         order = order_of(name, plan, directory)
         before = account(plan)
-        adapter, loaded = load(order)
+        _, adapter, loaded = load(order)
         yield memory(name, plan, before, loaded)
         library = Library(plan, directory)
         yield latency(name, plan, adapter, library)
@@ -46,7 +48,7 @@ def order_of(name: str, plan: Plan, directory: Path) -> Order:
     """What a stage would ask of its worker."""
     limit = 1024 if plan.is_dry else 65536
     config = config_of(name, plan)
-    spec = ModelSpec(name, "", "sentence_transformer", ("dense",), config.hidden_size, MAX_LENGTH, limit)
+    spec = ModelSpec(name, "", "sentence_transformer", {"dense": config.hidden_size}, MAX_LENGTH, limit)
     spec = replace(spec, runtime=Runtime(device=plan.device, precision=plan.precision))
     return Order(spec.to_json(), directory, plan.device, directory / "measured", directory / "lock", 1, 1)
 
@@ -91,7 +93,7 @@ def latency(name: str, plan: Plan, adapter: Adapter, library: Library) -> Findin
     item = np.full(QUERY_TOKENS, 1000, np.int32)
     text = text_of(QUERY_TOKENS)
     subjects: dict[str, Callable[[], Any]] = {
-        "ours": partial(adapter.forward, batch_of([item])),
+        "ours": partial(adapter.forward, token_batch([item])),
         "transformers": partial(library.forward, [item]),
         "sentence-transformers, with its tokenizer": partial(library.encode, [text]),
     }
@@ -114,7 +116,7 @@ def throughput(
 ) -> Finding:
     """Tokens/s of each way, round by round in turns, and its share of the matrix products' peak."""
     items = [np.random.default_rng(n).integers(1000, 20000, n, dtype=np.int32) for n in lengths]
-    batches = [batch_of([items[i] for i in each]) for each in cut(lengths, budget)]
+    batches = [token_batch([items[i] for i in each]) for each in cut(lengths, budget)]
     texts = list(map(text_of, lengths))
     subjects: dict[str, Callable[[], Any]] = {
         "packed": partial(ours, adapter, PACKED, batches),
@@ -135,15 +137,10 @@ def throughput(
     return "speed", told, entry
 
 
-def ours(adapter: Adapter, path: str, batches: list[PackedBatch]) -> None:
+def ours(adapter: Adapter, path: str, batches: list[Batch]) -> None:
     adapter.encoder.use(path)
     for batch in batches:
         adapter.forward(batch)
-
-
-def batch_of(items: Sequence[Any]) -> PackedBatch:
-    lengths = np.array([len(item) for item in items], np.int32)
-    return PackedBatch(np.concatenate(items), lengths, np.zeros(len(items), np.int32))
 
 
 def text_of(tokens: int) -> str:

@@ -16,13 +16,15 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
 from sie_triton.checkpoints.files import first_line
+from sie_triton.engines import base
 from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.errors import LoadError
-from sie_triton.families.base import PACKED
 
 Ints = npt.NDArray[np.int32]
+
+PACKED, PADDED = "packed", "padded"
 
 # One token of padding for this many real ones, at most, within a padded forward pass.
 TOKENS_PER_PADDING = 8
@@ -31,7 +33,7 @@ TOKENS_PER_PADDING = 8
 ROWS = 16
 
 
-class Encoder:
+class Encoder(base.Encoder):
     """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path."""
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
@@ -40,7 +42,7 @@ class Encoder:
         self.weights_bytes = num_bytes(model)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
-        self.path = PACKED
+        self.path, self.paths = PACKED, (PACKED, PADDED)
         self.config = model.config
         self._model = model
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
@@ -59,7 +61,7 @@ class Encoder:
 
     def use(self, path: str) -> None:
         """Take `path` from now on. Not while a forward pass runs."""
-        self.path = path
+        super().use(path)
         self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
 
     @torch.inference_mode()

@@ -4,7 +4,6 @@ The encoder is taken out and one put in its place that hands on what it is given
 is the library's.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from sie_triton.engines.torch.encoder import Encoder, load_model
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.errors import LoadError
 
@@ -125,11 +123,3 @@ def sample_ids(model: PreTrainedModel) -> torch.Tensor:
     vocab_size = int(model.config.get_text_config().vocab_size)
     ids = np.random.default_rng(0).integers(vocab_size // 4, 3 * vocab_size // 4, (1, 12))
     return torch.from_numpy(ids).to(next(model.parameters()).device)
-
-
-def load_with_head(
-    directory: Path, dtype: torch.dtype, device: str, attention_backend: str, auto: Any
-) -> tuple[Encoder, TokenHead]:
-    """A model of transformers' class `auto`, whose head works on each token; as `load_encoder`."""
-    head = TokenHead(load_model(directory, dtype, device, auto))
-    return Encoder(head.encoder, attention_backend), head

@@ -1,18 +1,19 @@
 """Token vectors of packed items → one vector per item, by sentence-transformers' pooling modes."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from sie_triton.families.base import PackedBatch
+Ints = npt.NDArray[np.int32]
 
 
-def pool(hidden: torch.Tensor, batch: PackedBatch, modes: tuple[str, ...]) -> torch.Tensor:
-    """The states of a batch, float [tokens, d] → [items, d · len(modes)].
+def pool(hidden: torch.Tensor, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...]) -> torch.Tensor:
+    """The states of items, float [tokens, d], `of_items` tokens each → [items, d · len(modes)].
 
-    The first `prompt_tokens` of an item take no part, except in lasttoken.
+    The first `of_prompts` tokens of an item take no part, except in lasttoken.
     """
     lengths, prompt_tokens = (
-        torch.from_numpy(counts.astype(np.int64)).to(hidden.device) for counts in (batch.lengths, batch.prompt_tokens)
+        torch.from_numpy(counts.astype(np.int64)).to(hidden.device) for counts in (of_items, of_prompts)
     )
     ends = lengths.cumsum(0)
     starts = ends - lengths

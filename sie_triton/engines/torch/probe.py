@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder
 from sie_triton.errors import LoadError
-from sie_triton.families.base import PACKED, PADDED
 from sie_triton.measurements import Measurements
 
 # Largest difference of a token's state from the eager one, relative to the largest state of its item.
@@ -43,6 +42,8 @@ def choose_path(encoder: Encoder, max_length: int, measurements: Measurements) -
     else:
         verdict = probe(encoder, max_length)
         measurements.put(probe={"path": verdict.path, "reason": verdict.reason, "error": verdict.error})
+    if verdict.path == PADDED:
+        encoder.paths = (PADDED,)
     encoder.use(verdict.path)
     return verdict
 

@@ -14,7 +14,7 @@ if any(argument.startswith("sie_triton.worker") for argument in sys.orig_argv):
         forward = adapter.forward
 
         def endless(batch):
-            while POISON in batch.input_ids:
+            while POISON in batch.features["input_ids"].values:
                 pass
             return forward(batch)
 

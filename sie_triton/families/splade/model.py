@@ -1,6 +1,5 @@
 """The sparse family: how much each entry of the vocabulary matters for a text, from a masked-language-model head."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,44 +11,43 @@ from transformers import AutoModelForMaskedLM
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.sentence_transformers import SparseEncoderFiles
-from sie_triton.contract import SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.tensors import INPUT_IDS, SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES
 from sie_triton.engines.torch.encoder import Encoder
-from sie_triton.engines.torch.heads import TokenHead, load_with_head
-from sie_triton.engines.torch.precision import choose_dtype
-from sie_triton.engines.torch.probe import choose_path
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import TokenHead
 from sie_triton.errors import LoadError
-from sie_triton.families.base import PackedBatch, Rows
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
-
-log = logging.getLogger(__name__)
+from sie_triton.families.base import Adapter
+from sie_triton.families.text import tokens
 
 # Logits of so many tokens at once: one vocabulary wide each, so more would only leave the cache.
 CHUNK_TOKENS = 256
 
 
-class SpladeAdapter:
+class SpladeAdapter(Adapter):
     """`idf`, float32 [vocabulary], stands for the forward pass of queries where the model has it."""
 
+    encoder: Encoder
+
     def __init__(self, encoder: Encoder, head: TokenHead, files: SparseEncoderFiles, idf: torch.Tensor | None) -> None:
-        self.encoder = encoder
-        self.vocab_size = encoder.vocab_size
-        self.weights_bytes = encoder.weights_bytes
+        vocabulary = encoder.vocab_size
+        super().__init__(encoder, limits={INPUT_IDS.name: vocabulary - 1}, dims={"sparse": vocabulary})
         self._head = head
         self._sum = files.pooling == "sum"
         self._log_again = files.activation == "log1p_relu"
         self._idf = idf
 
     @torch.inference_mode()
-    def forward(self, batch: PackedBatch) -> Rows:
-        weights = torch.zeros(len(batch.lengths), self.vocab_size, device=self.encoder.device)
-        ids = np.split(batch.input_ids, np.cumsum(batch.lengths)[:-1])
+    def forward(self, batch: Batch) -> Rows:
+        input_ids, lengths = tokens(batch)
+        weights = torch.zeros(len(lengths), self.encoder.vocab_size, device=self.encoder.device)
+        ids = np.split(input_ids, np.cumsum(lengths)[:-1])
         is_static = batch.is_query & (self._idf is not None)
         for item in np.flatnonzero(is_static):
             weights[item] = self._static(ids[item])
         others = np.flatnonzero(~is_static)
         if len(others):
-            pooled = self._pooled(np.concatenate([ids[item] for item in others]), batch.lengths[others])
+            pooled = self._pooled(np.concatenate([ids[item] for item in others]), lengths[others])
             weights[torch.from_numpy(others).to(weights.device)] = pooled
         items, entries = weights.nonzero(as_tuple=True)
         return {
@@ -68,7 +66,7 @@ class SpladeAdapter:
     def _pooled(self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> torch.Tensor:
         """[items, vocabulary]."""
         hidden = self.encoder.hidden_states(input_ids, lengths)
-        pooled = torch.zeros(len(lengths), self.vocab_size, device=hidden.device)
+        pooled = torch.zeros(len(lengths), self.encoder.vocab_size, device=hidden.device)
         of_item = np.repeat(np.arange(len(lengths)), lengths)
         for start in range(0, len(hidden), CHUNK_TOKENS):
             logits = self._head(hidden[start : start + CHUNK_TOKENS]).float()
@@ -98,13 +96,12 @@ def load_idf(directory: Path) -> torch.Tensor:
     return weights
 
 
-def load(spec: ModelSpec, directory: Path, device: str, measurements: Measurements) -> SpladeAdapter:
+def load(directory: Path, engine: TorchEngine) -> SpladeAdapter:
     """Load a SparseEncoder directory; LoadError says what in it cannot be used."""
     files = SparseEncoderFiles.read(directory)
-    dtype = choose_dtype(spec.runtime.precision, device)
-    encoder, head = load_with_head(files.text.transformer, dtype, device, spec.runtime.attention, AutoModelForMaskedLM)
-    idf = None if files.idf is None else load_idf(files.idf).to(device)
-    verdict = choose_path(encoder, spec.max_sequence_length, measurements)
+    head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))
+    encoder = engine.encoder(head.encoder)
+    idf = None if files.idf is None else load_idf(files.idf).to(engine.device)
+    engine.settle(encoder)
     head.prepare()
-    log.info("%s runs %s (%s), attention kernel %s", spec.model, verdict.path, verdict.reason, encoder.kernel)
     return SpladeAdapter(encoder, head, files, idf)

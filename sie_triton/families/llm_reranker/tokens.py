@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import tokenizers
 
 from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Features
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Text, Tokens
+from sie_triton.families.llm_reranker import RerankerOptions
+from sie_triton.inputs.prompt import Question
 from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 from sie_triton.spec import ModelSpec
 
@@ -78,26 +80,22 @@ class RerankerTokenizer(TextTokenizer):
             raise LoadError(message, "unsupported")
 
     @classmethod
-    def of(cls, spec: ModelSpec, directory: Path) -> "RerankerTokenizer":
-        assert spec.reranker is not None
+    def of(cls, spec: ModelSpec, directory: Path, options: RerankerOptions) -> "RerankerTokenizer":
         files = TextFiles.read(directory)
         max_length = min(spec.max_sequence_length, files.max_sequence_length)
         tokenizer = read_tokenizer(files, max_length)
         tokenizer.no_truncation()
-        form = FORMATS[spec.reranker.input_format]
-        return cls(tokenizer, files, form, spec.reranker.instruction, max_length)
+        return cls(tokenizer, files, FORMATS[options.input_format], options.default_instruction, max_length)
 
-    def question(self, query: str, instruction: str | None) -> str:
+    def question(self, query: str, instruction: str | None) -> Question:
         form = self._format
         told = self._instruction if instruction is None else instruction
         asked = f"{form.instruction}{told}\n" if told else ""
-        return self.shortened(f"{asked}{form.query}{query}", self._room)
+        whole = f"{asked}{form.query}{query}"
+        return Question(lambda: self.shortened(whole, self._room), len(whole), form.text)
 
-    def pairs(self, question: str, texts: Sequence[str]) -> list[Text]:
-        return [(question, self._format.text + text) for text in texts]
-
-    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
-        pairs = cast(Sequence[tuple[str, str]], texts)
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        pairs: Sequence[tuple[str, str]] = framed
         if self._format.in_one:
             asked = [self._ids(f"{question}\n{text}") for question, text in pairs]
         else:

@@ -5,5 +5,4 @@ def import_all() -> None:
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel  # noqa: F401
     from transformers.models.bert import modeling_bert  # noqa: F401
 
-    import sie_triton.families.sentence_transformer
-    import sie_triton.worker.calibration  # noqa: F401
+    import sie_triton.engines.torch.engine  # noqa: F401

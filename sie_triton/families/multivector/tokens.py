@@ -4,13 +4,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.checkpoints.stanford_colbert import read_multi_vector
+from sie_triton.contract import Features
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Text, Tokens
 from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
 
 log = logging.getLogger(__name__)
@@ -45,10 +46,10 @@ class MultiVectorTokenizer(TextTokenizer):
         )
         return cls(queries, documents, files, _within(files.expansion, longest))
 
-    def encode(self, texts: Sequence[Text], *, is_query: bool = False) -> Tokens:
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
-            return super().encode(texts)
-        ids = [encoding.ids for encoding in self._queries.encode_batch_fast(list(texts))]
+            return super().encode(framed)
+        ids = [encoding.ids for encoding in self._queries.encode_batch_fast(list(framed))]
         if self._expansion is not None:
             ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
         return packed_ids(ids)

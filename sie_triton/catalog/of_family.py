@@ -1,0 +1,87 @@
+"""What a model file says for its family: options, engine, and the request parameters that profiles set."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from sie_triton.catalog.options import Profile, RuntimeOptions
+from sie_triton.checkpoints.files import shortened
+from sie_triton.contract import Parameter
+from sie_triton.errors import CatalogError, InputError
+from sie_triton.families import Family
+from sie_triton.spec import Profile as ProfileSpec
+
+
+def option_names(kind: Family) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind.options))
+
+
+def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, Any]:
+    """As the family's schema has them; CatalogError names the key that is wrong, and what is legal there."""
+    options, names = profile.adapter_options, option_names(kind)
+    at_runtime = {name: value for name, value in options.runtime.own.items() if name in names}
+    try:
+        found = TypeAdapter(kind.options).validate_python({**options.loadtime.own, **at_runtime})
+    except ValidationError as exc:
+        where = f"{source}: profiles.default.adapter_options"
+        lines = [f"{where}.{_key(error['loc'], at_runtime)}" + said(error) for error in exc.errors(include_url=False)]
+        raise CatalogError("\n".join(lines)) from exc
+    return asdict(found)
+
+
+def with_muvera(name: str, profile: Profile, source: str) -> RuntimeOptions:
+    """The profile's runtime options; CatalogError where loadtime's `muvera_config` is none."""
+    try:
+        return profile.with_muvera()
+    except ValidationError as exc:
+        where = f"{source}: profiles.{name}.adapter_options.loadtime.muvera_config"
+        lines = [f"{where}.{_dotted(error['loc'])}" + said(error) for error in exc.errors(include_url=False)]
+        raise CatalogError("\n".join(lines)) from exc
+
+
+def profile_spec(
+    name: str, options: RuntimeOptions, outputs: Sequence[str], parameters: Iterable[Parameter], source: str
+) -> ProfileSpec:
+    """`outputs` are those of the model, `parameters` the family's own; CatalogError names what is not allowed."""
+    has = tuple(each for each in outputs if each != "muvera" or options.muvera is not None)
+    # SIE gives a MUVERA encoding under the name of dense.
+    wanted = ["muvera" if each == "dense" and "dense" not in has else each for each in options.output_types]
+    if set(wanted) - set(has):
+        raise CatalogError(
+            f"{source}: profiles.{name}: adapter_options.runtime.output_types: "
+            f"there are {', '.join(has)} (given {', '.join(options.output_types)})"
+        )
+    chosen: dict[str, Any] = {"output_types": ",".join(wanted or has)} if has else {}
+    if options.normalize is not None:
+        chosen["normalize"] = options.normalize
+    return ProfileSpec(
+        name=name,
+        parameters={**chosen, **_own(name, options, parameters, source)},
+        query_template=options.query_template or "",
+        document_template=options.doc_template or "",
+        query_instruction=options.default_instruction or "",
+        instruction=options.instruction or None,
+    )
+
+
+def _own(name: str, options: RuntimeOptions, parameters: Iterable[Parameter], source: str) -> dict[str, Any]:
+    try:
+        return {p.name: p.check(options.own[p.name]) for p in parameters if p.name in options.own}
+    except InputError as exc:
+        raise CatalogError(f"{source}: profiles.{name}: adapter_options.runtime: {exc}") from exc
+
+
+def said(error: Any) -> str:
+    """A complaint of pydantic's, behind its key."""
+    given = "" if error["type"] == "missing" else f" (given {shortened(error['input'])})"
+    return f": {error['msg']}{given}"
+
+
+def _key(location: Sequence[int | str], at_runtime: Mapping[str, Any]) -> str:
+    return f"{'runtime' if location[:1] and location[0] in at_runtime else 'loadtime'}.{_dotted(location)}"
+
+
+def _dotted(location: Sequence[int | str]) -> str:
+    return ".".join(map(str, location))

@@ -1,0 +1,152 @@
+"""encode: vectors of items."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sie_triton.contract.model import Computed, Model, Part, Rows
+from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
+from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
+from sie_triton.contract.verb import ITEMS, Answering, Options, Verb, common_parameters
+from sie_triton.spec import Profile
+from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
+
+
+class Encode(Verb):
+    name = "encode"
+    example: ClassVar = {TEXT.name: ["Hello, world"]}
+
+    def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
+        return tuple(ITEMS[kind] for kind in kinds)
+
+    def parameters(self, model: Model) -> tuple[Parameter, ...]:
+        types = tuple(model.outputs)
+        dtypes = OUTPUT_DTYPES if any(output.quantized for output in model.outputs.values()) else OUTPUT_DTYPES[:1]
+        of_all = (
+            *common_parameters(model),
+            Parameter("output_types", str, types, is_list=True, doc="outputs to fill"),
+            Parameter("output_dtype", str, dtypes, doc="number format of the vectors"),
+            Parameter("is_query", bool, doc="apply the model's query prompt"),
+        )
+        if DENSE.name not in model.outputs:
+            return of_all
+        return (
+            *of_all,
+            Parameter(
+                "dimensions", int, minimum=1, maximum=model.spec.dims[DENSE.name], doc="keep the first k dimensions"
+            ),
+            Parameter("normalize", bool, doc="scale dense vectors to unit length"),
+        )
+
+    def outputs(self, model: Model) -> tuple[Tensor, ...]:
+        found = model.outputs.values()
+        return (
+            *(tensor for output in found for tensor in output.tensors),
+            *(output.quantized for output in found if output.quantized),
+            *(output.scales for output in found if output.scales and output.name in model.spec.scaled),
+        )
+
+    def forwarded(self, model: Model) -> tuple[Tensor, ...]:
+        return self.computed(model)
+
+    def computed(self, model: Model) -> tuple[Tensor, ...]:
+        return model.tensors(frozenset(output.made_of or name for name, output in model.outputs.items()))
+
+    def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
+        (elements,) = (sent[tensor.name] for tensor in self.inputs(model.spec.inputs))
+        is_query = None if "is_query" not in given else bool(given["is_query"])
+        return [Part(TEXT.name, elements, profile, is_query, _text(given.get("instruction", profile.instruction)))]
+
+    def needed(self, model: Model, options: Options) -> frozenset[str]:
+        return frozenset(model.outputs[name].made_of or name for name in wanted(model, options))
+
+    def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
+        return model.tensors(self.needed(model, options))
+
+    def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
+        filled = {tensor.name for tensor in self.sent(model, options)}
+        return {
+            tensor.name: _together(tensor, rows) if tensor.name in filled else tensor.empty()
+            for tensor in self.forwarded(model)
+        }
+
+    def answering(self, model: Model) -> Answering:
+        return Vectors(model)
+
+
+class Vectors(Answering):
+    """Made of others, cut, normalised, in fewer bits: what a request asked for."""
+
+    def __init__(self, model: Model) -> None:
+        spec = model.spec
+        self._model = model
+        self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
+
+    def prepare(self, requests: Sequence[Computed]) -> None:
+        """MUVERA's encodings: made together, its tables stay in the cache."""
+        if self._muvera is None:
+            return
+        for is_query in (True, False):
+            group = [
+                each
+                for each in requests
+                if MUVERA.name in wanted(self._model, each.options) and each.options.get("is_query", False) == is_query
+            ]
+            if group:
+                self._add_muvera(self._muvera, group, is_query)
+
+    def outputs(self, request: Computed) -> Rows:
+        outputs: Rows = {}
+        asked = wanted(self._model, request.options)
+        for name, output in self._model.outputs.items():
+            tensors = self._transformed(output, request) if name in asked else {}
+            outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in self._declared(output)}
+        return outputs
+
+    def _add_muvera(self, muvera: Muvera, group: Sequence[Computed], is_query: bool) -> None:
+        vectors = np.concatenate([request.tensors[MULTIVECTOR.name] for request in group])
+        lengths = [request.tensors[MULTIVECTOR_LENGTHS.name] for request in group]
+        encoded = muvera.encode(vectors, np.concatenate(lengths), is_query=is_query)
+        rows = np.split(encoded, np.cumsum([len(each) for each in lengths])[:-1])
+        for request, row in zip(group, rows, strict=True):
+            request.tensors[MUVERA.name] = row
+
+    def _declared(self, output: Output) -> list[Tensor]:
+        scaled = output.scales if output.name in self._model.spec.scaled else None
+        return [tensor for tensor in (*output.tensors, output.quantized, scaled) if tensor is not None]
+
+    def _transformed(self, output: Output, request: Computed) -> Rows:
+        tensors = {tensor.name: request.tensors[tensor.name] for tensor in output.tensors}
+        options = request.options
+        if output.name == DENSE.name:
+            tensors[DENSE.name] = _dense(tensors[DENSE.name], options)
+        dtype = str(options.get("output_dtype", OUTPUT_DTYPES[0]))
+        if output.quantized and dtype != OUTPUT_DTYPES[0]:
+            vectors = tensors.pop(output.name)
+            tensors[output.quantized.name] = quantize(vectors, dtype)
+            if output.scales and dtype in SCALED_DTYPES:
+                tensors[output.scales.name] = scales(vectors, dtype)
+        return tensors
+
+
+def wanted(model: Model, options: Options) -> frozenset[str]:
+    """The output types that a request gets."""
+    named = str(options.get("output_types", ""))
+    return frozenset(named.split(",")) if named else frozenset(model.outputs)
+
+
+def _dense(dense: Any, options: Options) -> Any:
+    if "dimensions" in options:
+        dense = truncate(dense, int(options["dimensions"]))
+    return normalize(dense) if options.get("normalize", True) else dense
+
+
+def _together(tensor: Tensor, rows: Sequence[Rows]) -> Any:
+    pieces = [row[tensor.name] for row in rows]
+    return np.concatenate(pieces) if tensor.lengths else np.array(pieces)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

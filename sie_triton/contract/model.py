@@ -1,0 +1,91 @@
+"""A model as its verbs see it, and what travels between the steps of its ensembles."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract.outputs import Output
+from sie_triton.contract.parameters import Parameter, ParameterValue
+from sie_triton.contract.tensors import Tensor
+from sie_triton.spec import ModelSpec, Profile
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int32]
+
+# Tensors by name: one row an item, or, of ragged ones, as many as the tensor of their lengths says.
+Rows = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`features` are what preprocess sends to inference; the first says what an item's length is.
+
+    `outputs` are those of encode by name. `parameters` are the family's own; with `scores_pairs` query and text go
+    through the model together.
+    """
+
+    spec: ModelSpec
+    features: tuple[Tensor, ...]
+    outputs: Mapping[str, Output]
+    parameters: tuple[Parameter, ...] = ()
+    scores_pairs: bool = False
+
+    def tensors(self, types: frozenset[str]) -> tuple[Tensor, ...]:
+        """Those of some output types, in the model's order."""
+        return tuple(tensor for name, output in self.outputs.items() if name in types for tensor in output.tensors)
+
+
+class Ragged(NamedTuple):
+    """Rows of items one after another: `values` [rows, …], `lengths` int32 [items]; None: each item has one row."""
+
+    values: Array
+    lengths: Ints | None = None
+
+
+Features = Mapping[str, Ragged]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One sub-batch: the features of `num_items` items end to end, nothing padded.
+
+    `is_query`: bool [items]. `outputs`: the output types that any of the items needs. `options`: the family's own
+    request parameters, one mapping an item; empty where the family has none. `group` is what all items have in common
+    that changes the forward pass.
+    """
+
+    features: Features
+    is_query: npt.NDArray[np.bool_]
+    outputs: frozenset[str] = frozenset()
+    options: Sequence[Mapping[str, ParameterValue]] = ()
+    group: Hashable = None
+
+    @property
+    def num_items(self) -> int:
+        return len(self.is_query)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Elements of one request that the model reads alike; `name` is the input that they came in.
+
+    `is_query` None: nobody said. With a `query`, each element is read together with it.
+    """
+
+    name: str
+    elements: Sequence[Any]
+    profile: Profile = field(default_factory=Profile)
+    is_query: bool | None = None
+    instruction: str | None = None
+    query: str | None = None
+
+
+@dataclass(slots=True)
+class Computed:
+    """One request after its forward pass: its options, and its tensors by name."""
+
+    options: Mapping[str, ParameterValue]
+    tensors: Rows

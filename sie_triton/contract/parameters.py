@@ -1,0 +1,78 @@
+"""Request parameters: their types and what is allowed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sie_triton.errors import InputError
+
+ParameterValue = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A request parameter: its type and the values that are allowed.
+
+    `is_list` marks a comma-separated string whose members must each be in `choices`. `for_prompt`: read by preprocess
+    alone, and not sent on.
+    """
+
+    name: str
+    type: type[ParameterValue]
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+    max_characters: int | None = None
+    for_prompt: bool = False
+    doc: str = field(default="", compare=False)
+
+    def check(self, value: Any) -> ParameterValue:
+        """Return `value`, or raise InputError naming the parameter and what is allowed."""
+        if not (self._has_type(value) and self._is_choice(value) and self._in_range(value) and self._is_short(value)):
+            raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}")
+        return self.type(value)
+
+    def allowed(self) -> str:
+        """What is allowed, in words.
+
+        >>> Parameter("dimensions", int, minimum=1, maximum=384).allowed()
+        'an integer from 1 to 384'
+        """
+        if self.choices:
+            return f"{'a comma-separated list of' if self.is_list else 'one of'} {', '.join(self.choices)}"
+        noun = {bool: "a boolean", int: "an integer", float: "a number", str: "a string"}[self.type]
+        if self.minimum is not None and self.maximum is not None:
+            return f"{noun} from {self.minimum} to {self.maximum}"
+        return f"{noun} of at most {self.max_characters} characters" if self.max_characters is not None else noun
+
+    def _has_type(self, value: Any) -> bool:
+        return type(value) is self.type or (self.type is float and type(value) is int)
+
+    def _is_choice(self, value: Any) -> bool:
+        members = value.split(",") if self.is_list else [value]
+        return not self.choices or all(member in self.choices for member in members)
+
+    def _is_short(self, value: Any) -> bool:
+        return self.max_characters is None or len(value) <= self.max_characters
+
+    def _in_range(self, value: Any) -> bool:
+        above = self.minimum is None or value >= self.minimum
+        return above and (self.maximum is None or bool(value <= self.maximum))
+
+
+def shown(value: Any, max_characters: int = 80) -> str:
+    """
+    >>> shown("x" * 100, 8)
+    "'xxxxxxx… (100 characters)"
+    """
+    text = repr(value)
+    return text if len(text) <= max_characters else f"{text[:max_characters]}… ({len(str(value))} characters)"
+
+
+def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
+    """Validate request parameters against those a model takes; InputError for the first wrong one."""
+    for name in given:
+        if name not in allowed:
+            raise InputError(f"parameter {name}: unknown here; allowed are {', '.join(sorted(allowed))}")
+    return {name: allowed[name].check(value) for name, value in given.items()}

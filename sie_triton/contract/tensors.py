@@ -1,0 +1,87 @@
+"""Every tensor, its name typed once. `n` is the number of items in a request, -1 a dimension that only it knows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+NUMPY_DTYPES = {"FP32": np.float32, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8, "BYTES": np.object_}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor: Triton's wire dtype and the dims a client sees.
+
+    A ragged one holds the rows of all items one after another; `lengths` names the tensor that says how many each item
+    has. Of integers that a model reads, `minimum` and `maximum` are what it can.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    doc: str = field(default="", compare=False)
+    lengths: str = ""
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def empty(self) -> npt.NDArray[Any]:
+        """What stands for an output that was not asked for."""
+        return np.zeros([0, *(max(0, dim) for dim in self.dims[1:])], NUMPY_DTYPES[self.dtype])
+
+
+TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 text; an empty element is an empty text")
+IMAGE = Tensor("image", "BYTES", (-1,), "[n] encoded image file; empty: no image in this item")
+AUDIO = Tensor("audio", "BYTES", (-1,), "[n] encoded audio file; empty: no audio in this item")
+DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document file; empty: none in this item")
+QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against, UTF-8")
+QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against")
+LABELS = Tensor("labels", "BYTES", (-1,), "[k] labels to extract")
+ENTITIES = Tensor("entities", "BYTES", (-1,), "[n] JSON list of entities, for relation models")
+
+SPARSE_LENGTHS = Tensor("sparse_lengths", "INT32", (-1,), "[n] entries of each item")
+MULTIVECTOR_LENGTHS = Tensor("multivector_lengths", "INT32", (-1,), "[n] rows of each item")
+_OF_SPARSE, _OF_MULTIVECTOR = SPARSE_LENGTHS.name, MULTIVECTOR_LENGTHS.name
+
+DENSE = Tensor("dense", "FP32", (-1, -1), "[n, dim]")
+SPARSE_INDICES = Tensor("sparse_indices", "INT32", (-1,), "[nnz] token ids, ascending in an item", _OF_SPARSE)
+SPARSE_VALUES = Tensor("sparse_values", "FP32", (-1,), "[nnz]", _OF_SPARSE)
+MULTIVECTOR = Tensor("multivector", "FP32", (-1, -1), "[tokens, dim]", _OF_MULTIVECTOR)
+MUVERA = Tensor("muvera", "FP32", (-1, -1), "[n, fde]")
+DENSE_QUANTIZED = Tensor("dense_quantized", "UINT8", (-1, -1), "[n, bytes]")
+MULTIVECTOR_QUANTIZED = Tensor("multivector_quantized", "UINT8", (-1, -1), "[tokens, bytes]", _OF_MULTIVECTOR)
+MUVERA_QUANTIZED = Tensor("muvera_quantized", "UINT8", (-1, -1), "[n, bytes]")
+DENSE_SCALES = Tensor("dense_scales", "FP32", (-1, -1), "[n, 2] step and offset of int8 and uint8")
+MULTIVECTOR_SCALES = Tensor("multivector_scales", "FP32", (-1, -1), "[tokens, 2] step and offset", _OF_MULTIVECTOR)
+MUVERA_SCALES = Tensor("muvera_scales", "FP32", (-1, -1), "[n, 2] step and offset")
+SCORES = Tensor("scores", "FP32", (-1,), "[n] one score per item")
+EXTRACTION = Tensor("extraction", "BYTES", (-1,), "[n] one JSON object per item")
+TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
+TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] in the order of TIMING_FIELDS")
+
+TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")
+
+# Features of texts. Nothing is padded between the steps of an ensemble.
+LENGTHS = Tensor("lengths", "INT32", (-1,), "[n] tokens of each item")
+INPUT_IDS = Tensor("input_ids", "INT32", (-1,), "[tokens] of all items, one after another", LENGTHS.name, 0)
+TOKEN_TYPE_IDS = Tensor(
+    "token_type_ids", "INT32", (-1,), "[tokens] which text of a pair each belongs to", LENGTHS.name, 0, 1
+)
+PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[n] leading tokens of each item kept out of pooling", "", 0)
+
+COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
+CONTEXT = Tensor("context", "UINT8", (-1,), "what is known of the request, sealed; see stages.context")
+
+
+def with_lengths(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """`tensors`, and behind them those that say how long the ragged ones are; each once."""
+    found = list(tensors)
+    named = {tensor.name for tensor in found}
+    missing = dict.fromkeys(each.lengths for each in found if each.lengths and each.lengths not in named)
+    return (*dict.fromkeys(found), *(Tensor(name, "INT32", (-1,), "[n] rows of each item") for name in missing))
+
+
+def lengths_of(tensors: Iterable[Tensor]) -> Mapping[str, str]:
+    """Name of each ragged tensor → name of its lengths."""
+    return {tensor.name: tensor.lengths for tensor in tensors if tensor.lengths}

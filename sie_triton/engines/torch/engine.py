@@ -1,0 +1,80 @@
+"""PyTorch and transformers as an engine: packed where a model can be, padded where not."""
+
+import gc
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from sie_triton.engines.base import Engine
+from sie_triton.engines.torch.encoder import Encoder, load_model
+from sie_triton.engines.torch.precision import choose_dtype
+from sie_triton.engines.torch.probe import choose_path
+from sie_triton.measurements import Measurements
+from sie_triton.process_memory import anonymous_bytes
+from sie_triton.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+# torch's CPU allocator raises a plain RuntimeError with this in its text.
+CPU_ALLOCATOR = "can't allocate memory"
+
+# What CUDA itself takes on the device for each process, roughly.
+CUDA_CONTEXT_BYTES = 500_000_000
+
+_threads = threading.local()
+
+
+class TorchEngine(Engine):
+    """`dtype` is what forward passes are computed in."""
+
+    name = "torch"
+
+    def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
+        super().__init__(spec, device, measurements)
+        self.dtype = choose_dtype(spec.runtime.precision, device)
+
+    def load(self, directory: Path, auto: Any = None) -> PreTrainedModel:
+        """config.json and the safetensors there, as transformers' class `auto`; LoadError says what is wrong."""
+        return load_model(directory, self.dtype, self.device, auto)
+
+    def encoder(self, model: PreTrainedModel) -> Encoder:
+        return Encoder(model, self.spec.runtime.attention)
+
+    def settle(self, encoder: Encoder) -> None:
+        """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none."""
+        verdict = choose_path(encoder, self.spec.max_sequence_length, self.measurements)
+        log.info("%s runs %s (%s), attention kernel %s", self.spec.model, verdict.path, verdict.reason, encoder.kernel)
+
+    def use_threads(self, count: int) -> None:
+        """PyTorch keeps the number per thread, but a thread's first use copies the one that was last set anywhere."""
+        if self.device == "cpu" and getattr(_threads, "count", None) != count:
+            torch.set_num_threads(count)
+            _threads.count = count
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return (
+            super().is_out_of_memory(error)
+            or isinstance(error, torch.OutOfMemoryError)
+            or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error))
+        )
+
+    def free_unused_memory(self) -> None:
+        """And return what PyTorch keeps of a GPU's memory for later."""
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+    def used_bytes(self) -> int:
+        return used_bytes(self.device)
+
+
+def used_bytes(device: str) -> int:
+    """What this process takes: on a GPU what PyTorch holds there; on a CPU its share of anonymous memory."""
+    if device == "cpu":
+        return anonymous_bytes(os.getpid())
+    return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES

@@ -1,0 +1,59 @@
+"""BAAI/bge-m3 and its fine-tunes: dense, sparse and late interaction from the same token states."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.sentence_transformer import PoolingOptions
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+
+@dataclass(frozen=True)
+class BgeM3Options(PoolingOptions):
+    """`muvera_config` fills a profile's empty `runtime.muvera`."""
+
+    muvera_config: dict[str, Any] | None = None
+
+
+class BgeM3(Family):
+    outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
+    score_modes = ("dense", "sparse", "colbert", "hybrid")
+    options = BgeM3Options
+    reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter")
+    files = tuple(f"{name}.*" for name in LAYERS)
+    recognises_quickly = False
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not any(path for name in LAYERS for path in directory.glob(f"{name}.*")):
+            return None
+        files = BgeM3Files.read(directory)
+        dims = {
+            "dense": files.dense.dim,
+            "sparse": files.vocab_size,
+            "multivector": read_linear(files.colbert_linear, files.hidden_size).out_features,
+        }
+        return Recognised(
+            f"it has {' and '.join(LAYERS)}",
+            files.text.max_sequence_length,
+            dims,
+            scores=True,
+            normalize=files.dense.normalize,
+        )
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.inputs.tokenizer import TextTokenizer
+
+        return TextTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.bge_m3.model import load
+
+        options: Any = self.options_of(spec)
+        return load(directory, engine, options)

@@ -1,0 +1,44 @@
+"""Cross-encoders: query and text read together, one score from a sequence-classification head."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
+from sie_triton.checkpoints.files import read_fields
+from sie_triton.checkpoints.modules import modules_of
+from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+
+class CrossEncoder(Family):
+    scores_pairs = True
+    features = (INPUT_IDS, TOKEN_TYPE_IDS)
+    reference_adapters = (
+        "cross_encoder:CrossEncoderAdapter",
+        "bert_flash_cross_encoder:BertFlashCrossEncoderAdapter",
+        "modernbert_flash_cross_encoder:ModernBertFlashCrossEncoderAdapter",
+        "jina_flash_cross_encoder:JinaFlashCrossEncoderAdapter",
+    )
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        modules = modules_of(directory)
+        if len(modules) != 1 or not is_cross_encoder(read_fields(modules[0][1] / "config.json", required=False)):
+            return None
+        files = CrossEncoderFiles.read(directory)
+        reason = "config.json names a model for sequence classification"
+        return Recognised(reason, files.text.max_sequence_length, {}, scores=True)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.cross_encoder.tokens import PairTokenizer
+
+        return PairTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.cross_encoder.model import load
+
+        return load(directory, engine)

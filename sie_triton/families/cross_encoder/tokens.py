@@ -1,0 +1,20 @@
+"""Query and text → one row of packed token ids, with the ids that tell the two apart. No torch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sie_triton.contract import Features, Ragged
+from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
+from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids
+
+
+class PairTokenizer(TextTokenizer):
+    """The longer of the two is cut first, as sentence-transformers' CrossEncoder does."""
+
+    reads_pairs = True
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        encodings = self._tokenizer.encode_batch_fast(list(framed))
+        features = packed_ids([encoding.ids for encoding in encodings])
+        types = packed_ids([encoding.type_ids for encoding in encodings])[INPUT_IDS.name].values
+        return {**features, TOKEN_TYPE_IDS.name: Ragged(types, features[INPUT_IDS.name].lengths)}

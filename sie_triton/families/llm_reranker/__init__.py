@@ -1,0 +1,57 @@
+"""LLM rerankers: a causal language model's judgement of query and text, read off its next token."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import MinLen
+
+from sie_triton.checkpoints.modules import modules_of
+from sie_triton.contract.tensors import INPUT_IDS
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+
+@dataclass(frozen=True)
+class RerankerOptions(Options):
+    """How the model is asked for a judgement, and the two tokens that give it.
+
+    `default_instruction` empty: that of the `input_format`. `score_mode`: "logit_diff", yes − no, or "log_softmax",
+    the probability of yes among the two.
+    """
+
+    yes_token: Annotated[str, MinLen(1)] = "1"  # noqa: S105  # noqa: S105
+    no_token: Annotated[str, MinLen(1)] = "0"  # noqa: S105  # noqa: S105
+    input_format: Literal["qwen3", "mxbai"] = "mxbai"
+    score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
+    default_instruction: str = ""
+
+
+class LlmReranker(Family):
+    scores_pairs = True
+    features = (INPUT_IDS,)
+    options = RerankerOptions
+    reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        """Only a model file can say how the question is put."""
+        if "LogitScore" in [name for name, _ in modules_of(directory)]:
+            needed = "a language model that scores needs a model file: adapter_path llm_reranker, loadtime.input_format"
+            raise LoadError(f"{directory}: {needed}", "unsupported")
+        return None
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.llm_reranker.tokens import RerankerTokenizer
+
+        return RerankerTokenizer.of(spec, directory, self.options_of(spec))
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.llm_reranker.model import load
+
+        options: Any = self.options_of(spec)
+        return load(directory, engine, options)

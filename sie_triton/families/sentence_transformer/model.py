@@ -1,0 +1,42 @@
+"""Token states pooled to one vector an item."""
+
+from pathlib import Path
+
+import torch
+
+from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.tensors import DENSE, INPUT_IDS
+from sie_triton.engines.torch.dense_layers import dense_layers
+from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.pooling import pool
+from sie_triton.families.base import Adapter
+from sie_triton.families.sentence_transformer import PoolingOptions
+from sie_triton.families.text import prompt_tokens, tokens
+
+
+class SentenceTransformerAdapter(Adapter):
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder, head: torch.nn.Module, pooling: tuple[str, ...]) -> None:
+        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        self.weights_bytes += num_bytes(head)
+        self._head = head
+        self._pooling = pooling
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        input_ids, lengths = tokens(batch)
+        hidden = self.encoder.hidden_states(input_ids, lengths)
+        pooled = pool(hidden, lengths, prompt_tokens(batch), self._pooling)
+        return {DENSE.name: self._head(pooled.float()).cpu().numpy()}
+
+
+def load(directory: Path, engine: TorchEngine, options: PoolingOptions) -> SentenceTransformerAdapter:
+    """Load a sentence-transformers directory; LoadError says what in it cannot be used."""
+    files = SentenceTransformerFiles.read(directory)
+    encoder = engine.encoder(engine.load(files.text.transformer))
+    head = dense_layers(files.dense).eval().to(engine.device)
+    engine.settle(encoder)
+    return SentenceTransformerAdapter(encoder, head, options.modes(files.pooling))

@@ -1,0 +1,90 @@
+"""One request on its way to features: its parts, what goes around their elements, and how much there is of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sie_triton.contract import Features, Part
+from sie_triton.contract.tensors import QUERY
+from sie_triton.errors import InputError
+from sie_triton.inputs.base import Frame, InputKind, Processor
+from sie_triton.inputs.features import join, split
+from sie_triton.inputs.text import reading
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A part, or some of its elements, and what goes around each."""
+
+    part: Part
+    frame: Frame
+    kind: InputKind
+
+    @property
+    def size(self) -> int:
+        """All written out, in the unit of the input kind."""
+        elements = self.part.elements
+        return sum(map(self.kind.size, elements)) + len(elements) * self.frame.size
+
+    def inputs(self) -> list[Any]:
+        """What the processor encodes."""
+        return [self.frame.around(element) for element in self.part.elements]
+
+    def chunks(self) -> Iterator["Framed"]:
+        """Consecutive elements of roughly `chunk_size` together, at least one each."""
+        start = size = 0
+        elements = self.part.elements
+        for i, element in enumerate(elements):
+            size += self.kind.size(element) + self.frame.size
+            if size >= self.kind.chunk_size or i == len(elements) - 1:
+                yield Framed(replace(self.part, elements=elements[start : i + 1]), self.frame, self.kind)
+                start, size = i + 1, 0
+
+
+Asked = Sequence[Framed]
+
+
+def is_bulk(asked: Asked) -> bool:
+    """True for one that is made into features beside the others."""
+    first = asked[0]
+    return len(first.part.elements) > first.kind.max_elements or sum(f.size for f in asked) > first.kind.max_size
+
+
+def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Features]:
+    """Of each request; one call of the processor for all of one role."""
+    done: dict[int, Features] = {}
+    everything = [framed for asked in requests for framed in asked]
+    for is_query in (False, True):
+        group = [each for each in everything if (bool(each.part.is_query) and processor.has_roles) == is_query]
+        if group:
+            features = processor.encode([one for each in group for one in each.inputs()], is_query=is_query)
+            parts = split(features, [len(each.part.elements) for each in group])
+            done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
+    return [join([done[id(each)] for each in asked]) for asked in requests]
+
+
+def blame(processor: Processor, asked: Asked) -> None:
+    """Find the element that the processor cannot read: InputError names it, and other errors are raised as they are."""
+    for framed in asked:
+        part = framed.part
+        if part.query is not None:
+            with reading(QUERY.name):
+                framed.frame.around(part.elements[0])
+        for i, element in enumerate(part.elements):
+            with reading(name_of(part, i)):
+                processor.encode([framed.frame.around(element)], is_query=bool(part.is_query))
+
+
+def check_read(asked: Asked, lengths: Sequence[int]) -> None:
+    """InputError names the first element that the model reads nothing of; `lengths` are those of all elements."""
+    start = 0
+    for framed in asked:
+        for i, length in enumerate(lengths[start : start + len(framed.part.elements)]):
+            if not length:
+                raise InputError(f"{name_of(framed.part, i)}: {framed.kind.nothing_read}")
+        start += len(framed.part.elements)
+
+
+def name_of(part: Part, i: int) -> str:
+    """As a client knows it."""
+    return part.name if part.name == QUERY.name else f"{part.name}[{i}]"

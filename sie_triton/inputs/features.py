@@ -1,0 +1,55 @@
+"""Ragged features of items, cut and put together. Pure; arrays are shared where they can be."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Features, Ragged, Rows
+from sie_triton.contract.tensors import Tensor
+
+Ints = npt.NDArray[np.int32]
+
+
+def split(features: Features, counts: Sequence[int]) -> list[Features]:
+    """Consecutive parts of so many items each."""
+    if len(counts) == 1:
+        return [features]
+    items = np.cumsum([0, *counts])
+    parts: list[dict[str, Ragged]] = [{} for _ in counts]
+    for name, (values, lengths) in features.items():
+        rows = items if lengths is None else np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[items]
+        for i, part in enumerate(parts):
+            of_part = None if lengths is None else lengths[items[i] : items[i + 1]]
+            part[name] = Ragged(values[rows[i] : rows[i + 1]], of_part)
+    return list(parts)
+
+
+def join(parts: Sequence[Features]) -> Features:
+    """One after another; all have the same features."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(pieces: Sequence[Ragged]) -> Ragged:
+    lengths = [piece.lengths for piece in pieces if piece.lengths is not None]
+    return Ragged(np.concatenate([piece.values for piece in pieces]), np.concatenate(lengths) if lengths else None)
+
+
+def to_tensors(features: Features, declared: Sequence[Tensor]) -> Rows:
+    """What is sent between steps: the values of each declared feature, and behind them the lengths, each once."""
+    sent = {tensor.name: features[tensor.name].values for tensor in declared}
+    for tensor in declared:
+        if tensor.lengths and tensor.lengths not in sent:
+            lengths = features[tensor.name].lengths
+            assert lengths is not None
+            sent[tensor.lengths] = lengths
+    return sent
+
+
+def from_tensors(sent: Rows, declared: Sequence[Tensor]) -> Features:
+    """The way back."""
+    return {
+        tensor.name: Ragged(sent[tensor.name], sent[tensor.lengths] if tensor.lengths else None) for tensor in declared
+    }

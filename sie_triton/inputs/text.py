@@ -1,0 +1,47 @@
+"""Texts: strings of UTF-8."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sie_triton.contract.tensors import ENTITIES, LABELS, QUERY, TEXT
+from sie_triton.errors import InputError
+from sie_triton.inputs.base import InputKind
+
+
+class TextInput(InputKind):
+    """Sizes are characters."""
+
+    name = "text"
+    tensors = (TEXT, QUERY, LABELS, ENTITIES)
+    max_elements = 128
+    max_size = 128 * 1024
+    chunk_size = 32 * 1024
+    nothing_read = "makes no token of this model; send a text that does"
+
+    def decode(self, raw: bytes, where: str) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as exc:
+            raise InputError(
+                f"{where}: not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
+            ) from exc
+
+    def size(self, element: Any) -> int:
+        return len(element)
+
+    def sample_length(self, rng: np.random.Generator) -> int:
+        return 1 + round(rng.lognormal(3.8, 0.8))
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """A panic of the tokenizer's library, which is no Exception, as the fault of what it was given."""
+    try:
+        yield
+    except BaseException as exc:
+        if type(exc).__name__ != "PanicException":
+            raise
+        raise InputError(f"{where}: the model's tokenizer gives up on it; send another text") from exc

@@ -1,0 +1,135 @@
+"""One request in line for the device: its items, and what has come back for them."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.parameters import ParameterValue
+from sie_triton.errors import SIEError
+
+NEVER = 2**63 - 1
+
+
+def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
+    """Monotonic ns; NEVER where the client set no timeout."""
+    return arrived_ns + timeout_us * 1000 if timeout_us else NEVER
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`costs`, one an item, in the model's unit; `deadline_ns` and `ran`, (start, end), in monotonic ns.
+
+    Items of different `group` never share a forward pass. `wanted` are the output types it must give, and `options`
+    those that the family reads there. The fields are written by whoever holds the job: first the stage, then one lane
+    at a time under the stage's lock.
+    """
+
+    features: Features
+    is_query: Sequence[bool]
+    costs: Sequence[int]
+    wanted: frozenset[str] = frozenset()
+    deadline_ns: int = NEVER
+    group: Hashable = None
+    options: Mapping[str, ParameterValue] | None = None
+    is_bulk: bool = False
+    rows: list[Rows] = field(default_factory=list)
+    error: SIEError | None = None
+    ran: list[tuple[int, int]] = field(default_factory=list)
+    _missing: int = field(init=False)
+    _bounds: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._missing = self.num_items
+        self.rows = [{}] * self.num_items
+
+    @property
+    def num_items(self) -> int:
+        return len(self.costs)
+
+    @property
+    def is_done(self) -> bool:
+        return self.error is not None or not self._missing
+
+    def is_over(self, now_ns: int) -> bool:
+        """True if computing more of it is of no use."""
+        return self.error is not None or self.deadline_ns <= now_ns
+
+    def rows_of(self, feature: Ragged, item: int) -> npt.NDArray[np.generic]:
+        """What an item has of one of `features`."""
+        values, lengths = feature
+        if lengths is None:
+            return values[item : item + 1]
+        bounds = self._bounds.get(id(lengths))
+        if bounds is None:
+            bounds = self._bounds[id(lengths)] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return values[bounds[item] : bounds[item + 1]]
+
+    def put(self, item: int, row: Rows) -> None:
+        """Keep what belongs to one item."""
+        self.rows[item] = row
+        self._missing -= 1
+
+
+J = TypeVar("J", bound=Job)
+Slot = tuple[J, int]  # one item of one job
+SubBatch = Sequence[tuple[J, int]]  # in the order they are packed
+
+
+def cost(slot: Slot[J]) -> int:
+    job, item = slot
+    return job.costs[item]
+
+
+def pack(slots: SubBatch[J]) -> Batch:
+    """The items of a sub-batch end to end."""
+    first = slots[0][0]
+    lengths: dict[int, npt.NDArray[np.int32]] = {}  # features of equal length share the array
+    features = {}
+    for name, (_, own) in first.features.items():
+        values = np.concatenate([job.rows_of(job.features[name], item) for job, item in slots])
+        if own is not None and id(own) not in lengths:
+            lengths[id(own)] = np.array([_length(job.features[name], item) for job, item in slots], np.int32)
+        features[name] = Ragged(values, None if own is None else lengths[id(own)])
+    return Batch(
+        features=features,
+        is_query=np.array([job.is_query[item] for job, item in slots]),
+        outputs=frozenset().union(*(job.wanted for job, _ in slots)),
+        options=[] if first.options is None else [job.options or {} for job, _ in slots],
+        group=first.group,
+    )
+
+
+def _length(feature: Ragged, item: int) -> int:
+    assert feature.lengths is not None
+    return int(feature.lengths[item])
+
+
+def settle(slots: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ragged: Mapping[str, str]) -> list[J]:
+    """Hand each row back to its job, or the error to all of them; the jobs that are done by this.
+
+    `ragged`: name of each ragged tensor → name of its lengths.
+    """
+    jobs = {id(job): job for job, _ in slots if not job.is_done}
+    if isinstance(result, SIEError):
+        for job, _ in slots:
+            job.error = job.error or result
+    else:
+        for (job, item), row in zip(slots, rows_of(result, len(slots), ragged), strict=True):
+            job.put(item, row)
+    for job in jobs.values():
+        job.ran.append(ran)
+    return [job for job in jobs.values() if job.is_done]
+
+
+def rows_of(result: Rows, num_items: int, ragged: Mapping[str, str]) -> list[Rows]:
+    """What a forward pass gave, item by item."""
+    rows: list[Rows] = [{} for _ in range(num_items)]
+    for name, values in result.items():
+        pieces = np.split(values, np.cumsum(result[ragged[name]])[:-1]) if name in ragged else values
+        for row, piece in zip(rows, pieces, strict=True):
+            row[name] = piece
+    return rows

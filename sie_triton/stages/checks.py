@@ -1,0 +1,90 @@
+"""What a step is sent is checked, as clients can reach it directly: shapes, lengths and ranges."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Features, Model
+from sie_triton.contract.model import Array, Ints
+from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
+from sie_triton.errors import InputError
+from sie_triton.stages.request import Request
+
+
+def array_of(request: Request, tensor: Tensor) -> Array:
+    """A copy of an input without its batch dimension, in its dtype; InputError where its shape is another."""
+    array = request.tensor(tensor.name)
+    if array is None:
+        raise InputError(f"{tensor.name}: missing; it is a required input")
+    if array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
+        dims = ", ".join("k" if dim < 0 else str(dim) for dim in tensor.dims)
+        raise InputError(f"{tensor.name}: has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
+    copy: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype])
+    return copy
+
+
+def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
+    """InputError names the first that is wrong; `limits`: the largest value of a feature, where the model has one."""
+    main = features[declared[0].name].lengths
+    assert main is not None
+    for tensor in declared:
+        values, lengths = features[tensor.name]
+        if lengths is None:
+            check_rows(tensor.name, values, len(main))
+        else:
+            check_lengths(tensor, lengths, len(values), max_length)
+            if len(lengths) != len(main):
+                raise InputError(f"{tensor.lengths}: tells of {len(lengths)} items, not of {len(main)}")
+        check_width(tensor, values)
+        check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
+
+
+def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, max_length: int) -> None:
+    name = tensor.lengths
+    if len(lengths) == 0:
+        raise InputError(f"{name}: is empty; send one length per item")
+    if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
+        raise InputError(f"{name}: must be from 1 to {max_length}, the model's max_sequence_length")
+    total = int(lengths.sum(dtype=np.int64))
+    if total != num_rows:
+        raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")
+
+
+def check_rows(name: str, values: Array, num_items: int) -> None:
+    if len(values) != num_items:
+        raise InputError(f"{name}: has {len(values)} rows; there are {num_items} items")
+
+
+def check_width(tensor: Tensor, values: Array) -> None:
+    wanted = tuple(max(0, dim) for dim in tensor.dims[1:])
+    if any(dim and dim != found for dim, found in zip(wanted, values.shape[1:], strict=True)):
+        raise InputError(f"{tensor.name}: rows have shape {list(values.shape[1:])}; this model's have {list(wanted)}")
+
+
+def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
+    if tensor.minimum is None or not len(values):
+        return
+    too_large = maximum is not None and int(values.max()) > maximum
+    if int(values.min()) < tensor.minimum or too_large:
+        upper = "" if maximum is None else f" to {maximum}"
+        raise InputError(f"{tensor.name}: must be from {tensor.minimum}{upper}")
+
+
+def check_computed(tensors: Mapping[str, Array], sent: Sequence[Tensor], num_items: int, model: Model) -> None:
+    """Of a forward pass: InputError unless each tensor has a row for each item, or as many as its lengths say."""
+    widths = {output.tensors[0].name: model.spec.dims[name] for name, output in model.outputs.items()}
+    for tensor in sent:
+        array = tensors[tensor.name]
+        if tensor.lengths:
+            lengths: npt.NDArray[np.int32] = tensors[tensor.lengths]
+            if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) != len(array):
+                raise InputError(
+                    f"{tensor.lengths}: must be 0 or more and sum to the rows of {tensor.name}, {len(array)}"
+                )
+        else:
+            check_rows(tensor.name, array, num_items)
+        if array.ndim == 2 and array.shape[1] != widths.get(tensor.name, array.shape[1]):
+            raise InputError(
+                f"{tensor.name}: rows have {array.shape[1]} entries; this model's have {widths[tensor.name]}"
+            )

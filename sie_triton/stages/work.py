@@ -1,0 +1,83 @@
+"""One request inside inference: read and checked, in line for the device, and what has come back for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sie_triton.contract import VERBS, Rows
+from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
+from sie_triton.families import model_of
+from sie_triton.inputs.features import from_tensors, to_tensors
+from sie_triton.scheduling import COST_FUNCTIONS
+from sie_triton.scheduling.job import Job
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.checks import array_of, check_features
+from sie_triton.stages.context import Context, Contexts
+from sie_triton.stages.request import Outputs, Request
+from sie_triton.stages.seal import Seal
+from sie_triton.stages.timing import BusyLog, covered_ns
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Work(Job):
+    """`computed`: what its verb has made of the rows, once all are there."""
+
+    request: Request
+    context: Context
+    computed: Rows = field(default_factory=dict)
+    is_deferred: bool = False
+
+
+class Desk:
+    """Takes what preprocess sends and hands on what postprocess gets. Holds no request; any thread may call it."""
+
+    def __init__(self, spec: ModelSpec, seal: Seal) -> None:
+        self._spec = spec
+        self._model = model_of(spec)
+        self._contexts = Contexts(self._model, seal)
+        self._sent = with_lengths(self._model.features)
+        self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._own = [parameter.name for parameter in self._model.parameters]
+        computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
+        self.ragged = lengths_of(computed)
+
+    def deadline_ns(self, request: Request) -> int | None:
+        """Before the request is read; None where it says nothing that can be read."""
+        context = self._contexts.peek(request)
+        return None if context is None else context.deadline_ns
+
+    def take(self, request: Request, limits: Mapping[str, int]) -> Work:
+        """Checked, also where clients may skip preprocess; the `cost` that came is not used. InputError."""
+        sent = {tensor.name: array_of(request, tensor) for tensor in self._sent}
+        features = from_tensors(sent, self._model.features)
+        context = self._contexts.read(request, to_tensors(features, self._model.features).values())
+        check_features(features, self._model.features, self._spec.max_sequence_length, limits)
+        lengths = features[self._model.features[0].name].lengths
+        assert lengths is not None
+        verb, options = context.verb, context.options
+        return Work(
+            request=request,
+            context=context,
+            features=features,
+            is_query=verb.is_query(options, len(lengths), context.num_items),
+            costs=self._cost(lengths).tolist(),
+            wanted=verb.needed(self._model, options),
+            deadline_ns=context.deadline_ns,
+            options={name: options[name] for name in self._own if name in options} if self._own else None,
+        )
+
+    def collect(self, work: Work) -> None:
+        """Make of the rows what the verb hands on."""
+        work.computed = work.context.verb.collect(self._model, work.context.options, work.rows)
+
+    def hand_on(self, work: Work, busy: BusyLog) -> Outputs:
+        """For postprocess; `busy` says when the instance worked for others."""
+        context = work.context
+        context.inference_ns = covered_ns(work.ran)
+        waited = max(end for _, end in work.ran) - context.preprocessed_ns - context.inference_ns
+        context.batch_wait_ns = busy.idle_ns(context.preprocessed_ns, min(start for start, _ in work.ran))
+        context.queue_ns = max(0, waited - context.batch_wait_ns)
+        # Postprocess gets the lengths from preprocess.
+        lengths = work.features[self._model.features[0].name].lengths
+        assert lengths is not None
+        sealed = self._contexts.write(context, [*work.computed.values(), lengths])
+        return {**work.computed, CONTEXT.name: sealed}

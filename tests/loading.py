@@ -1,0 +1,50 @@
+"""Models in this process: loaded as a worker loads them, and batches as it gets them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sie_triton import families
+from sie_triton.contract import Batch, Features, Ragged
+from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TOKEN_TYPE_IDS
+from sie_triton.engines import open_engine
+from sie_triton.families import Adapter
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+
+
+def load_adapter(spec: ModelSpec, directory: Path, measurements: Measurements | None = None) -> Adapter:
+    return families.load_adapter(spec, directory, open_engine(spec, "cpu", measurements or Measurements()))
+
+
+class Tokens(NamedTuple):
+    """input_ids and type_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
+
+    input_ids: Any
+    lengths: Any
+    type_ids: Any = None
+
+    @classmethod
+    def of(cls, features: Features) -> "Tokens":
+        types = features.get(TOKEN_TYPE_IDS.name)
+        return cls(*features[INPUT_IDS.name], None if types is None else types.values)
+
+
+def token_batch(
+    input_ids: Any,
+    lengths: Any,
+    prompt_tokens: Any = None,
+    is_query: Any = None,
+    outputs: Sequence[str] = (),
+    type_ids: Any = None,
+) -> Batch:
+    """int32 [tokens] and [items] each, bool [items]; of no prompts and documents where it is not given."""
+    num_items = len(lengths)
+    features = {
+        INPUT_IDS.name: Ragged(input_ids, lengths),
+        PROMPT_TOKENS.name: Ragged(np.zeros(num_items, np.int32) if prompt_tokens is None else prompt_tokens),
+        TOKEN_TYPE_IDS.name: Ragged(np.zeros_like(input_ids) if type_ids is None else type_ids, lengths),
+    }
+    return Batch(features, np.zeros(num_items, np.bool_) if is_query is None else is_query, frozenset(outputs))
