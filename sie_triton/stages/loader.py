@@ -8,6 +8,7 @@ from threading import Event
 from platformdirs import user_cache_path
 
 from sie_triton.errors import LoadError, SIEError
+from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
@@ -53,12 +54,12 @@ class Loader:
                 log.error("%s; another takes its place", exc)
                 return self._start(order, check)
         except SIEError:
-            self._status.record["worker_pid"] = 0
+            self._status.has_worker(None)
             raise
 
     def _start(self, order: Order, check: Callable[[], object]) -> Worker:
-        def loading(pid: int) -> None:
-            self._status.record["worker_pid"] = pid
+        def loading(worker: ProcessId) -> None:
+            self._status.has_worker(worker)
             check()
             if self._closing.is_set():
                 raise LoadError("this process is about to end")

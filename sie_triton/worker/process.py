@@ -1,5 +1,7 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -12,8 +14,10 @@ from typing import Any
 from sie_triton.errors import LoadError, ModelError, SIEError
 from sie_triton.families.base import PackedBatch, Rows
 from sie_triton.measurements import Measurements
+from sie_triton.processes.child import Child, start
+from sie_triton.processes.nursery import fork
+from sie_triton.processes.pids import ProcessId
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.child import Child
 
 RESIDENT_BYTES = "resident_bytes"
 
@@ -90,18 +94,18 @@ class Worker:
         *,
         forward_timeout_s: float,
         load_timeout_s: float,
-        loading: Callable[[int], None] = lambda pid: None,
+        loading: Callable[[ProcessId], None] = lambda process: None,
     ) -> None:
         """Start the process and wait until it has loaded; LoadError says why it could not.
 
-        Until then `loading` is called with its pid, from its birth on and every LOOK_S; what that raises ends it.
+        Until then `loading` is called with it, from its birth on and every LOOK_S; what that raises ends it.
         """
         self.is_alive = True
         self._timeout_s = forward_timeout_s
         self._died = died
         self._closing = False
-        self._process = Child(order.lock.parent, 1 + order.num_lanes)
-        self._control, *lanes = self._process.connections
+        self._process, self._connections = begin(order.lock.parent, 1 + order.num_lanes)
+        self._control, *lanes = self._connections
         # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
         self._idle: LifoQueue[Connection[Any, Any]] = LifoQueue()
         for connection in lanes:
@@ -145,13 +149,11 @@ class Worker:
         """End the process. Nobody may be in `forward`."""
         self._closing = True
         self.is_alive = False
-        for connection in self._process.connections:
+        for connection in self._connections:
             connection.close()
-        if not self._process.wait(END_S):
-            self._process.kill()
-            self._process.wait()
+        self._process.end(END_S)
 
-    def _load(self, order: Order, timeout_s: float, loading: Callable[[int], None]) -> Loaded:
+    def _load(self, order: Order, timeout_s: float, loading: Callable[[ProcessId], None]) -> Loaded:
         try:
             self._control.send(order)
             self._watch_loading(timeout_s, loading)
@@ -165,11 +167,11 @@ class Worker:
         loaded: Loaded = answer
         return loaded
 
-    def _watch_loading(self, timeout_s: float, loading: Callable[[int], None]) -> None:
+    def _watch_loading(self, timeout_s: float, loading: Callable[[ProcessId], None]) -> None:
         """Until the process has an answer, or has ended."""
         stopped, ended = StoppedTwice(self._process), monotonic() + timeout_s
         while True:
-            loading(self.pid)
+            loading(self._process.id)
             if self._control.poll(min(LOOK_S, timeout_s)):
                 return
             if stopped.look():
@@ -187,6 +189,35 @@ class Worker:
         self.is_alive = False
         if not self._closing:
             self._died(self)
+
+
+def begin(directory: Path, num_connections: int) -> "tuple[Child, list[Connection[Any, Any]]]":
+    """A process and the connections it serves: forked by the nursery in `directory`, or started where none answers."""
+    ours, theirs = _pairs(num_connections)
+    child: Child | None = fork(directory, _descriptors(theirs))
+    if child is None:
+        # A nursery that comes round later finds the ends it was given closed, and so does what it forks for them.
+        _close([*ours, *theirs])
+        ours, theirs = _pairs(num_connections)
+        # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
+        command = [sys.executable, "-m", "sie_triton.worker", *map(str, _descriptors(theirs))]
+        child = start(command, descriptors=_descriptors(theirs))
+    _close(theirs)
+    return child, [Connection(end.detach()) for end in ours]
+
+
+def _pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:
+    pairs = [socket.socketpair() for _ in range(count)]
+    return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+
+
+def _descriptors(ends: list[socket.socket]) -> list[int]:
+    return [end.fileno() for end in ends]
+
+
+def _close(ends: list[socket.socket]) -> None:
+    for end in ends:
+        end.close()
 
 
 class StoppedTwice:

@@ -13,7 +13,8 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.errors import ModelError, ServerError, SIEError
-from sie_triton.records.status import is_alive, records_of
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import records_of
 from tests.residency.conftest import LONG, MODELS, TEXT, Crowd, busy, serving, wait_for
 
 FORWARD_TIMEOUT_S = 1.0

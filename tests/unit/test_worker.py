@@ -16,7 +16,8 @@ from sie_triton.errors import LoadError, ModelError
 from sie_triton.families import load_adapter
 from sie_triton.families.base import PackedBatch
 from sie_triton.measurements import Measurements
-from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
+from sie_triton.processes.pids import ProcessId, is_alive, parent_of
+from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
@@ -52,7 +53,7 @@ def worker(tiny_directory, tmp_path, deaths, request):
     assert (parent == os.getpid()) == (request.param == "started")
     yield worker
     worker.close()
-    assert not psutil.pid_exists(worker.pid)
+    assert not is_alive(worker.pid)
 
 
 def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
@@ -171,7 +172,7 @@ def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeyp
     (answer,) = run(stage, [tokens([1000] * 20)])
     assert answer["dense"].shape == (1, 64)
     assert stage._loaded.pid != stopped[0]
-    assert not psutil.pid_exists(stopped[0])
+    assert not is_alive(stopped[0])
 
 
 def test_the_record_names_a_worker_from_its_birth(stage, monkeypatch):
@@ -200,7 +201,8 @@ def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
     with subprocess.Popen(["sleep", "60"]) as successor:
         directory, model = stage.status.directory, stage.status.model
         record = np.memmap(directory / f"{model}-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
-        record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
+        record["pid"], record["started"] = ProcessId.of(successor.pid)
+        record["generation"], record["version"] = 1, VERSION
         before = stage._loaded.pid
         os.kill(before, signal.SIGTERM)
         wait_for(lambda: stage._loaded is None)
