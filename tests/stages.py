@@ -9,7 +9,8 @@ import numpy as np
 
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.process import Loaded, WorkerDied
+from sie_triton.worker.messages import Loaded
+from sie_triton.worker.process import WorkerDied
 
 VOCABULARY = 100
 

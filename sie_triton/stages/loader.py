@@ -12,7 +12,8 @@ from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
-from sie_triton.worker.process import LoaderStopped, Order, Worker
+from sie_triton.worker.messages import Load
+from sie_triton.worker.process import LoaderStopped, Worker
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ class Loader:
         self._died = died
         self._lock = status.directory / f"{status.model}.{device}.weights"
 
-    def order(self, num_lanes: int, threads: int) -> Order:
+    def order(self, num_lanes: int, threads: int) -> Load:
         """For a worker of so many lanes with `threads` each; LoadError where there are no weights."""
         runtime = self._spec.runtime
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
-        return Order(
+        return Load(
             spec=self._spec.to_json(),
             directory=locate(self._spec.weights, allow_hub=runtime.allow_hub),
             device=self._device,
@@ -45,7 +46,7 @@ class Loader:
             threads=threads,
         )
 
-    def start(self, order: Order, check: Callable[[], object]) -> Worker:
+    def start(self, order: Load, check: Callable[[], object]) -> Worker:
         """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
         try:
             try:
@@ -57,7 +58,7 @@ class Loader:
             self._status.has_worker(None)
             raise
 
-    def _start(self, order: Order, check: Callable[[], object]) -> Worker:
+    def _start(self, order: Load, check: Callable[[], object]) -> Worker:
         def loading(worker: ProcessId) -> None:
             self._status.has_worker(worker)
             check()

@@ -7,44 +7,56 @@ served by a thread: batch in, rows or the error out.
 import fcntl
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any
 
-from sie_triton.errors import LoadError, ModelError
+from sie_triton.errors import LoadError
 from sie_triton.families import Adapter, load_adapter
-from sie_triton.families.base import PackedBatch, Rows
+from sie_triton.families.base import PackedBatch
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
 from sie_triton.worker.imports import import_all
+from sie_triton.worker.messages import (
+    OUT_OF_MEMORY,
+    Computed,
+    Failed,
+    Load,
+    Loaded,
+    WorkersControl,
+    WorkersLane,
+)
 from sie_triton.worker.out_of_memory import free_unused_memory, is_out_of_memory, used_bytes
-from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order
+from sie_triton.worker.process import RESIDENT_BYTES
 from sie_triton.worker.threads import use_threads
 
 log = logging.getLogger("sie_triton.worker")
+
+NO_MEMORY = Failed("there is not enough memory for the pass", OUT_OF_MEMORY)
 
 
 def main(descriptors: Sequence[int]) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
-    control, *lanes = [Connection(descriptor) for descriptor in descriptors]
+    ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
-        order: Order = control.recv()
+        order = control.recv()
         try:
             adapter, loaded = load(order)
         except Exception as exc:
-            control.send(load_error(exc))
+            error = load_error(exc)
+            control.send(Failed(str(error), error.reason))
             return
         for lane in lanes:
             Thread(target=serve, args=(adapter, order.device, lane), daemon=True).start()
         control.send(loaded)
-        control.recv()
+        control.poll(None)
     # A thread may be in a forward pass that nobody waits for any more.
     os._exit(0)
 
@@ -52,7 +64,7 @@ def main(descriptors: Sequence[int]) -> None:
 def load_error(error: Exception) -> LoadError:
     """What is said of it to clients; whether it can be put right is judged by what was raised first."""
     if is_out_of_memory(error.__cause__ or error):
-        return LoadError("there is not enough memory for the weights", "out of memory")
+        return LoadError("there is not enough memory for the weights", OUT_OF_MEMORY)
     if isinstance(error, LoadError):
         return error
     log.error("loading failed", exc_info=error)
@@ -61,7 +73,7 @@ def load_error(error: Exception) -> LoadError:
     return LoadError(f"loading failed with {type(error).__name__}; the server log has the details")
 
 
-def load(order: Order) -> tuple[Adapter, Loaded]:
+def load(order: Load) -> tuple[Adapter, Loaded]:
     spec = ModelSpec.from_json(order.spec)
     runtime = spec.runtime
     measurements = order.measurements()
@@ -103,25 +115,31 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(adapter: Adapter, device: str, lane: "Connection[Any, Any]") -> None:
+def serve(adapter: Adapter, device: str, lane: WorkersLane) -> None:
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
-            batch, threads = lane.recv()
-            use_threads(device, threads)
-            lane.send(compute(adapter, batch))
+            try:
+                forward = lane.recv()
+                use_threads(device, forward.threads)
+                lane.send(compute(adapter, forward.batch))
+                continue
+            except MemoryError:
+                log.warning("no memory for a batch, or for its rows")
+            # Outside the handler: the exception holds on to what there is of them.
+            free_unused_memory()
+            lane.send(NO_MEMORY)
 
 
-def compute(adapter: Adapter, batch: PackedBatch) -> Rows | Exception:
+def compute(adapter: Adapter, batch: PackedBatch) -> Computed | Failed:
     try:
-        return adapter.forward(batch)
+        return Computed(adapter.forward(batch))
     except Exception as exc:
         if not is_out_of_memory(exc):
             log.exception("inference failed")
-            return ModelError(f"inference failed with {type(exc).__name__}; the server log has the details")
-    # Outside the handler: the exception holds on to the tensors of the failed pass.
+            return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     free_unused_memory()
-    return MemoryError()
+    return NO_MEMORY
 
 
 if __name__ == "__main__":
