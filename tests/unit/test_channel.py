@@ -314,6 +314,14 @@ def test_no_memory_to_receive_is_a_memory_error_and_the_channel_goes_on(monkeypa
             assert same(channel.recv(), numbers(MB, seed))
 
 
+def test_all_of_the_memory_is_there_before_it_is_written():
+    """A page that the system could not give later would end the process."""
+    memory, descriptor = module._memory(MB)
+    assert os.fstat(descriptor).st_blocks * 512 >= MB == len(memory)
+    memory.close()
+    os.close(descriptor)
+
+
 FULL = """
 import os
 from tests.unit.test_channel import MB, echo, numbers, peer, same

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from sie_triton.processes import pids
 from sie_triton.processes.child import start
 from sie_triton.processes.nursery import Forked, fork, nursery_ids
 from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
-from sie_triton.processes.supervisor import Companion
+from sie_triton.processes.supervisor import Companion, Supervisor
 from tests.controller import stage, wait_for
 
 SLEEPS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
@@ -324,6 +325,29 @@ def test_a_companion_is_kept_running_and_says_so(tmp_path):
         wait_for(lambda: len(said) == 4)
     assert said[0] == "the clock ended by SIGKILL, as the system does when memory is short, after 0 s; restarting"
     assert said[1].startswith("the clock is back after")
+
+
+def test_what_is_closed_while_it_waits_for_its_next_start_is_not_started():
+    starts, restarting = [], threading.Event()
+
+    class Dies:
+        name, log_path = "it", Path("log")
+        wait = staticmethod(lambda: None if starts else "with status 1")
+        start = staticmethod(lambda: starts.append(1))
+        stop = wait_ready = staticmethod(lambda: None)
+
+    supervisor = Supervisor(Dies(), lambda line: restarting.set())
+    supervisor._starting.acquire()
+    thread = threading.Thread(target=supervisor.keep_running)
+    thread.start()
+    restarting.wait(5)
+    closing = threading.Thread(target=supervisor.close)
+    closing.start()
+    wait_for(supervisor._closing.is_set)
+    supervisor._starting.release()
+    thread.join(5)
+    closing.join(5)
+    assert starts == []
 
 
 @pytest.mark.usefixtures("nothing_is_left")
