@@ -5,4 +5,5 @@ child       a process of ours: started, waited for, ended, and how it ended in w
 hidden      a start with arguments that nobody else can read
 nursery     a process that forks others
 supervisor  starts again what dies
+channel     messages between two processes; large arrays go through memory that both have mapped
 """

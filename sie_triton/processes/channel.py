@@ -63,9 +63,6 @@ class Channel(Generic[Sent, Received]):
         self._unread = bytearray()
         self._descriptors: list[int] = []
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
     def send(self, message: Sent) -> None:
         large: list[memoryview] = []
         data = _pickled(message, large if self._num_read_there == self._num_sent else None)

@@ -59,18 +59,20 @@ class Child(Process):
 
 
 class Started(Child):
-    """One that this process started. It leads a session; what it leaves in there ends with it."""
+    """One that this process started. Where it leads a session, what it leaves in there ends with it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path | None, log_start: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path | None, log_start: int, *, leads: bool) -> None:
         super().__init__(process.pid, os.pidfd_open(process.pid))
         self._process = process
+        self._leads = leads
         self._reaping = Lock()
         self._log, self._log_start = log, log_start
 
     def kill(self) -> None:
+        super().kill()
         # Until it is reaped nobody else can have its pid.
         with self._reaping, suppress(ProcessLookupError):
-            if self._process.returncode is None:
+            if self._leads and self._process.returncode is None:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def end(self, seconds: float = 0.0) -> None:
@@ -107,12 +109,14 @@ def start(
     cwd: Path | None = None,
     descriptors: Sequence[int] = (),
     before: Callable[[], None] | None = None,
+    leads: bool = True,
 ) -> Started:
     """`command` with the arguments `secrets` after it, which nobody else can read where this system can hide them.
 
-    It writes to the end of `log`, or where this process does, inherits `descriptors`, and runs `before` first.
+    It writes to the end of `log`, or where this process does, inherits `descriptors`, runs `before` first, and leads a
+    session of its own if it is to lead one.
     """
-    options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": True}
+    options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": leads}
     log_start = 0
     with ExitStack() as stack:
         if log is not None:
@@ -123,10 +127,10 @@ def start(
         if secrets:
             with suppress(OSError):
                 process = hidden.start(command, secrets, environment or os.environ, before or _nothing, **options)
-                return Started(process, log, log_start)
+                return Started(process, log, log_start, leads=leads)
         command = [*command, *secrets]
         process = subprocess.Popen(command, env=environment, preexec_fn=before, pass_fds=descriptors, **options)
-        return Started(process, log, log_start)
+        return Started(process, log, log_start, leads=leads)
 
 
 def end_with_parent() -> None:

@@ -163,7 +163,7 @@ def begin(directory: Path, num_sockets: int) -> tuple[Child, list[socket.socket]
         ours, theirs = _pairs(num_sockets)
         # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
         command = [sys.executable, "-m", "sie_triton.worker", *map(str, _descriptors(theirs))]
-        child = start(command, descriptors=_descriptors(theirs))
+        child = start(command, descriptors=_descriptors(theirs), leads=False)
     _close(theirs)
     return child, ours
 

@@ -142,7 +142,7 @@ def main(descriptors):
 def nursery(tmp_path, monkeypatch):
     """Its children do what they are told: the signal to die of, "raise", or "exit"."""
     (tmp_path / "obeying.py").write_text(SERVES)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = ["sie_triton.processes.nursery", "obeying", str(tmp_path)]
     with Companion("the nursery", command, tmp_path / "log", {}) as companion:
         wait_for(lambda: nursery_ids(tmp_path))
