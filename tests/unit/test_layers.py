@@ -56,6 +56,7 @@ MAY_IMPORT = {
         "engines",
         "families",
         "inputs",
+        "processes",
         "records",
         "render",
         "scheduling",
