@@ -6,6 +6,7 @@ from time import monotonic_ns
 
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter, status_path
 
 
@@ -44,8 +45,10 @@ def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
     writer = StatusWriter(directory, name, kind, generation)
     for field, value in {"wanted_since_ns": monotonic_ns(), **fields}.items():
         writer.record[field] = value
+    if "worker_pid" in fields:
+        writer.has_worker(ProcessId.of(fields["worker_pid"]))
     if pid:
-        writer.record["pid"] = pid
+        writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
         writer._path = writer._path.rename(status_path(directory, name, kind, pid))
     return writer
 

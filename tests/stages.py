@@ -14,7 +14,8 @@ from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.context import Context
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import SEAL_BYTES
-from sie_triton.worker.process import Loaded, WorkerDied
+from sie_triton.worker.messages import Loaded
+from sie_triton.worker.process import WorkerDied
 
 VOCABULARY = 100
 

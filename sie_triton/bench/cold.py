@@ -18,7 +18,7 @@ from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.render.build import write_repository
-from sie_triton.server.companion import controller, nursery, wait_for_controller
+from sie_triton.server.companions import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 

@@ -4,11 +4,9 @@ What is to be replaced stands in the records of the dead, so that it is not forg
 """
 
 import logging
-import os
 import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -17,7 +15,8 @@ from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import NotServed
 from sie_triton.controller.models import Processes, Stages
 from sie_triton.controller.swaps import Swaps
-from sie_triton.records.status import Record, is_stopped, status_path
+from sie_triton.processes.pids import ProcessId
+from sie_triton.records.status import Record, process_of, status_path
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +37,8 @@ class Healing:
     def __init__(self, directory: Path, swaps: Swaps) -> None:
         self._directory = directory
         self._swaps = swaps
-        self._stopped: set[int] = set()
-        self._superseded: dict[int, float] = {}
+        self._stopped: set[ProcessId] = set()
+        self._superseded: dict[ProcessId, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
         self._orphans_sought = monotonic()
@@ -48,39 +47,37 @@ class Healing:
         """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it."""
         for stage, by_model in stages.items():
             for model, processes in by_model.items():
-                self.end_stopped(record["pid"] for record in processes.living)
+                self.end_stopped(map(process_of, processes.living))
                 if processes.living:
                     self._attempts.pop((model, stage), None)
                     self._forget(model, stage, processes.dead)
                 else:
                     self._replace(model, stage, processes)
 
-    def end_stopped(self, pids: Iterable[int]) -> None:
+    def end_stopped(self, processes: Iterable[ProcessId]) -> None:
         """Those that are stopped at two looks."""
-        for pid in pids:
-            if not is_stopped(pid):
-                self._stopped.discard(pid)
-            elif pid in self._stopped:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            if not process.is_stopped:
+                self._stopped.discard(process)
+            elif process in self._stopped:
+                process.send(signal.SIGKILL)
             else:
-                self._stopped.add(pid)
+                self._stopped.add(process)
 
     def end_superseded(self, stages: Stages) -> None:
         """Old processes with nothing to do that Triton keeps: for a request that it never runs, one without a batch."""
         idle = {
-            record["pid"]
+            process_of(record)
             for by_model in stages.values()
             for processes in by_model.values()
             for record in processes.living[:-1]
             if not record["num_open"]
         }
         now = monotonic()
-        self._superseded = {pid: self._superseded.get(pid, now) for pid in idle}
-        for pid, since in self._superseded.items():
+        self._superseded = {process: self._superseded.get(process, now) for process in idle}
+        for process, since in self._superseded.items():
             if now - since > SUPERSEDED_S:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                process.send(signal.SIGKILL)
 
     def remove_orphans(self, triton: int) -> None:
         """Triton leaks the shared memory of a process that died with requests in it."""

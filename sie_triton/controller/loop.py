@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
 from typing import IO
@@ -18,10 +17,11 @@ from sie_triton.controller.models import Model, inference_records, models_of, re
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import ProcessId, parent_of
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.records.status import LOADING, RESIDENT, parent_of
+from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
-from sie_triton.worker.nursery import nursery_pid
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Controller:
         self.num_loads: dict[str, int] = {}
         self._resident_since: dict[str, int] = {}
         self._started_ns = monotonic_ns()
-        self._drained: set[int] = set()
+        self._drained: set[ProcessId] = set()
         self._triton = 0
 
     def tick(self) -> None:
@@ -58,10 +58,10 @@ class Controller:
         self._look_for_triton()
         self._healing.heal(stages)
         self._healing.end_superseded(stages)
-        nursery = nursery_pid(self._directory)
+        nursery = nursery_ids(self._directory)
         self._healing.end_stopped(nursery)
         workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]
-        around = self._device, self._triton, [*workers, *nursery]
+        around = self._device, self._triton, [*workers, *(process.pid for process in nursery)]
         self.memory = sample(*around, self._settings.memory_limit_bytes)
         room = Room(self._settings, self.swaps, self.models, self.memory, lambda: server_bytes(*around))
         room.grant()
@@ -150,14 +150,13 @@ class Controller:
     def _end_drained(self) -> None:
         """Triton takes a second to end a process that has nothing to do any more; its worker need not wait for it."""
         drained = {
-            record["worker_pid"]
+            worker_of(record)
             for model in self.models.values()
             for record in model.draining
             if record["worker_pid"] and not record["num_open"] and not self.swaps.is_evicting(model.name)
         }
-        for pid in drained & self._drained:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        for worker in drained & self._drained:
+            worker.send(signal.SIGTERM)
         self._drained = drained
 
     def _recycle(self) -> None:

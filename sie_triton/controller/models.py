@@ -7,7 +7,7 @@ from pathlib import Path
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
-from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_alive
+from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, process_of, worker_of
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -102,10 +102,9 @@ def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Reco
 
 def taken_bytes(record: Record) -> int:
     """By its worker: on its GPU as the worker measured it, else of the machine's memory."""
-    pid = record["worker_pid"]
     if record["device_bytes"]:
-        return record["device_bytes"] if is_alive(pid) else 0
-    return worker_bytes(pid) if pid else 0
+        return record["device_bytes"] if worker_of(record).is_alive else 0
+    return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0
 
 
 def _model(name: str, stages: Stages) -> Model:
@@ -118,5 +117,5 @@ def _model(name: str, stages: Stages) -> Model:
 
 def _processes(records: Sequence[Record]) -> Processes:
     by_age = sorted(records, key=lambda r: r["generation"])
-    living = [record for record in by_age if is_alive(record["pid"])]
+    living = [record for record in by_age if process_of(record).is_alive]
     return Processes(living, [record for record in by_age if record not in living])

@@ -14,7 +14,8 @@ from threading import Event
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.records.status import StatusWriter, is_stopped
+from sie_triton.processes.pids import is_stopped
+from sie_triton.records.status import StatusWriter
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,11 @@ from time import monotonic_ns
 import numpy as np
 
 from sie_triton.errors import REASONS
+from sie_triton.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 6
+VERSION = 7
 
 # What loading spends its time on, fields of the record with `_ns` behind them.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -29,7 +30,9 @@ RECORD = np.dtype(
     [
         ("version", "<i8"),
         ("pid", "<i8"),
+        ("started", "<i8"),  # see processes/pids.py
         ("worker_pid", "<i8"),  # of the process that holds the weights; 0 when there is none
+        ("worker_started", "<i8"),
         ("generation", "<i8"),
         ("state", "<i8"),
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
@@ -75,7 +78,7 @@ class StatusWriter:
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
         last_used_ns = max((r["last_used_ns"] for r in records_of(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
-        self.record["pid"] = os.getpid()
+        self.record["pid"], self.record["started"] = ProcessId.of(os.getpid())
         self.record["generation"] = generation
         self.record["highest_ticket"] = max((r["highest_ticket"] for r in before), default=0)
         self.record["last_used_ns"] = last_used_ns
@@ -116,6 +119,11 @@ class StatusWriter:
             self.record["last_used_ns"] = now
         return now
 
+    def has_worker(self, worker: ProcessId | None) -> None:
+        """From its birth on, until it is gone."""
+        self.record["worker_started"] = worker.started if worker else 0
+        self.record["worker_pid"] = worker.pid if worker else 0
+
     def loaded(self) -> None:
         self.record["load_failure"] = 0
         self.record["resident_since_ns"] = self.record["last_used_ns"] = monotonic_ns()
@@ -129,12 +137,12 @@ class StatusWriter:
     def has_successor(self) -> bool:
         """True once Triton's traffic goes to another process."""
         records = records_of(self.directory, self.model, self.stage)
-        return any(r["generation"] > self.record["generation"] and is_alive(r["pid"]) for r in records)
+        return any(r["generation"] > self.record["generation"] and process_of(r).is_alive for r in records)
 
     def of_other_models(self) -> list[Record]:
         """What the living inference processes of all other models recorded."""
         records = read_records(self.directory, "*-inference")
-        return [r for r in records if r["pid"] != os.getpid() and is_alive(r["pid"])]
+        return [r for r in records if r["pid"] != os.getpid() and process_of(r).is_alive]
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -163,7 +171,7 @@ class StatusReader:
         for path in sorted(self._directory.glob(f"{self._name}.*.status")):
             with suppress(OSError, ValueError):
                 record = np.memmap(path, RECORD, "r", shape=(1,))[0]
-                if record["version"] == VERSION and is_alive(int(record["pid"])):
+                if record["version"] == VERSION and process_of(record).is_alive:
                     yield record
 
 
@@ -192,25 +200,14 @@ def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """False for one that has ended, even where nobody has taken notice of its end."""
-    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+def process_of(record: Record | np.void) -> ProcessId:
+    """That wrote it."""
+    return ProcessId(int(record["pid"]), int(record["started"]))
 
 
-def is_stopped(pid: int) -> bool:
-    return _stat(pid)[:1] == ["T"]
-
-
-def parent_of(pid: int) -> int:
-    """0 where there is no such process."""
-    return int((_stat(pid) or ["", "0"])[1])
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on."""
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()
-    return []
+def worker_of(record: Record | np.void) -> ProcessId:
+    """That holds its weights."""
+    return ProcessId(int(record["worker_pid"]), int(record["worker_started"]))
 
 
 def _read(path: Path) -> Record:

@@ -1,22 +1,20 @@
 """Starts tritonserver, waits until its models are ready, and ends everything it started."""
 
-import ctypes
 import os
 import secrets
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from sie_triton.errors import ServerError
 from sie_triton.private import private_directory
+from sie_triton.processes import hidden
+from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import ensemble_names
-from sie_triton.server import hidden, stack
+from sie_triton.server import stack
 from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
 from sie_triton.server.find_triton import Triton, find_triton, stage_directory
 from sie_triton.settings import CONTROL_KEY, Settings
@@ -24,12 +22,13 @@ from sie_triton.settings import CONTROL_KEY, Settings
 READY_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
-PR_SET_PDEATHSIG = 1
 CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class Server:
-    """One tritonserver process over a rendered repository. Use as a context manager."""
+    """One tritonserver over a rendered repository, which a Supervisor can keep running. Use as a context manager."""
+
+    name = "tritonserver"
 
     def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False) -> None:
         self._settings = settings
@@ -37,8 +36,7 @@ class Server:
         self._verbose = verbose
         self._repository = repository
         self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
+        self._child: Started | None = None
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
         self.log_path = settings.data_dir / "logs" / "tritonserver.log"
@@ -52,34 +50,25 @@ class Server:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        assert self._child is not None
+        return self._child.pid
 
     def start(self) -> None:
-        self._refuse_remote()
-        private_directory(self.log_path.parent)
-        self.log_path.write_bytes(b"")
-        self._start()
-
-    def start_again(self) -> None:
-        """In the place of one that ended: nothing of that one is left, but its log."""
-        self._end_the_rest()
-        self._start()
-
-    def _start(self) -> None:
-        self._log_start = self.log_path.stat().st_size
-        environment = {**self._triton.environment, **mark(self._settings.data_dir)}
-        with self.log_path.open("ab") as log:
-            output = {} if self._verbose else {"stdout": log, "stderr": log}
-            cwd = stage_directory(self._settings.data_dir)
-            options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": True, **output}
-            try:
-                self._process = hidden.start(
-                    self.command(), self.secrets(), environment, before=before_triton, **options
-                )
-            except OSError:
-                command = [*self.command(), *self.secrets()]
-                self._process = subprocess.Popen(command, env=environment, preexec_fn=before_triton, **options)
+        """In the place of one that ended, where there was one: nothing of that one is left, but its log."""
+        if self._child is None:
+            self._refuse_remote()
+            private_directory(self.log_path.parent)
+            self.log_path.write_bytes(b"")
+        else:
+            self._end(self._child)
+        self._child = start(
+            self.command(),
+            secrets=self.secrets(),
+            environment={**self._triton.environment, **mark(self._settings.data_dir)},
+            log=None if self._verbose else self.log_path,
+            cwd=stage_directory(self._settings.data_dir),
+            before=before_triton,
+        )
 
     @property
     def shows_its_token(self) -> bool:
@@ -121,34 +110,27 @@ class Server:
         while pending:
             pending = [model for model in pending if not self._answers(f"/v2/models/{model}/ready")]
             progress(len(self._models) - len(pending))
-            if self._process is None or self._process.poll() is not None:
+            if self._child is None or self._child.wait(0):
                 raise ServerError(f"tritonserver ended before it was ready:\n{self._log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(pending)}\n{self._log_tail()}")
             time.sleep(0.1)
 
-    def wait(self) -> int:
-        """Block until tritonserver ends by itself; its exit status."""
-        assert self._process is not None
-        return self._process.wait()
+    def wait(self) -> str | None:
+        """Block until tritonserver ends by itself: how, in words; None where that is with status 0."""
+        assert self._child is not None
+        return self._child.how_it_ended if self._child.status else None
 
     def stop(self) -> None:
         """Let Triton drain and exit, end what is left, remove its shared memory."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILL_AFTER_S)
-        self._end_the_rest()
-        self._process = None
+        if self._child is not None:
+            self._child.send(signal.SIGTERM)
+            self._end(self._child, KILL_AFTER_S)
+            self._child = None
 
-    def _end_the_rest(self) -> None:
-        """What is left of the process, its stages, their workers, and their shared memory."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        assert self._process is not None
-        self._process.wait()
+    def _end(self, child: Started, seconds: float = 0.0) -> None:
+        """After so long, with its stages, their workers, and their shared memory."""
+        child.end(seconds)
         end_leftovers(self._settings.data_dir)
         remove_regions(self.shm_prefix)
         remove_records(self._settings.status_dir)
@@ -165,13 +147,7 @@ class Server:
             )
 
     def _log_tail(self, num_lines: int = 25) -> str:
-        if self._verbose:
-            return ""
-        return "\n".join(self.log().splitlines()[-num_lines:])
-
-    def log(self) -> str:
-        """What this process wrote, without those before it."""
-        return self.log_path.read_bytes()[self._log_start :].decode(errors="replace")
+        return "\n".join(self._child.log().splitlines()[-num_lines:]) if self._child else ""
 
 
 def answers(url: str) -> bool:
@@ -180,11 +156,6 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def end_with_parent() -> None:
-    """For a child, before it starts its program."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def before_triton() -> None:

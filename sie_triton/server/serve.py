@@ -16,13 +16,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sie_triton.catalog import triton_name
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
+from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
-from sie_triton.server.companion import controller, nursery, wait_for_controller
+from sie_triton.server.companions import controller, nursery, wait_for_controller
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
-from sie_triton.server.supervise import supervise
 from sie_triton.settings import Settings
 
 EXAMPLES = {
@@ -82,9 +82,9 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-        nursery(settings),
+        nursery(settings, _say),
         server,
-        controller(settings, server.control_token),
+        controller(settings, server.control_token, _say),
     ):
         _wait_ready(server, len(models), console)
         wait_for_controller(settings)
@@ -97,7 +97,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
 
 def _stay(server: Server) -> int:
     try:
-        supervise(server, _say)
+        Supervisor(server, _say).keep_running()
     except ServerError as exc:
         _say(f"error: {exc}")
         return 1

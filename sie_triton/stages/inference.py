@@ -73,7 +73,8 @@ class Inference(ColdStage[Worker]):
 
     def load(self) -> Worker:
         started = monotonic_ns()
-        for field in ("worker_pid", "weights_bytes", "device_bytes"):
+        self.status.has_worker(None)
+        for field in ("weights_bytes", "device_bytes"):
             self.status.record[field] = 0
         order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1))
         asking = self._ask_for_room
@@ -95,7 +96,7 @@ class Inference(ColdStage[Worker]):
             with self._replacing:
                 if self._loaded is worker:
                     self._loaded = None
-                    self.status.record["worker_pid"] = 0
+                    self.status.has_worker(None)
                     worker.close()
             return
         with suppress(SIEError):  # the next request asks for another

@@ -8,10 +8,12 @@ from threading import Event
 from platformdirs import user_cache_path
 
 from sie_triton.errors import LoadError, SIEError
+from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
-from sie_triton.worker.process import LoaderStopped, Order, Worker
+from sie_triton.worker.messages import Load
+from sie_triton.worker.process import LoaderStopped, Worker
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,11 @@ class Loader:
         self._died = died
         self._lock = status.directory / f"{status.model}.{device}.weights"
 
-    def order(self, num_lanes: int, threads: int) -> Order:
+    def order(self, num_lanes: int, threads: int) -> Load:
         """For a worker of so many lanes with `threads` each; LoadError where there are no weights."""
         runtime = self._spec.runtime
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
-        return Order(
+        return Load(
             spec=self._spec.to_json(),
             directory=locate(self._spec.weights, allow_hub=runtime.allow_hub),
             device=self._device,
@@ -44,7 +46,7 @@ class Loader:
             threads=threads,
         )
 
-    def start(self, order: Order, check: Callable[[], object]) -> Worker:
+    def start(self, order: Load, check: Callable[[], object]) -> Worker:
         """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
         try:
             try:
@@ -53,12 +55,12 @@ class Loader:
                 log.error("%s; another takes its place", exc)
                 return self._start(order, check)
         except SIEError:
-            self._status.record["worker_pid"] = 0
+            self._status.has_worker(None)
             raise
 
-    def _start(self, order: Order, check: Callable[[], object]) -> Worker:
-        def loading(pid: int) -> None:
-            self._status.record["worker_pid"] = pid
+    def _start(self, order: Load, check: Callable[[], object]) -> Worker:
+        def loading(worker: ProcessId) -> None:
+            self._status.has_worker(worker)
             check()
             if self._closing.is_set():
                 raise LoadError("this process is about to end")

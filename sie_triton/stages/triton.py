@@ -6,7 +6,6 @@ A composing model's `model.py` imports one of the three classes at the end as Tr
 import json
 import logging
 import os
-import select
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from platformdirs import user_cache_path
 from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.private import private_directory, temporary_directory
+from sie_triton.processes.pids import Process
 from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
@@ -216,10 +216,10 @@ def _status_directory(spec: ModelSpec) -> Path:
 
 def _end_with_tritonserver() -> None:
     """When tritonserver is killed its stub ends too, but may wait for the stage's threads for ever."""
-    tritonserver = os.pidfd_open(os.getppid())
+    tritonserver = Process(os.getppid())
 
     def watch() -> None:
-        select.select([tritonserver], [], [])
+        tritonserver.wait()
         os._exit(1)
 
     Thread(target=watch, name="watch-tritonserver", daemon=True).start()

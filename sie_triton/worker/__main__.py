@@ -7,43 +7,56 @@ served by a thread: batch in, rows or the error out.
 import fcntl
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any
 
-from sie_triton.contract import Batch, Rows
+from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
-from sie_triton.errors import LoadError, ModelError
+from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
+from sie_triton.errors import LoadError
 from sie_triton.families import Adapter, family, load_adapter, model_of
 from sie_triton.inputs import KINDS
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
-from sie_triton.worker.process import RESIDENT_BYTES, Loaded, Order
+from sie_triton.worker.messages import (
+    OUT_OF_MEMORY,
+    Computed,
+    Failed,
+    Load,
+    Loaded,
+    WorkersControl,
+    WorkersLane,
+)
+from sie_triton.worker.process import RESIDENT_BYTES
 
 log = logging.getLogger("sie_triton.worker")
+
+NO_MEMORY = Failed("there is not enough memory for the pass", OUT_OF_MEMORY)
 
 
 def main(descriptors: Sequence[int]) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
-    control, *lanes = [Connection(descriptor) for descriptor in descriptors]
+    ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
-        order: Order = control.recv()
+        order = control.recv()
         try:
             engine, adapter, loaded = load(order)
         except Exception as exc:
-            control.send(load_error(exc))
+            error = load_error(exc)
+            control.send(Failed(str(error), error.reason))
             return
         for lane in lanes:
             Thread(target=serve, args=(engine, adapter, lane), daemon=True).start()
         control.send(loaded)
-        control.recv()
+        control.poll(None)
     # A thread may be in a forward pass that nobody waits for any more.
     os._exit(0)
 
@@ -58,7 +71,7 @@ def load_error(error: Exception) -> LoadError:
     return LoadError(f"loading failed with {type(error).__name__}; the server log has the details")
 
 
-def load(order: Order) -> tuple[Engine, Adapter, Loaded]:
+def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     spec = ModelSpec.from_json(order.spec)
     measurements = order.measurements()
     seconds = Stopwatch()
@@ -88,7 +101,7 @@ def naming_want_of_memory(engine: Engine) -> Iterator[None]:
         yield
     except Exception as exc:
         if engine.is_out_of_memory(exc.__cause__ or exc):
-            raise LoadError("there is not enough memory for the weights", "out of memory") from exc
+            raise LoadError("there is not enough memory for the weights", OUT_OF_MEMORY) from exc
         raise
 
 
@@ -121,25 +134,32 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(engine: Engine, adapter: Adapter, lane: "Connection[Any, Any]") -> None:
+def serve(engine: Engine, adapter: Adapter, lane: WorkersLane) -> None:
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
-            batch, threads = lane.recv()
-            engine.use_threads(threads)
-            lane.send(compute(engine, adapter, batch))
+            try:
+                forward = lane.recv()
+                engine.use_threads(forward.threads)
+                lane.send(compute(engine, adapter, forward.batch))
+                continue
+            except MemoryError:
+                log.warning("no memory for a batch, or for its rows")
+            # Outside the handler: the exception holds on to what there is of them.
+            engine.free_unused_memory()
+            lane.send(NO_MEMORY)
 
 
-def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Rows | Exception:
+def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Computed | Failed:
     try:
-        return adapter.forward(batch)
+        return Computed(adapter.forward(batch))
     except Exception as exc:
         if not engine.is_out_of_memory(exc):
             log.exception("inference failed")
-            return ModelError(f"inference failed with {type(exc).__name__}; the server log has the details")
+            return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler: the exception holds on to the tensors of the failed pass.
     engine.free_unused_memory()
-    return MemoryError()
+    return NO_MEMORY
 
 
 if __name__ == "__main__":

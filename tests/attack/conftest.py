@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sie_triton.records.status import all_records, is_alive
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import all_records
 from sie_triton.settings import Settings
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MUVERA, SPLADE, fresh_settings, minilm_file, model_file
 from tests.models import save_cross_encoder, save_pylate, save_splade

@@ -21,11 +21,12 @@ from sie_triton.catalog import triton_name
 from sie_triton.controller import memory
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.supervisor import Companion
 from sie_triton.render.build import write_repository
-from sie_triton.server.companion import Companion, controller, nursery
+from sie_triton.server.companions import controller, nursery
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
-from sie_triton.worker.nursery import nursery_pid
 from tests.conftest import fresh_settings, tiny_model_file
 from tests.models import save_bert
 
@@ -86,9 +87,9 @@ def serving(
     names = [triton_name(model) for model in directories]
     with nursery(settings), Server(settings, root / "model_repository", names) as server:
         server.wait_ready()
-        wait_for(lambda: nursery_pid(settings.status_dir))
+        wait_for(lambda: nursery_ids(settings.status_dir))
         if room_for:
-            used = memory.sample("cpu", server.pid, nursery_pid(settings.status_dir), 1).used
+            used = memory.sample("cpu", server.pid, [n.pid for n in nursery_ids(settings.status_dir)], 1).used
             limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:

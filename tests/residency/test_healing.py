@@ -13,7 +13,8 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.errors import ModelError, ServerError, SIEError
-from sie_triton.records.status import is_alive, records_of
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import records_of
 from tests.residency.conftest import LONG, MODELS, TEXT, Crowd, busy, serving, wait_for
 
 FORWARD_TIMEOUT_S = 1.0
@@ -38,7 +39,7 @@ def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, round
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG)])
 def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, monkeypatch, rounds):
     """Its request gets an error, and so may those computed with it; the others wait for the next worker."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
     model, late, back = "test/poisoned", [], []
     with serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
         with SIEClient(crowd.grpc) as client:

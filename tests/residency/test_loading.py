@@ -13,8 +13,9 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.errors import SIEError
-from sie_triton.records.status import is_alive, records_of
-from sie_triton.worker.nursery import nursery_pid
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import records_of
 from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
 
 
@@ -48,14 +49,14 @@ def test_a_stopped_loader_is_replaced_and_holds_up_nobody(crowd, vector):
 
 def test_a_stopped_nursery_is_replaced_and_holds_up_nobody(crowd, vector):
     make_cold(crowd, MODELS[3])
-    (before,) = nursery_pid(crowd.settings.status_dir)
-    os.kill(before, signal.SIGSTOP)
+    (before,) = nursery_ids(crowd.settings.status_dir)
+    before.send(signal.SIGSTOP)
     log = Log()
     with SIEClient(crowd.grpc) as client:
         log.call(client, MODELS[3], vector)
     log.check()
-    assert not is_alive(before)
-    wait_for(lambda: nursery_pid(crowd.settings.status_dir) != [before])
+    assert not before.is_alive
+    wait_for(lambda: nursery_ids(crowd.settings.status_dir) != [before])
 
 
 @contextmanager

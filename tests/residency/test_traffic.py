@@ -11,7 +11,8 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
-from sie_triton.records.status import RESIDENT, is_alive, records_of
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import RESIDENT, records_of
 from tests.residency.conftest import (
     LONG,
     MIN_RESIDENCY_S,

@@ -17,7 +17,8 @@ from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.records.status import is_alive, read_records, records_of
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings, flag
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, regions, sie
@@ -108,7 +109,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     assert printed == ""  # ready is said once
     assert "tritonserver ended by SIGKILL" in told
     assert "tritonserver ended by SIGSEGV in tritonserver" in told
-    assert told.count("SIE is back") == 2
+    assert told.count("tritonserver is back") == 2
     assert (settings.data_dir / "logs" / "tritonserver.log").read_text().count("Started HTTPService") == 3
 
 

@@ -17,7 +17,8 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.bench.compare import free_ports
 from sie_triton.catalog import triton_name
-from sie_triton.records.status import parent_of, records_of
+from sie_triton.processes.pids import parent_of
+from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton
 from tests.conftest import MINILM, TINY, tiny_model_file
 

@@ -9,8 +9,8 @@ import pytest
 from sie_triton.controller import loop
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.processes.supervisor import Companion
 from sie_triton.records.status import StatusWriter
-from sie_triton.server.companion import Companion
 from sie_triton.settings import read_settings
 from sie_triton.stages.inference import Inference
 from sie_triton.worker.process import Worker
@@ -63,6 +63,7 @@ def deaths() -> list[Worker]:
 def nursery_directory(tmp_path_factory) -> Iterator[Path]:
     """Where a nursery waits; the path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)
-    with Companion("sie_triton.worker.nursery", [str(directory)], directory / "log", {}):
+    command = ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
+    with Companion("the nursery", command, directory / "log", {}):
         wait_for((directory / "nursery.pid").exists)
         yield directory

@@ -18,7 +18,7 @@ from sie_triton.stages.inference import Inference
 from sie_triton.worker import calibration
 from sie_triton.worker.__main__ import load
 from sie_triton.worker.calibration import Sampler, calibrate, choose, measure
-from sie_triton.worker.process import Order
+from sie_triton.worker.messages import Load
 
 
 def sampler(max_length, unit):
@@ -70,7 +70,7 @@ def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory,
     monkeypatch.setattr(calibration, "timed", timed)
     monkeypatch.setattr(adapter, "forward", lambda _: None)
     spec = ModelSpec("m", "", "sentence_transformer", {"dense": 64}, 512, 4096, unit, runtime=Runtime("cpu"))
-    order = Order(spec.to_json(), tiny_directory, "cpu", tmp_path / "cache", tmp_path / "lock", 2, 1)
+    order = Load(spec.to_json(), tiny_directory, "cpu", tmp_path / "cache", tmp_path / "lock", 2, 1)
     _, _, loaded = load(order)
     assert loaded.sub_batch_cost == 1024
 

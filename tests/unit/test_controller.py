@@ -20,8 +20,9 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
-from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter, is_alive, is_stopped
+from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
 from tests.controller import stage, wait_for
 
 RESIDENTS = st.lists(
@@ -124,7 +125,8 @@ def test_the_worker_of_a_process_without_traffic_is_ended_early(controller, chil
     with subprocess.Popen(["sleep", "60"]) as successor:
         old = stage(controller, "a", worker_pid=child.pid, num_open=1)
         record = np.memmap(controller._directory / f"a-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
-        record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
+        record["pid"], record["started"] = ProcessId.of(successor.pid)
+        record["generation"], record["version"] = 1, VERSION
         for _ in range(3):
             controller.tick()
         assert is_alive(child.pid)

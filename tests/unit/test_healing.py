@@ -12,7 +12,8 @@ from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
 from sie_triton.controller.model_control import NotServed
-from sie_triton.records.status import RESIDENT, is_stopped
+from sie_triton.processes.pids import ProcessId, is_stopped
+from sie_triton.records.status import RESIDENT
 from tests.controller import stage, wait_for
 
 
@@ -99,7 +100,7 @@ def test_a_stopped_nursery_is_ended(controller, child):
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
     controller._directory.mkdir(parents=True, exist_ok=True)
-    (controller._directory / "nursery.pid").write_text(str(child.pid))
+    (controller._directory / "nursery.pid").write_text("{} {}".format(*ProcessId.of(child.pid)))
     controller.tick()
     controller.tick()
     assert child.wait(5) == -signal.SIGKILL

@@ -9,7 +9,8 @@ from sie_triton.catalog import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_processor
 from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
+from sie_triton.worker.messages import Load
+from sie_triton.worker.process import INTERPRETER_BYTES, expected_bytes
 from tests import hostile
 from tests.loading import load_adapter
 
@@ -82,5 +83,5 @@ def test_broken_weights(base, what, spoil, sound, tmp_path):
     check_line(caught.value, directory)
     assert caught.value.is_permanent
     # Asked by the stage, before there is a worker that could say what is wrong.
-    order = Order(spec.to_json(), directory, "cpu", tmp_path / "cache", tmp_path / "lock", 1, 1)
+    order = Load(spec.to_json(), directory, "cpu", tmp_path / "cache", tmp_path / "lock", 1, 1)
     assert expected_bytes(order) >= INTERPRETER_BYTES

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
-from sie_triton.records.status import is_alive
-from sie_triton.server import hidden, supervise
-from sie_triton.server.companion import controller
+from sie_triton.processes import hidden, supervisor
+from sie_triton.processes.pids import is_alive
+from sie_triton.processes.supervisor import Supervisor
+from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
@@ -96,55 +97,55 @@ def test_a_program_that_is_not_there_is_said():
 class Dying:
     """A tritonserver that dies; `starts` says of each further start whether it becomes ready."""
 
-    log_path = Path("tritonserver.log")
+    name, log_path = "tritonserver", Path("tritonserver.log")
 
-    def __init__(self, starts: list[bool], statuses: list[int]) -> None:
-        self.starts, self.statuses = starts, statuses
+    def __init__(self, starts: list[bool], deaths: list[str]) -> None:
+        self.starts, self.deaths = starts, deaths
 
-    def wait(self) -> int:
-        return self.statuses.pop(0)
+    def wait(self) -> str | None:
+        return self.deaths.pop(0) if self.deaths else None
 
-    def start_again(self) -> None:
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
     def wait_ready(self) -> None:
         if not self.starts.pop(0):
             raise ServerError("the end of the log")
 
-    def log(self) -> str:
-        return ""
-
 
 @pytest.fixture
 def slept(monkeypatch):
     seconds: list[float] = []
-    monkeypatch.setattr(supervise.time, "sleep", seconds.append)
+    monkeypatch.setattr(supervisor.Event, "wait", lambda _, pause: seconds.append(pause))
     return seconds
 
 
 def test_one_that_dies_again_at_once_waits_longer_each_time(slept):
     said: list[str] = []
-    supervise.supervise(Dying([True, True, True], [-11, -9, 1, 0]), said.append)
+    Supervisor(Dying([True, True, True], ["by SIGSEGV", "by SIGKILL", "with status 1"]), said.append).keep_running()
     assert slept == [0, 1, 2]
     assert [line.split(",")[0] for line in said[::2]] == [
         "tritonserver ended by SIGSEGV",
         "tritonserver ended by SIGKILL",
         "tritonserver ended with status 1",
     ]
-    assert all(line.startswith("SIE is back") for line in said[1::2])
+    assert all(line.startswith("tritonserver is back") for line in said[1::2])
 
 
 def test_one_that_lived_is_started_again_at_once(slept, monkeypatch):
-    monkeypatch.setattr(supervise, "STEADY_S", 0)
-    supervise.supervise(Dying([True] * 9, [-9] * 9 + [0]), lambda _: None)
+    monkeypatch.setattr(supervisor, "STEADY_S", 0)
+    Supervisor(Dying([True] * 9, ["by SIGKILL"] * 9), lambda _: None).keep_running()
     assert slept == [0] * 9
 
 
 def test_one_that_is_never_ready_again_is_given_up(slept):
     with pytest.raises(ServerError, match="started 5 times and never ready; the last time:\nthe end of the log"):
-        supervise.supervise(Dying([False] * 5, [-9]), lambda _: None)
+        Supervisor(Dying([False] * 5, ["by SIGKILL"]), lambda _: None).keep_running()
     assert slept == [0, 1, 2, 4, 4]
-    supervise.supervise(Dying([False] * 4 + [True], [-9, 0]), lambda _: None)
+    Supervisor(Dying([False] * 4 + [True], ["by SIGKILL"]), lambda _: None).keep_running()
 
 
 @pytest.fixture
@@ -159,14 +160,14 @@ def test_the_controller_reads_the_settings_as_the_launcher_resolved_them(elsewhe
     monkeypatch.setenv("SIE_IDLE_EVICT_S", "7")
     settings = read_settings(grpc_port=8001, admin_token="", idle_evict_s=0.0, data_dir=elsewhere / "data")
     assert (settings.grpc_port, settings.admin_token, settings.idle_evict_s) == (8001, "", 0)
-    for name, value in controller(settings, "token")._environment.items():
+    for name, value in controller(settings, "token").environment.items():
         monkeypatch.setenv(name, value)
     assert read_settings() == settings
     assert os.environ[FILE_VARIABLE] == os.devnull
 
 
 def test_a_relative_data_directory_is_the_same_wherever_the_controller_runs(elsewhere):
-    environment = controller(Settings(data_dir=Path("data")), "token")._environment
+    environment = controller(Settings(data_dir=Path("data")), "token").environment
     assert environment[f"{PREFIX}DATA_DIR"] == str(elsewhere / "data")
 
 

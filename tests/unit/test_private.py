@@ -14,7 +14,7 @@ import pytest
 from sie_triton.engines.torch.cpu_kernels import SOURCES
 from sie_triton.native import library as native
 from sie_triton.private import private_directory
-from sie_triton.worker import nursery
+from sie_triton.processes import nursery
 
 OTHER = 65534  # another user of the machine
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -133,7 +133,7 @@ def test_a_nursery_in_a_place_others_can_write_is_not_asked(tmp_path):
         theirs.listen()
         theirs.settimeout(0.2)
         tmp_path.chmod(0o777)
-        assert nursery.fork_worker(tmp_path, [0]) is None
+        assert nursery.fork(tmp_path, [0]) is None
         with pytest.raises(TimeoutError):
             theirs.accept()
 
@@ -158,5 +158,5 @@ connection.send(b"1")
         assert process.stdout is not None
         assert process.stdout.readline() == "listening\n"
         tmp_path.chmod(0o700)
-        assert nursery.fork_worker(tmp_path, [0]) is None
+        assert nursery.fork(tmp_path, [0]) is None
         assert "fork" not in process.stdout.read()

@@ -10,10 +10,11 @@ import pytest
 
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
+from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records import status
 from sie_triton.records import tickets as limit
 from sie_triton.records.grants import answer_path, room
-from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, is_alive
+from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 
 LIMIT = 8
@@ -26,7 +27,7 @@ def record(tmp_path):
     def make(name, stage="inference", generation=0, pid=None):
         writer = StatusWriter(tmp_path, name, stage, generation)
         if pid is not None:
-            writer.record["pid"] = pid
+            writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
         return writer
 
     return make
@@ -86,7 +87,8 @@ def test_a_process_that_ended_is_dead_though_nobody_took_notice():
 def test_a_successor_counts_only_while_it_lives(record, tmp_path, child):
     old = record("m")
     new = np.memmap(tmp_path / f"m-inference.{child.pid}.status", RECORD, "w+", shape=(1,))[0]
-    new["pid"], new["generation"], new["version"] = child.pid, 1, VERSION
+    new["pid"], new["started"] = ProcessId.of(child.pid)
+    new["generation"], new["version"] = 1, VERSION
     assert old.has_successor()
     ended(child)
     assert not old.has_successor()

@@ -13,8 +13,9 @@ import pytest
 from sie_triton.controller.memory import Memory
 from sie_triton.controller.room import answer as give
 from sie_triton.errors import BusyError, LoadError
+from sie_triton.processes.pids import is_stopped
 from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room
-from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter, is_stopped
+from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.stage import ColdStage
 from tests.controller import stage, wait_for
 from tests.stages import tokens

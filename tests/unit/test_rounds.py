@@ -15,6 +15,7 @@ from sie_triton.controller import loop
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION
 from sie_triton.settings import read_settings
@@ -55,7 +56,8 @@ class World:
         self._processes.append(subprocess.Popen(["sleep", "60"]))
         pid = self._processes[-1].pid
         record = np.memmap(self.directory / f"{model}-{stage}.{pid}.status", RECORD, "w+", shape=(1,))[0]
-        for field, value in {"pid": pid, "generation": generation, "version": VERSION, **fields}.items():
+        record["pid"], record["started"] = ProcessId.of(pid)
+        for field, value in {"generation": generation, "version": VERSION, **fields}.items():
             record[field] = value
         return record
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,11 +15,14 @@ import pytest
 
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.process_memory import anonymous_bytes
-from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter, parent_of
+from sie_triton.processes.channel import LARGE_BYTES
+from sie_triton.processes.pids import ProcessId, is_alive, parent_of
+from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.process import Order, Worker, WorkerDied
+from sie_triton.worker.messages import Load
+from sie_triton.worker.process import Worker, WorkerDied
 from tests.loading import load_adapter, token_batch
 from tests.stages import run, tokens
 
@@ -36,9 +40,9 @@ SMALL = token_batch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.i
 LARGE = token_batch(np.full(512 * 60, 1000, np.int32), np.full(60, 512, np.int32), np.zeros(60, np.int32))
 
 
-def order(directory: Path, status_directory: Path | None = None) -> Order:
+def order(directory: Path, status_directory: Path | None = None) -> Load:
     lock = (status_directory or directory.parent) / "weights.lock"
-    return Order(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
+    return Load(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
 
 
 @pytest.fixture(params=["started", "forked"])
@@ -49,7 +53,7 @@ def worker(tiny_directory, tmp_path, deaths, request):
     assert (parent == os.getpid()) == (request.param == "started")
     yield worker
     worker.close()
-    assert not psutil.pid_exists(worker.pid)
+    assert not is_alive(worker.pid)
 
 
 def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
@@ -76,6 +80,33 @@ def test_a_pass_over_the_time_limit_is_ended(tiny_directory, nursery_directory, 
         worker.forward(LARGE, 1)
     wait_for(lambda: deaths == [worker])
     worker.close()
+
+
+def test_the_answer_of_a_pass_over_the_limit_is_nobodys(tiny_directory, nursery_directory, deaths, monkeypatch):
+    """Not even where the worker is faster than the signal that ends it."""
+    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._process, "kill", lambda: None)
+        with pytest.raises(ModelError, match="took longer"):
+            worker.forward(LARGE, 1)
+        time.sleep(3)
+        with pytest.raises(WorkerDied):
+            worker.forward(SMALL, 1)
+    worker.close()
+
+
+def test_rows_that_there_is_no_memory_for_are_out_of_memory(worker):
+    """The worker goes on."""
+    many = token_batch(np.full(512, 1000, np.int32), np.ones(512, np.int32), np.zeros(512, np.int32))
+    assert worker.forward(many, 1)["dense"].nbytes > LARGE_BYTES
+    more = token_batch(np.full(2048, 1000, np.int32), np.ones(2048, np.int32), np.zeros(2048, np.int32))
+    limits = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, limits[1]))
+    with pytest.raises(MemoryError):
+        worker.forward(more, 1)
+    assert worker.forward(many, 1)["dense"].shape == (512, 64)
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, limits)
+    assert worker.forward(more, 1)["dense"].shape == (2048, 64)
 
 
 def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directory, tmp_path, deaths):
@@ -168,7 +199,7 @@ def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeyp
     (answer,) = run(stage, [tokens([1000] * 20)])
     assert answer["dense"].shape == (1, 64)
     assert stage._loaded.pid != stopped[0]
-    assert not psutil.pid_exists(stopped[0])
+    assert not is_alive(stopped[0])
 
 
 def test_the_record_names_a_worker_from_its_birth(stage, monkeypatch):
@@ -197,7 +228,8 @@ def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
     with subprocess.Popen(["sleep", "60"]) as successor:
         directory, model = stage.status.directory, stage.status.model
         record = np.memmap(directory / f"{model}-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
-        record["pid"], record["generation"], record["version"] = successor.pid, 1, VERSION
+        record["pid"], record["started"] = ProcessId.of(successor.pid)
+        record["generation"], record["version"] = 1, VERSION
         before = stage._loaded.pid
         os.kill(before, signal.SIGTERM)
         wait_for(lambda: stage._loaded is None)

@@ -23,7 +23,7 @@ from sie_triton.families import Adapter
 from sie_triton.scheduling import plan as cut
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.__main__ import load
-from sie_triton.worker.process import Loaded, Order
+from sie_triton.worker.messages import Load, Loaded
 
 MAX_LENGTH = 512
 LIBRARY_BATCH = 32  # sentence-transformers' own
@@ -44,13 +44,13 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
             yield throughput(name, plan, kind, lengths, adapter, library, loaded.sub_batch_cost)
 
 
-def order_of(name: str, plan: Plan, directory: Path) -> Order:
+def order_of(name: str, plan: Plan, directory: Path) -> Load:
     """What a stage would ask of its worker."""
     limit = 1024 if plan.is_dry else 65536
     config = config_of(name, plan)
     spec = ModelSpec(name, "", "sentence_transformer", {"dense": config.hidden_size}, MAX_LENGTH, limit)
     spec = replace(spec, runtime=Runtime(device=plan.device, precision=plan.precision))
-    return Order(spec.to_json(), directory, plan.device, directory / "measured", directory / "lock", 1, 1)
+    return Load(spec.to_json(), directory, plan.device, directory / "measured", directory / "lock", 1, 1)
 
 
 def memory(name: str, plan: Plan, before: dict[str, int], loaded: Loaded) -> Finding:

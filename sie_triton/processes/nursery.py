@@ -1,0 +1,207 @@
+"""A process that has imported what its children need, and forks them.
+
+`python -m sie_triton.processes.nursery MODULE DIR`, where MODULE has `import_all()` and `main(descriptors)`. A forked
+process is there in milliseconds, and shares the memory of what was imported with all others. Without a nursery each is
+started by itself, which takes seconds.
+"""
+
+import gc
+import os
+import select
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from struct import Struct
+
+from sie_triton.private import private_directory
+from sie_triton.processes.child import Child
+from sie_triton.processes.pids import ProcessId
+
+SOCKET = "nursery.sock"
+PID = "nursery.pid"
+MAX_DESCRIPTORS = 64
+
+# So long the nursery may take for its imports and a fork; a process that is started by itself takes seconds.
+FORK_TIMEOUT_S = 30.0
+
+# So long it waits for what a stage sends with its connection.
+SEND_TIMEOUT_S = 2.0
+
+# So long it may take to say how a child of its own has ended.
+NEWS_S = 1.0
+
+PEER = Struct("iII")  # pid, user and group, as the kernel knows them
+NUMBER_BYTES = 16
+
+Work = Callable[[Sequence[int]], None]
+
+
+class Forked(Child):
+    """A child of the nursery, which says over `news` how it has ended."""
+
+    def __init__(self, pid: int, handle: int, news: socket.socket) -> None:
+        super().__init__(pid, handle)
+        self._news = news
+        self._status: int | None = None
+
+    @property
+    def status(self) -> int | None:
+        if self._news.fileno() >= 0:
+            self._news.settimeout(NEWS_S)
+            with self._news, suppress(OSError, ValueError):
+                self._status = int(self._news.recv(NUMBER_BYTES))
+        return self._status
+
+
+def fork(directory: Path, descriptors: Sequence[int]) -> Forked | None:
+    """A new process that serves `descriptors`; None where no nursery in `directory` answers."""
+    news = socket.socket(socket.AF_UNIX)
+    with suppress(OSError), _short(directory) as path:
+        news.settimeout(FORK_TIMEOUT_S)
+        news.connect(path)
+        if _is_of_this_user(news):
+            socket.send_fds(news, [b"fork"], descriptors)
+            pid, handles, _, _ = socket.recv_fds(news, NUMBER_BYTES, 1)
+            if handles:
+                return Forked(int(pid), handles[0], news)
+    news.close()
+    return None
+
+
+def nursery_ids(directory: Path) -> list[ProcessId]:
+    """Of the nursery in `directory`, if there has been one."""
+    with suppress(OSError, ValueError):
+        pid, started = (directory / PID).read_text().split()
+        return [ProcessId(int(pid), int(started))]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Born:
+    """A child as the nursery has it: its parent alone can ask how it ended."""
+
+    handle: int
+    news: socket.socket
+
+    def reap(self) -> None:
+        found = os.waitid(os.P_PIDFD, self.handle, os.WEXITED)
+        assert found is not None
+        status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        with suppress(OSError):  # nobody is there to read it
+            self.news.sendall(str(status).encode())
+        self.forget()
+
+    def forget(self) -> None:
+        os.close(self.handle)
+        self.news.close()
+
+
+class Nursery:
+    """Forks a process for whoever connects to `listener`; `work` runs in there."""
+
+    def __init__(self, listener: socket.socket, work: Work) -> None:
+        self._listener, self._work = listener, work
+        self._born: dict[int, _Born] = {}
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+
+    def serve(self) -> None:
+        """Until this process is ended."""
+        while True:
+            for ready, _ in self._poll.poll():
+                if ready in self._born:
+                    self._poll.unregister(ready)
+                    self._born.pop(ready).reap()
+                else:
+                    self._accept()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            connection, _ = self._listener.accept()
+            try:
+                self._fork(connection)
+            except OSError:
+                connection.close()
+                raise
+
+    def _fork(self, connection: socket.socket) -> None:
+        if not _is_of_this_user(connection):
+            raise PermissionError("another user asks")
+        connection.settimeout(SEND_TIMEOUT_S)
+        _, descriptors, _, _ = socket.recv_fds(connection, NUMBER_BYTES, MAX_DESCRIPTORS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                self._become(descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        # Nobody but this thread reaps it, so the pid is still its own.
+        handle = os.pidfd_open(pid)
+        self._born[handle] = _Born(handle, connection)
+        self._poll.register(handle, select.POLLIN)
+        socket.send_fds(connection, [str(pid).encode()], [handle])
+
+    def _become(self, descriptors: Sequence[int]) -> None:
+        """The child: never returns."""
+        try:
+            self._listener.close()
+            for sibling in self._born.values():
+                sibling.forget()
+            self._work(descriptors)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+
+def serve(directory: Path, prepare: Callable[[], None], work: Work) -> None:
+    """Fork a process for whoever connects, until this process is ended.
+
+    Who connects before `prepare` is done waits. `work` runs in what is forked.
+    """
+    directory = private_directory(directory)
+    (directory / SOCKET).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener, _short(directory) as path:
+        listener.bind(path)
+        (directory / SOCKET).chmod(0o600)
+        listener.listen()
+        pid, started = ProcessId.of(os.getpid())
+        (directory / PID).write_text(f"{pid} {started}")
+        prepare()
+        Nursery(listener, work).serve()
+
+
+def _is_of_this_user(connection: socket.socket) -> bool:
+    """What comes from there is unpickled."""
+    _, user, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return bool(user == os.geteuid())
+
+
+@contextmanager
+def _short(directory: Path) -> Iterator[str]:
+    """The socket's path in a form that fits into the 107 bytes a socket's address may have."""
+    handle = os.open(private_directory(directory), os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield f"/proc/self/fd/{handle}/{SOCKET}"
+    finally:
+        os.close(handle)
+
+
+if __name__ == "__main__":
+    _, name, where = sys.argv
+    module = import_module(name)
+
+    def prepare() -> None:
+        module.import_all()
+        # What is here now stays: processes that collect garbage must not copy it.
+        gc.collect()
+        gc.freeze()
+
+    serve(Path(where), prepare, module.main)

@@ -1,0 +1,170 @@
+"""Starts a program again whenever it dies, until it is to end."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Protocol
+
+from sie_triton.errors import ServerError
+from sie_triton.processes.child import Started, end_with_parent, start
+
+# One that lived so long is started again at once.
+STEADY_S = 5.0
+
+# Between a start and the next, when it dies again and again.
+PAUSES_S = (1.0, 2.0, 4.0)
+
+# So often it may be started without becoming ready.
+MAX_STARTS = 5
+
+# So long a companion may take to end by itself.
+END_S = 2.0
+
+
+class Program(Protocol):
+    """What is kept running."""
+
+    name: str
+    log_path: Path
+
+    def start(self) -> None:
+        """In the place of one that ended, where there was one."""
+
+    def wait_ready(self) -> None:
+        """ServerError if it ends before it is, or takes too long."""
+
+    def wait(self) -> str | None:
+        """Block until it ends: how, in words; None where that is no death."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Supervisor:
+    """Of one program, which `say` is told about line by line."""
+
+    def __init__(self, program: Program, say: Callable[[str], None]) -> None:
+        self._program = program
+        self._say = say
+        self._closing = Event()
+        self._starting = Lock()
+
+    def keep_running(self) -> None:
+        """Return when it ends without having died, or after `close`; ServerError where it cannot be brought back."""
+        deaths, ready_since = 0, monotonic()
+        while (how := self._program.wait()) and not self._closing.is_set():
+            died = monotonic()
+            lived_s = died - ready_since
+            deaths = 1 if lived_s >= STEADY_S else deaths + 1
+            self._say(f"{self._program.name} ended {how}, after {lived_s:.0f} s; restarting")
+            if not self._bring_back(pauses(deaths - 1)):
+                return
+            ready_since = monotonic()
+            log = self._program.log_path.resolve()
+            self._say(f"{self._program.name} is back after {ready_since - died:.1f} s; the log says more: {log}")
+
+    def close(self) -> None:
+        """End the program, and start it no more."""
+        self._closing.set()
+        with self._starting:
+            self._program.stop()
+
+    def _bring_back(self, waits: Iterator[float]) -> bool:
+        """False after `close`."""
+        for number in range(1, MAX_STARTS + 1):
+            self._closing.wait(next(waits))
+            try:
+                with self._starting:
+                    if self._closing.is_set():
+                        return False
+                    self._program.start()
+                self._program.wait_ready()
+            except (OSError, ServerError) as exc:
+                failure = exc
+                self._say(f"start {number} of {MAX_STARTS} failed")
+            else:
+                return True
+        name = self._program.name
+        raise ServerError(f"{name} was started {MAX_STARTS} times and never ready; the last time:\n{failure}")
+
+
+class Companion:
+    """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that this process was started in.
+
+    Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
+    as soon as it is there, so that it is given up only where the system cannot start it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.name = name
+        self.log_path = log
+        self.environment = environment
+        self._command = [sys.executable, "-P", "-m", *command]
+        self._child: Started | None = None
+        self._say = say
+        self._supervisor = Supervisor(self, say)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> "Companion":
+        self.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.close()
+        self._thread.join()
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    def start(self) -> None:
+        if self._child is not None:
+            self._child.reap()
+        environment = {**os.environ, **self.environment}
+        self._child = start(self._command, environment=environment, log=self.log_path, before=end_with_parent)
+
+    def wait_ready(self) -> None:
+        pass
+
+    def wait(self) -> str | None:
+        assert self._child is not None
+        self._child.wait()
+        return self._child.how_it_ended
+
+    def stop(self) -> None:
+        assert self._child is not None
+        self._child.send(signal.SIGTERM)
+        self._child.end(END_S)
+
+    def _run(self) -> None:
+        try:
+            self._supervisor.keep_running()
+        except ServerError as exc:
+            self._say(f"error: {exc}")
+
+
+def pauses(num_deaths: int) -> Iterator[float]:
+    """Seconds before each start of one that has died so often at once.
+
+    >>> [s for s, _ in zip(pauses(0), range(5))]
+    [0.0, 1.0, 2.0, 4.0, 4.0]
+    >>> next(pauses(7))
+    4.0
+    """
+    waits = (0.0, *PAUSES_S)
+    while True:
+        yield waits[min(num_deaths, len(waits) - 1)]
+        num_deaths += 1

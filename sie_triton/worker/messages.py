@@ -1,0 +1,83 @@
+"""What a stage and its worker say to each other.
+
+The control channel brings Load, answered by Loaded or Failed; its end ends the worker. Each lane brings one Forward
+after the other, each answered by Computed or Failed. What a worker is asked to do between passes would be a message of
+the control channel too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sie_triton.contract import Batch, Rows
+from sie_triton.measurements import Measurements
+from sie_triton.processes.channel import Channel
+from sie_triton.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to load, where and how.
+
+    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane. The worker
+    holds the file `lock` while weights are in memory, so that there are never two copies.
+    """
+
+    spec: str
+    directory: Path
+    device: str
+    cache: Path
+    lock: Path
+    num_lanes: int
+    threads: int
+
+    def measurements(self) -> Measurements:
+        """What is known of this model, run this way, on this machine."""
+        spec = ModelSpec.from_json(self.spec)
+        runtime = spec.runtime
+        settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+        settings.append(spec.batch_cost)
+        return Measurements.of(self.cache, spec.model, self.directory, settings, redo=runtime.recalibrate)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`limits`: the largest value of an integer feature, by name. `sub_batch_cost` is 0 where it was not calibrated,
+    `device_bytes` on a CPU; `seconds` says what took them.
+    """
+
+    limits: Mapping[str, int]
+    weights_bytes: int
+    sub_batch_cost: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    device_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One pass, with so many CPU threads."""
+
+    batch: Batch
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`message` is for clients, `reason` one of errors.REASONS."""
+
+    message: str
+    reason: str = "failed"
+
+
+OUT_OF_MEMORY = "out of memory"
+
+# As the stage has them, and as the worker does.
+Control = Channel[Load, Loaded | Failed]
+Lane = Channel[Forward, Computed | Failed]
+WorkersControl = Channel[Loaded | Failed, Load]
+WorkersLane = Channel[Computed | Failed, Forward]

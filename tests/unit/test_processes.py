@@ -1,0 +1,357 @@
+"""Processes of ours from birth to end, and those that others wrote down."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sie_triton.processes import pids
+from sie_triton.processes.child import start
+from sie_triton.processes.nursery import Forked, fork, nursery_ids
+from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
+from sie_triton.processes.supervisor import Companion, Supervisor
+from tests.controller import stage, wait_for
+
+SLEEPS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+SERVER = ["http.server", "--bind=127.0.0.1", "0"]
+DIES_AT_ONCE = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+
+
+@pytest.fixture
+def nothing_is_left():
+    """No child, no zombie, and as many descriptors as before."""
+    me = psutil.Process()
+    before, descriptors = set(me.children()), me.num_fds()
+    yield
+    assert set(me.children()) <= before
+    gc.collect()
+    wait_for(lambda: me.num_fds() <= descriptors)
+
+
+# --- a child
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_started_child_is_watched_from_its_birth(signum):
+    child = start(SLEEPS)
+    assert not child.wait(0)
+    os.kill(child.pid, signum)
+    assert child.wait(5)
+    assert child.status == -signum
+    assert signum.name in child.how_it_ended
+    assert is_zombie(child.pid)  # nobody else can have its pid
+    child.end()
+    assert not psutil.pid_exists(child.pid)
+    assert child.status == -signum
+    child.kill()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_one_that_is_dead_before_anybody_looks_is_not_missed():
+    child = start(DIES_AT_ONCE)
+    time.sleep(0.3)
+    assert child.wait(0)
+    assert child.was_killed
+    assert "memory" in child.how_it_ended
+    child.end()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_stopped_child_is_seen_and_ended():
+    child = start(SLEEPS)
+    child.send(signal.SIGSTOP)
+    wait_for(lambda: child.is_stopped)
+    assert not child.wait(0)
+    started = time.monotonic()
+    child.end(0.1)
+    assert time.monotonic() - started < 2
+    assert not child.is_stopped
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_what_a_child_started_ends_with_it(tmp_path):
+    program = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    child = start([sys.executable, "-c", program], log=tmp_path / "log")
+    assert child.status == 0
+    grandchild = int(child.log())
+    assert is_alive(grandchild)
+    child.end()
+    wait_for(lambda: not is_alive(grandchild))
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_has_its_part_of_the_log(tmp_path):
+    log = tmp_path / "new" / "log"
+    for word in ("one", "two"):
+        child = start([sys.executable, "-c", f"print({word!r})"], log=log)
+        child.end(5)
+        assert child.log() == f"{word}\n"
+    assert log.read_text() == "one\ntwo\n"
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_is_ended_while_others_wait_for_it():
+    child = start(SLEEPS)
+    statuses: list[int | None] = []
+    threads = [threading.Thread(target=lambda: statuses.append(child.status)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    child.end()
+    for thread in threads:
+        thread.join(5)
+    assert statuses == [-signal.SIGKILL] * 4
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_that_cannot_be_started_leaves_nothing():
+    for secrets in ([], ["--hidden"]):
+        with pytest.raises(FileNotFoundError):
+            start(["/nowhere"], secrets=secrets)
+
+
+def is_zombie(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# --- the nursery's
+
+
+SERVES = """
+import os, signal, time
+def import_all(): pass
+def main(descriptors):
+    order = os.read(descriptors[0], 99)
+    if order == b"raise":
+        raise OSError("spoiled")
+    if order.isdigit():
+        os.kill(os.getpid(), int(order))
+    os._exit(7 if order else 0)
+"""
+
+
+@pytest.fixture
+def nursery(tmp_path, monkeypatch):
+    """Its children do what they are told: the signal to die of, "raise", or "exit"."""
+    (tmp_path / "obeying.py").write_text(SERVES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = ["sie_triton.processes.nursery", "obeying", str(tmp_path)]
+    with Companion("the nursery", command, tmp_path / "log", {}) as companion:
+        wait_for(lambda: nursery_ids(tmp_path))
+        companion.directory = tmp_path
+        yield companion
+
+
+def forked(nursery, order: bytes) -> Forked:
+    theirs, ours = os.pipe()
+    child = fork(nursery.directory, [theirs])
+    os.write(ours, order)
+    os.close(theirs)
+    os.close(ours)
+    return child
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "words"),
+    [
+        (b"9", -9, "by SIGKILL, as the system does when memory is short"),
+        (b"11", -11, "by SIGSEGV"),
+        (b"exit", 7, "with status 7"),
+        (b"raise", 1, "with status 1"),
+        (b"", 0, "with status 0"),
+    ],
+)
+def test_how_a_forked_child_ended_is_known(nursery, order, status, words):
+    child = forked(nursery, order)
+    assert child.wait(5)
+    assert (child.status, child.how_it_ended, child.was_killed) == (status, words, status == -9)
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_how_it_ended_is_not_known_of_one_whose_nursery_is_gone(nursery):
+    child = forked(nursery, b"19")  # it stops itself
+    wait_for(lambda: child.is_stopped)
+    before = nursery.pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: nursery.pid != before)
+    assert not child.wait(0)  # those of a nursery that died go on
+    child.end()
+    assert child.status is None
+    assert child.was_killed
+
+
+def test_a_nursery_outlives_all_that_it_forks(nursery):
+    """And keeps nothing of them: neither zombies nor descriptors."""
+    me = psutil.Process(nursery.pid)
+    before = me.num_fds()
+    children = [forked(nursery, order) for order in (b"raise", b"9", b"exit", b"") for _ in range(10)]
+    assert all(child.wait(5) for child in children)
+    wait_for(lambda: me.children() == [] and me.num_fds() == before)
+    assert nursery.pid == me.pid
+
+
+def test_a_child_has_nothing_of_its_siblings(nursery):
+    first, second = (forked(nursery, b"19") for _ in range(2))
+    wait_for(lambda: second.is_stopped and first.is_stopped)
+    assert psutil.Process(second.pid).num_fds() <= psutil.Process(first.pid).num_fds()
+    first.end()
+    second.end()
+
+
+def test_who_goes_before_it_is_served_does_no_harm(nursery):
+    """The nursery is stopped while somebody asks; he is gone when it comes round."""
+    nursery_process = psutil.Process(nursery.pid)
+    nursery_process.suspend()
+    imports = "from pathlib import Path; from sie_triton.processes.nursery import fork"
+    program = f"{imports}; fork(Path({str(nursery.directory)!r}), [0])"
+    with subprocess.Popen([sys.executable, "-c", program]) as asking:
+        time.sleep(1)
+        asking.kill()
+    nursery_process.resume()
+    child = forked(nursery, b"exit")
+    assert child.wait(5)
+    assert child.status == 7
+
+
+# --- a pid that is written down
+
+
+def test_a_pid_of_somebody_else_by_now_is_left_alone(child):
+    """As after the process has ended and its pid was given to another."""
+    written = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
+    assert not written.is_alive
+    written.send(signal.SIGKILL)
+    time.sleep(0.1)
+    assert child.poll() is None
+    ProcessId.of(child.pid).send(signal.SIGKILL)
+    assert child.wait(5) == -signal.SIGKILL
+
+
+def test_a_pid_given_away_between_reading_and_killing(child, monkeypatch):
+    """The process is found by its pid, and is another one a moment later."""
+    written = ProcessId.of(child.pid)
+    looked = []
+
+    def stat(pid):
+        looked.append(pid)
+        return ["S", "1", *["0"] * 17, str(written.started + 1)]
+
+    monkeypatch.setattr(pids, "_stat", stat)
+    written.send(signal.SIGKILL)
+    time.sleep(0.1)
+    assert looked
+    assert child.poll() is None
+
+
+def test_nobody_gets_the_signal_of_one_that_is_gone():
+    with subprocess.Popen(["true"]) as process:
+        written = ProcessId.of(process.pid)
+        process.wait()
+    written.send(signal.SIGKILL)
+    assert not written.is_alive
+    assert not written.is_stopped
+    assert ProcessId.of(2**22 + 1) == ProcessId(2**22 + 1, 0)
+    assert not ProcessId(2**22 + 1, 0).is_alive
+
+
+@pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "nursery"])
+def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, child, whose, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.healing.SUPERSEDED_S", -1.0)
+    stranger = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_for(lambda: is_stopped(child.pid))
+    if whose == "nursery":
+        controller._directory.mkdir(parents=True, exist_ok=True)
+        (controller._directory / "nursery.pid").write_text("{} {}".format(*stranger))
+    elif whose == "drained":
+        os.kill(child.pid, signal.SIGCONT)
+        old = stage(controller, "a")
+        old.has_worker(stranger)
+        stage(controller, "a", os.getppid(), generation=1)
+    else:
+        left = stage(controller, "a", child.pid)
+        left.record["started"] = stranger.started
+        stage(controller, "a", generation=1)
+    for _ in range(4):
+        controller.tick()
+    assert child.poll() is None
+
+
+def test_a_stage_whose_pid_is_somebody_elses_is_dead(controller, control, child):
+    """And healed, though a process of that pid lives."""
+    left = stage(controller, "a", child.pid)
+    left.record["started"] -= 1
+    controller.tick()
+    wait_for(lambda: control.swapped == [("a-inference", False)])
+
+
+# --- a process of somebody else
+
+
+def test_a_process_is_waited_for_by_its_pidfd(child):
+    process = Process(child.pid)
+    assert not process.wait(0.01)
+    child.kill()
+    assert process.wait(5)
+    process.send(signal.SIGKILL)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    with pytest.raises(ProcessLookupError):
+        Process(ended.pid)
+
+
+# --- a companion
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_is_kept_running_and_says_so(tmp_path):
+    said: list[str] = []
+    with Companion(
+        "the clock", ["http.server", "--bind=127.0.0.1", "0"], tmp_path / "log", {}, said.append
+    ) as companion:
+        for _ in range(2):
+            before = companion.pid
+            os.kill(before, signal.SIGKILL)
+            wait_for(lambda before=before: companion.pid != before)
+            assert not psutil.pid_exists(before)
+        wait_for(lambda: len(said) == 4)
+    assert said[0] == "the clock ended by SIGKILL, as the system does when memory is short, after 0 s; restarting"
+    assert said[1].startswith("the clock is back after")
+
+
+def test_what_is_closed_while_it_waits_for_its_next_start_is_not_started():
+    starts, restarting = [], threading.Event()
+
+    class Dies:
+        name, log_path = "it", Path("log")
+        wait = staticmethod(lambda: None if starts else "with status 1")
+        start = staticmethod(lambda: starts.append(1))
+        stop = wait_ready = staticmethod(lambda: None)
+
+    supervisor = Supervisor(Dies(), lambda line: restarting.set())
+    supervisor._starting.acquire()
+    thread = threading.Thread(target=supervisor.keep_running)
+    thread.start()
+    restarting.wait(5)
+    closing = threading.Thread(target=supervisor.close)
+    closing.start()
+    wait_for(supervisor._closing.is_set)
+    supervisor._starting.release()
+    thread.join(5)
+    closing.join(5)
+    assert starts == []
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_that_ends_while_it_is_closed_is_not_started_again(tmp_path):
+    for _ in range(5):
+        with Companion("the clock", SERVER, tmp_path / "log", {}) as companion:
+            os.kill(companion.pid, signal.SIGKILL)
