@@ -26,10 +26,13 @@ Tensors = Iterable[npt.NDArray[Any]]
 
 
 class Seal:
-    """The last entry of `stamps`: a keyed hash of the other ones, and of how much each tensor beside them holds.
+    """The last entry of `stamps`: a keyed hash of the other entries, and of how much each tensor beside them holds.
 
     What the tensors hold is validated by the step that takes them; hashing it too would cost several times as much.
     Where the steps are open (`is_open`) nothing is checked.
+
+    Holds the key of this server's processes and nothing that changes, so any thread may call both methods. Making a
+    seal raises OSError where the key's directory cannot be used.
     """
 
     def __init__(self, directory: Path, *, is_open: bool = False) -> None:
