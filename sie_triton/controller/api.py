@@ -68,6 +68,13 @@ async def _rounds(app: web.Application) -> AsyncIterator[None]:
 
 
 class Api:
+    """The handlers of the controller's routes, with the bearer token that load, evict and unload need.
+
+    aiohttp's event loop calls them; what waits for Triton or for weights runs on other threads. They raise aiohttp's
+    errors: 401 without the token, 404 for a model that is not served, 409 for one out of service, 502 for what Triton
+    refuses, 503 for weights that cannot be loaded.
+    """
+
     def __init__(self, controller: Controller, admin_token: str) -> None:
         self._controller = controller
         self._token = admin_token
@@ -168,7 +175,7 @@ def sie_name(name: str) -> str:
 
 
 class Collector:
-    """Prometheus metrics, made from the controller's latest round."""
+    """Prometheus metrics of the controller's latest round; the event loop's thread collects them, nothing raises."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

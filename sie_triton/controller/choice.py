@@ -9,7 +9,10 @@ ABOUT_AS_LARGE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model in memory. Times are monotonic ns; `is_busy` while it has requests in progress."""
+    """A model in memory, as `victims` sees it: values that nobody changes.
+
+    Times are monotonic ns; `is_busy` while the model has requests in progress.
+    """
 
     name: str
     num_bytes: int

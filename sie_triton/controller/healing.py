@@ -32,7 +32,12 @@ ORPHANS_EVERY_S = 3.0
 
 
 class Healing:
-    """`directory` is that of the status records."""
+    """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
+
+    Holds what earlier rounds saw: processes stopped at one look, attempts and when the next is due, regions that were
+    nobody's. `directory` is that of the status records. The controller's round calls every method. The error of a swap
+    is not raised; the swap is tried again.
+    """
 
     def __init__(self, directory: Path, swaps: Swaps) -> None:
         self._directory = directory

@@ -34,7 +34,12 @@ MAX_LOADS = 16
 
 
 class Controller:
-    """One for a tritonserver. `tick` is called every PERIOD_S by one thread; the other methods by any."""
+    """Looks after the models of one tritonserver.
+
+    Holds what the latest round saw (`models`, `memory`), the swaps under way, and a pool of threads that load. One
+    thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures of `load`, `evict` and `unload`
+    raise LoadError, NotServed, or tritonclient's InferenceServerException, which `knows` raises itself.
+    """
 
     def __init__(self, settings: Settings, control: ModelControl) -> None:
         self._settings = settings

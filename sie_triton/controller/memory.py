@@ -27,7 +27,10 @@ MAX_AGE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes. `source` says whose figures these are."""
+    """How much memory there is on a device and how much is used, in bytes: one measurement, which nobody changes.
+
+    `source` says whose figures these are.
+    """
 
     used: int
     limit: int

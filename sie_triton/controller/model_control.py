@@ -29,13 +29,14 @@ UNLOADED = "unloaded"
 
 
 class NotServed(ServerError):
-    """Somebody took the model out of service."""
+    """Raised by ModelControl.swap: somebody took the model out of service, so there is no process to replace."""
 
 
 class ModelControl:
-    """`token` opens the protocols that the launcher closed to everybody else.
+    """One gRPC channel to Triton's model control. `token` opens the protocols that the launcher closed to others.
 
-    Its methods raise tritonclient's InferenceServerException.
+    The controller's round, its loads and its swaps call it, each on threads of their own. Its methods raise
+    tritonclient's InferenceServerException, also where Triton takes longer than TIMEOUT_S; `answers` raises nothing.
     """
 
     def __init__(self, address: str, token: str = "") -> None:

@@ -14,7 +14,7 @@ STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """Of one stage of a model, newest last."""
+    """The records of one stage of a model as one round read them, by whether the process lives; newest last."""
 
     living: Sequence[Record]
     dead: Sequence[Record]
@@ -26,8 +26,9 @@ Stages = Mapping[str, Mapping[str, Processes]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model's inference: the process that takes its requests, and those before it that still finish theirs.
+    """One model's inference as one round saw it, which nobody changes; any thread may read it.
 
+    `record` is that of the process that takes the requests, `draining` of those before it that still finish theirs.
     Where all have died, `record` is what the last one left. `dead_stages` have no living process.
     """
 

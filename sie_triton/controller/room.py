@@ -27,7 +27,11 @@ OVERDRAWN = 2
 
 
 class Room:
-    """Of one round: what `models` hold and wait for, `memory` of the device, and what the server itself uses of it."""
+    """Who gets memory in one round, and who has to go for it; the thread of that round calls every method.
+
+    Holds what `models` have and wait for, the `memory` of the device, and what the server itself uses of it. Answers go
+    to the stages as files: OSError where these cannot be written. Evictions go to `swaps` and are not waited for.
+    """
 
     def __init__(
         self,

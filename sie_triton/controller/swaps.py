@@ -13,7 +13,11 @@ MAX_SWAPS = 4
 
 
 class Swaps:
-    """One at a time for each stage of a model. `counts`: how many, by model and reason."""
+    """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
+
+    `counts` says how many there have been, by model and reason. The controller's round, its loads and its HTTP door ask
+    for swaps; the futures raise NotServed, or tritonclient's InferenceServerException, which is logged as well.
+    """
 
     def __init__(self, control: ModelControl) -> None:
         self._control = control

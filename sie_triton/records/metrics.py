@@ -40,11 +40,18 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 
 
 class Counter(Protocol):
+    """One counter on Triton's metrics port, of one model and stage. The publisher's thread calls it."""
+
     def increment(self, value: float) -> None: ...
 
 
 class MetricsPublisher:
-    """Owns the counters of one process; `counter(name, doc, labels)` makes one."""
+    """Brings the counters of one process on Triton's metrics port up to its status record, every PERIOD_S.
+
+    `counter(name, doc, labels)` makes a counter, on the thread that makes the publisher. After that only the
+    publisher's own thread touches them; what a counter raises ends that thread, and the counters stand still.
+    `close` publishes once more.
+    """
 
     def __init__(
         self, record: np.void, model: str, stage: str, counter: Callable[[str, str, Mapping[str, str]], Counter]

@@ -68,7 +68,12 @@ LAYOUT = Struct(f"<{len(FIELDS)}q")
 
 
 class StatusWriter:
-    """Fields are attributes of `record`: `status.record["state"] = LOADING`."""
+    """The status record of this process. Fields are set as `status.record["state"] = LOADING`.
+
+    Holds the mapped file, which no other process writes. All threads of the process use it: methods that add or
+    compare take a lock, a field that is set outright has one thread that sets it. Making a writer raises OSError where
+    the directory cannot be written, `load_failed` ValueError for a reason that is none of REASONS.
+    """
 
     def __init__(self, directory: Path, model: str, stage: str, generation: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -153,7 +158,10 @@ def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
 
 
 class StatusReader:
-    """The living processes of one stage of a model, mapped: reading a field costs no system call."""
+    """The records of the living processes of one stage of a model, mapped: reading a field costs no system call.
+
+    For one thread, in preprocess the one in `execute`. Files that cannot be read are left out, so nothing raises.
+    """
 
     def __init__(self, directory: Path, model: str, stage: str) -> None:
         self._directory, self._name = directory, f"{model}-{stage}"

@@ -19,7 +19,11 @@ STUCK_NS = 1_000_000_000
 
 
 class RequestLimit:
-    """The limit as preprocess sees it."""
+    """The limit on a model's requests as preprocess sees it: by its own record and those of inference.
+
+    Holds the highest ticket that inference has taken, and since when. The thread in `execute` calls `room`, which
+    raises nothing; the stage refuses with `too_many`.
+    """
 
     def __init__(self, limit: int, preprocess: StatusWriter, inference: StatusReader) -> None:
         self._limit = limit

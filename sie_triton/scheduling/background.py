@@ -12,9 +12,11 @@ Job = tuple[Steps, Failed]
 
 
 class Background:
-    """Runs jobs round robin on one thread. A job is an iterator; each `next` is one step.
+    """One thread with many jobs, round robin. A job is an iterator; each `next` is one step.
 
-    `fault()` is called if the thread itself fails, and goes on.
+    Any thread may submit. What a step raises ends its job and is told to that job's `failed`, on the background thread.
+    `fault()` is called if the thread itself fails, and the thread goes on. `close` waits for the thread, so no step
+    may call it.
     """
 
     def __init__(self, name: str, fault: Callable[[], None]) -> None:

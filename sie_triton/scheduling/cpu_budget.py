@@ -12,7 +12,12 @@ Records = Callable[[], Sequence[Mapping[str, int]]]
 
 
 class CpuBudget:
-    """`total` 0 means all cores this process may use; `records` gives the status records of the other models."""
+    """The CPU threads of the whole server, and the share of them that one model has now.
+
+    `total` 0 means all cores this process may use; `records` gives the status records of the other models. Lanes and
+    the thread in `execute` call `threads`, without a lock: two that count at once get the same share. What `records`
+    raises goes on to the caller.
+    """
 
     def __init__(self, total: int, records: Records) -> None:
         self.total = total or len(os.sched_getaffinity(0))

@@ -37,7 +37,9 @@ GATHER_S = 0.01
 class Scheduler(Generic[J]):
     """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
 
-    `run(sub_batch, threads)` gets the CPU threads it may use. `fault()` is called if a lane fails, and goes on.
+    Holds the work that waits, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)`
+    side by side, with the CPU threads that it may use. An error that `run` raises ends no lane: the lane calls
+    `fault()` and goes on, so `run` has to answer for its own errors.
     """
 
     def __init__(
@@ -197,7 +199,10 @@ class Scheduler(Generic[J]):
 
 
 class Pace:
-    """How fast sub-batches are done, judged by the slower ones of the latest."""
+    """How fast the latest sub-batches were done, judged by the slower ones.
+
+    A lane adds each sub-batch that it has run; whichever lane forms the next one asks. No method raises.
+    """
 
     def __init__(self, num_kept: int = 16) -> None:
         self._ns_per_cost: deque[float] = deque(maxlen=num_kept)

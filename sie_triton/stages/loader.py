@@ -19,7 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class Loader:
-    """Of one model on one device. `died` is told of a worker that ends later; once `closing` is set none starts."""
+    """Starts the worker of one model on one device, and keeps its pid in the status record.
+
+    The thread that loads calls `order` and then `start`: the background thread, Triton's at start-up, or the one that
+    found a worker dead. `died` is told, on a thread of the worker's own, of a worker that ends later; once `closing`
+    is set none starts. LoadError says why there are no weights in memory; what `check` raises in `start` ends the
+    worker and goes on to the caller.
+    """
 
     def __init__(
         self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[Worker], None]

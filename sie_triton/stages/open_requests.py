@@ -19,7 +19,12 @@ def expired() -> BusyError:
 
 
 class OpenRequests:
-    """`answered(is_expired)` is called after each answer; after one that Triton did not take, `fault()` too."""
+    """The deferred requests of one stage, and a clock thread that answers those whose deadline passes.
+
+    Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
+    thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
+    an answer that Triton did not take, which is logged and not raised, `fault()` is called too.
+    """
 
     def __init__(self, answered: Callable[[bool], None], fault: Callable[[], None]) -> None:
         self._answered = answered

@@ -13,7 +13,7 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 
 
 class Later(Enum):
-    """Stands in a list of answers for a request whose `reply` comes later."""
+    """The answer of a request whose `reply` comes later: its place in the list that `execute` returns."""
 
     DEFERRED = "deferred"
 
@@ -24,7 +24,12 @@ Answer = Outputs | SIEError | Later
 
 
 class Request(Protocol):
-    """One request. Arrays have Triton's batch dimension (1) in front."""
+    """One request as a stage sees it: parameters, tensors, and the right to answer once.
+
+    Arrays have Triton's batch dimension (1) in front. The thread in `execute` reads parameters and tensors, or the
+    background thread where the request waited for a load; any thread may reply. `parameters` raises InputError where
+    they are no UTF-8 text, `reply` what Triton raises for an answer that it does not take.
+    """
 
     @property
     def parameters(self) -> Mapping[str, Any]: ...

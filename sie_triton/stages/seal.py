@@ -30,7 +30,10 @@ class Seal:
     """A keyed hash in front of a text, of it and of how much each tensor beside it holds.
 
     What the tensors hold is validated by the step that takes them; hashing it too would cost several times as much.
-    Where the steps are open (`is_open`) nothing is checked. May be used by several threads.
+    Where the steps are open (`is_open`) nothing is checked.
+
+    Holds the key of this server's processes and nothing that changes, so any thread may call both methods. Making a
+    seal raises OSError where the key's directory cannot be used.
     """
 
     def __init__(self, directory: Path, *, is_open: bool = False) -> None:

@@ -24,7 +24,11 @@ LOOK_S = 0.02
 
 
 class AnswerRoom:
-    """One for a process. `wait_for` is called by whichever thread has an answer to send."""
+    """Since when shared memory has had no room for an answer; one for a process.
+
+    `wait_for` is called by whichever thread has a deferred answer to send, and blocks that thread and those behind
+    it. Only a directory that is gone makes it raise, OSError.
+    """
 
     def __init__(self, directory: Path = SHARED_MEMORY) -> None:
         self._directory = directory

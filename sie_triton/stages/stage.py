@@ -33,10 +33,16 @@ def internal_error(stage: str, error: BaseException) -> ModelError:
 
 
 class ColdStage(ABC, Generic[Loaded]):
-    """Requests that arrive while cold wait, and are answered together once loading is done.
+    """A stage that loads what it needs, a tokenizer or a worker, when the first request comes.
 
-    A failed load is remembered: every request gets its error at once, for RETRY_LOAD_AFTER_S, or as long as
-    this process lives where trying again could not help.
+    Holds the status record of its process, the deferred requests, a background thread, and what is loaded. Requests
+    that arrive while cold wait, and are answered together once loading is done. A failed load is remembered: every
+    request gets its error at once, for RETRY_LOAD_AFTER_S, or as long as this process lives where trying again could
+    not help.
+
+    Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and answers the
+    requests that waited. `execute` gives errors as answers and raises none; `load` raises LoadError, or BusyError
+    where the model is evicted meanwhile.
     """
 
     name: str

@@ -37,7 +37,11 @@ ROOM = AnswerRoom()
 
 
 class TritonRequest:
-    """stages.request.Request over a pb_utils.InferenceRequest."""
+    """`stages.request.Request` over a pb_utils.InferenceRequest and, once deferred, over the sender of its answer.
+
+    `reply` waits on its caller's thread until shared memory has room, and sends BusyError where there was none.
+    Triton's own exceptions go on to the caller.
+    """
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -89,13 +93,23 @@ class TritonRequest:
 
 
 class Stage(Protocol):
+    """What a step needs of a stage. Triton's thread calls both methods.
+
+    `execute` gives one answer per request, in their order. It must not raise: Triton would answer deferred requests
+    as well, and crash later.
+    """
+
     def execute(self, requests: Sequence[TritonRequest]) -> list[Answer]: ...
 
     def close(self) -> None: ...
 
 
 class Model(ABC):
-    """Triton's life cycle of a Python model."""
+    """Triton's life cycle of a Python model, which holds the stage of one step.
+
+    Triton calls all methods on one thread: `initialize` once, `execute` for each batch, `finalize` at the end. What
+    `initialize` raises becomes Triton's reason not to serve the step.
+    """
 
     _stage: Stage
 
@@ -119,7 +133,11 @@ class Model(ABC):
 
 
 class ColdModel(Model):
-    """One that keeps a status record."""
+    """A step with a status record, whose counters are on Triton's metrics port.
+
+    Triton's thread makes both in `build`, and `finalize` removes the record. PermissionError, or another OSError, where
+    the directory of the records is not this user's alone or cannot be written.
+    """
 
     def status(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> StatusWriter:
         model, _, stage = args["model_name"].rpartition("-")
@@ -134,6 +152,8 @@ class ColdModel(Model):
 
 
 class Preprocess(ColdModel):
+    """The step M-preprocess: texts to sealed tokens. `build` raises what making a ColdModel's record does."""
+
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import preprocess
 
@@ -143,6 +163,8 @@ class Preprocess(ColdModel):
 
 
 class Inference(ColdModel):
+    """The step M-inference: sealed tokens to sealed rows. `build` raises what making a ColdModel's record does."""
+
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import inference
 
@@ -155,6 +177,8 @@ class Inference(ColdModel):
 
 
 class Postprocess(ColdModel):
+    """The step M-postprocess: sealed rows to what the client asked for; it is never cold, but keeps a record too."""
+
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import postprocess
 

@@ -1,6 +1,8 @@
-"""What the documents cite is there, and the model file's keys are all described."""
+"""The check of the documents finds what is dead, and the model file's keys are all described."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +13,49 @@ from sie_triton.catalog.config import ModelConfig
 from sie_triton.spec import Runtime
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/model-files.md"]
-# ARCHITECTURE names modules as the package sees them.
-PLACES = [ROOT, ROOT / "sie_triton"]
-FOLDERS = {path.name for place in PLACES for path in place.iterdir() if path.is_dir()} - {".venv"}
 MODEL_FILES = ROOT / "docs" / "model-files.md"
-SOURCES = (".py", ".c", ".h")
+
+# A reference that is dead, and what is said of it.
+FAULTS = {
+    "[a file](gone.md)": "no such file: gone.md",
+    "[a heading](#gone)": "no such heading in planted.md: #gone",
+    "`tests/unit/test_gone.py`": "no such path: tests/unit/test_gone.py",
+    "`stages/gone/`": "no such path: stages/gone/",
+    "`gone.c`": "no such path: gone.c",
+    "`tests/unit/test_plan.py::test_gone`": "no such test in tests/unit/test_plan.py: test_gone",
+    "`test_gone`": "no such test: test_gone",
+    "`sie_triton.spec.Gone`": "no such module, or name in it: sie_triton.spec.Gone",
+    "`scripts/gone`": "no such path: scripts/gone",
+    "`sie-triton gone`": "no such command: sie-triton gone",
+    "`scripts/serve --gone`": "no such flag: --gone",
+    "```bash\nA=1 sie-triton serve --gone\n```": "no such flag: --gone",
+    "SIE_GONE": "no such setting: SIE_GONE",
+}
+ALIVE = """# All is there
+
+[a file](planted.md), [a heading](#all-is-there), `tests/unit/test_plan.py`, `stages/`, `admission.c`,
+`scripts/serve --host`, `tests/unit/test_documents.py::test_a_dead_reference_is_told`, `sie_triton.spec.Runtime`,
+`sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`, `pip install --foreign`
+"""
 
 
-def paths_of(text: str) -> list[str]:
-    """The paths of this repository in a document: links, and words of code that look like one."""
-    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
-    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    words = [word.partition("::")[0].strip("'\"()[]{},;:") for part in code for word in part.split()]
-    return links + [word for word in words if is_path(word)]
+def check(document: Path, text: str) -> tuple[int, str]:
+    """The exit status and the complaints of the check about a document of `text`."""
+    document.write_text(text)
+    command = [sys.executable, ROOT / "scripts" / "check-documents", document]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
 
 
-def is_path(word: str) -> bool:
-    named = re.fullmatch(r"[\w.*/-]+", word) is not None and not word.startswith("/")
-    return named and (word.endswith(SOURCES) or ("/" in word and word.split("/")[0] in FOLDERS))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_dead_reference_is_told(tmp_path, fault):
+    document = tmp_path / "planted.md"
+    line = 3 + fault.count("\n") // 2
+    assert check(document, f"# Planted\n\n{fault}\n") == (1, f"{document}:{line}: {FAULTS[fault]}\n")
 
 
-def exists(path: str) -> bool:
-    """A file without a folder may be anywhere below ours."""
-    pattern = path.rstrip("/") if "/" in path else f"**/{path}"
-    return any(next(place.glob(pattern), None) for place in (*PLACES, *(ROOT / name for name in ("tests", "docs"))))
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_path_that_is_cited_exists(document):
-    paths = paths_of((ROOT / document).read_text())
-    assert paths
-    assert [path for path in paths if not exists(path)] == []
-
-
-def test_a_path_that_is_gone_is_noticed():
-    text = "[a](docs/gone.md), `tests/unit/test_gone.py`, `scripts/gone --flag` and `/models/x`, `org/name`, `gone.c`"
-    paths = paths_of(text)
-    assert paths == ["docs/gone.md", "tests/unit/test_gone.py", "scripts/gone", "gone.c"]
-    assert not any(exists(path) for path in paths)
+def test_a_living_reference_is_not(tmp_path):
+    assert check(tmp_path / "planted.md", ALIVE) == (0, "")
 
 
 def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> dict[str, tuple[str, str]]:
