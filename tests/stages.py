@@ -57,7 +57,7 @@ class FakeRequest:
 class EchoWorker:
     """A worker in this process: each item's row is its first token and its length; token 13 fails the forward pass.
 
-    A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
+    A pass of more than `memory` tokens is out of memory, for the first `shortages` times. Each waits for `may_go`.
     """
 
     loaded = Loaded(VOCABULARY, 1, 0)
@@ -69,6 +69,8 @@ class EchoWorker:
         self.memory, self.shortages = 10**6, 10**6
         self.deaths = 0
         self.closed = False
+        self.may_go = threading.Event()
+        self.may_go.set()
 
     def close(self):
         self.closed = True
@@ -78,6 +80,7 @@ class EchoWorker:
         num_tokens = int(batch.lengths.sum())
         self.batches.append(num_tokens)
         time.sleep(self.delay_s)
+        assert self.may_go.wait(20)
         if num_tokens > self.memory and self.shortages:
             self.shortages -= 1
             raise MemoryError
