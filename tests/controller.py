@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import wait
 from time import monotonic_ns
 
 from tritonclient.utils import InferenceServerException
@@ -48,6 +49,12 @@ def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
         writer.record["pid"] = pid
         writer._path = writer._path.rename(status_path(directory, name, kind, pid))
     return writer
+
+
+def round_of(controller):
+    """And wait for what it has begun."""
+    controller.tick()
+    assert not wait(controller.swaps._under_way.values(), timeout=10).not_done
 
 
 def wait_for(condition):
