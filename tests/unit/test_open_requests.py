@@ -113,14 +113,18 @@ def test_a_deadline_sooner_than_the_one_waited_for_is_kept(requests, clock):
     assert soon.answered.wait(10)
 
 
-def test_a_request_added_again_keeps_its_place_and_its_deadline(requests, clock, answered):
-    request = Request(clock)
-    requests.add(request, clock.now + 20 * MS)
-    requests.add(request, NEVER)
+def test_a_request_added_again_keeps_its_deadline(requests, clock, answered):
+    twice, once = Request(clock), Request(clock)
+    requests.add(twice, clock.now + 40 * MS)
+    requests.add(twice, clock.now + 20 * MS)
+    requests.add(once, clock.now + 20 * MS)
     clock.advance(20 * MS)
-    assert request.answered.wait(10)
+    assert once.answered.wait(10)
+    assert not twice.answers
+    clock.advance(20 * MS)
+    assert twice.answered.wait(10)
     requests.close()
-    assert answered == [True]
+    assert answered == [True, True]
 
 
 def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
