@@ -11,7 +11,7 @@ from sie_triton.records.status import StatusWriter, status_path
 
 
 class FakeControl:
-    """Our own seam: what the controller asks of Triton. A swap raises `failure`, where there is one."""
+    """Our own seam: what the controller asks of Triton. A swap calls `then`, or raises `failure`, if there is one."""
 
     def __init__(self) -> None:
         self.swapped: list[tuple[str, bool]] = []
@@ -19,6 +19,7 @@ class FakeControl:
         self.may_end = threading.Event()
         self.may_end.set()
         self.failure: Exception | None = None
+        self.then = lambda: None
         self.alive = True
 
     def swap(self, name, *, resident=False):
@@ -26,6 +27,7 @@ class FakeControl:
         self.may_end.wait(5)
         if self.failure is not None:
             raise self.failure
+        self.then()
 
     def answers(self):
         return self.alive
