@@ -21,6 +21,7 @@ class Waiting:
 
     def wait(self, seconds):
         self.waited_s += seconds
+        assert self.waited_s < 10 * PATIENCE_S
         self._then(self.waited_s)
         return False
 
