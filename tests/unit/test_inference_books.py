@@ -12,6 +12,7 @@ from sie_triton.records import status as records
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages import inference as module
 from sie_triton.stages.inference import Inference
+from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.request import DEFERRED
 from tests.controller import wait_for
 from tests.stages import OPEN, EchoWorker, run, spec, tokens
@@ -82,6 +83,13 @@ def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
     request = tokens([7])
     assert stage.execute([request]) == [DEFERRED]
     assert request.answer(DEFERRED)["dense"].tolist() == [[7, 1]]
+
+
+def test_a_deadline_counts_from_the_arrival(stage):
+    """In microseconds, as Triton has it."""
+    stamps = np.array([[5000, 9000, 0, 0]], np.int64)
+    assert stage.deadline_ns(tokens([7], stamps=stamps, timeout_us=3)) == 5000 + 3000
+    assert stage.deadline_ns(tokens([7], stamps=stamps)) == NEVER
 
 
 # --- what is counted

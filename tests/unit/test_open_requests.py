@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.errors import BusyError
 from sie_triton.stages import open_requests as module
-from sie_triton.stages.open_requests import NEVER, OpenRequests, deadline_ns
+from sie_triton.stages.open_requests import NEVER, OpenRequests
 from tests.stages import FakeRequest
 
 MS = 1_000_000
@@ -137,8 +137,3 @@ def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
     requests.reply(request, {"x": 1})
     assert request not in requests
     assert not requests.is_cancelled(request)
-
-
-def test_a_deadline_counts_from_the_arrival():
-    assert deadline_ns(5, timeout_us=7) == 7005
-    assert deadline_ns(5, timeout_us=0) == NEVER
