@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import wait
 from time import monotonic_ns
 
 from tritonclient.utils import InferenceServerException
@@ -11,7 +12,7 @@ from sie_triton.records.status import StatusWriter, status_path
 
 
 class FakeControl:
-    """Our own seam: what the controller asks of Triton. A swap raises `failure`, where there is one."""
+    """Our own seam: what the controller asks of Triton. A swap calls `then`, or raises `failure`, if there is one."""
 
     def __init__(self) -> None:
         self.swapped: list[tuple[str, bool]] = []
@@ -19,6 +20,7 @@ class FakeControl:
         self.may_end = threading.Event()
         self.may_end.set()
         self.failure: Exception | None = None
+        self.then = lambda: None
         self.alive = True
 
     def swap(self, name, *, resident=False):
@@ -26,6 +28,7 @@ class FakeControl:
         self.may_end.wait(5)
         if self.failure is not None:
             raise self.failure
+        self.then()
 
     def answers(self):
         return self.alive
@@ -51,6 +54,12 @@ def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
         writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
         writer._path = writer._path.rename(status_path(directory, name, kind, pid))
     return writer
+
+
+def round_of(controller):
+    """And wait for what it has begun."""
+    controller.tick()
+    assert not wait(controller.swaps._under_way.values(), timeout=10).not_done
 
 
 def wait_for(condition):

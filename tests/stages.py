@@ -64,7 +64,7 @@ class FakeRequest:
 class EchoWorker:
     """A worker in this process: each item's row is its first token and its length; token 13 fails the forward pass.
 
-    A pass of more than `memory` tokens is out of memory, for the first `shortages` times.
+    A pass of more than `memory` tokens is out of memory, for the first `shortages` times. Each waits for `may_go`.
     """
 
     loaded = Loaded({"input_ids": VOCABULARY - 1}, 1, 0)
@@ -76,6 +76,8 @@ class EchoWorker:
         self.memory, self.shortages = 10**6, 10**6
         self.deaths = 0
         self.closed = False
+        self.may_go = threading.Event()
+        self.may_go.set()
 
     def close(self):
         self.closed = True
@@ -86,6 +88,7 @@ class EchoWorker:
         num_tokens = int(lengths.sum())
         self.batches.append(num_tokens)
         time.sleep(self.delay_s)
+        assert self.may_go.wait(20)
         if num_tokens > self.memory and self.shortages:
             self.shortages -= 1
             raise MemoryError
@@ -124,6 +127,11 @@ def context(verb: str = "encode", num_items: int = 1, **fields: Any) -> Any:
     """The tensor as an open step takes it; `fields` of a Context, `options` too."""
     made = Context(VERBS[verb], **{"options": {}, "num_items": num_items, **fields})
     return np.frombuffer(bytes(SEAL_BYTES) + made.to_json(), np.uint8)[None]
+
+
+def context_of(answer: Mapping[str, Any]) -> Context:
+    """What a step hands on."""
+    return Context.from_json(answer["context"][SEAL_BYTES:].tobytes())
 
 
 def tokens(

@@ -14,7 +14,7 @@ from sie_triton.controller.memory import Memory
 from sie_triton.controller.model_control import NotServed
 from sie_triton.processes.pids import ProcessId, is_stopped
 from sie_triton.records.status import RESIDENT
-from tests.controller import stage, wait_for
+from tests.controller import round_of, stage, wait_for
 
 
 @pytest.fixture
@@ -30,13 +30,6 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(healing, "monotonic", lambda: now[0])
     return now
-
-
-def round_of(controller):
-    """And wait for what it has begun."""
-    controller.tick()
-    controller.swaps._pool.submit(lambda: None).result()
-    wait_for(lambda: all(swap.done() for swap in controller.swaps._under_way.values()))
 
 
 def test_what_cannot_be_healed_now_is_tried_again_until_it_is(controller, control, dead, child, clock):

@@ -78,7 +78,7 @@ def test_arrivals_gather_while_a_lane_has_its_budget_and_no_longer(monkeypatch):
     lanes = Lanes(budget=10)
     with lanes.held():
         lanes.submit([10])
-        next_one = threading.Thread(target=lanes.submit, args=([10],))
+        next_one = threading.Thread(target=lanes.submit, args=([10],), daemon=True)
         next_one.start()
         time.sleep(0.1)
         assert next_one.is_alive()

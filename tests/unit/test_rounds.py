@@ -19,6 +19,7 @@ from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION
 from sie_triton.settings import read_settings
+from tests.controller import round_of
 
 GIB = 2**30
 SECOND = 10**9
@@ -74,12 +75,8 @@ class World:
 
     def tick(self, swapped=()):
         """One round, and the stages that get a new process in it."""
-        before, deadline = len(self._triton.swapped), time.monotonic() + 10
-        self._controller.tick()
-        while len(self._triton.swapped) < before + len(swapped):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(0.05)  # for any that should not be there
+        before = len(self._triton.swapped)
+        round_of(self._controller)
         assert self._triton.swapped[before:] == list(swapped)
 
     def close(self):

@@ -1,0 +1,90 @@
+"""What the caller's time becomes, by a clock of the test's own: what the server is told, and when the transport gives
+up."""
+
+import time
+
+import pytest
+from tenacity import Retrying
+
+from sie_triton import BusyError, InputError
+from sie_triton.client import retry
+from sie_triton.client.retry import FIRST_PATIENCE_S, NETWORK_TIMEOUT_S, PATIENCE_S, Deadline
+from sie_triton.errors import Unreachable
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """Seconds; only sleeping moves it."""
+    now = [1000.0]
+    monkeypatch.setattr(retry, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def test_the_server_is_told_what_is_left(clock):
+    deadline = Deadline.after(5)
+    assert deadline.parameters() == {"timeout": 5_000_000}
+    clock[0] += 3.5
+    assert deadline.left_s == 1.5
+    assert deadline.parameters() == {"timeout": 1_500_000}
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_the_transport_waits_longer_than_the_server_is_told(clock, transport):
+    """So that the server's own answer, which says what happened, can come."""
+    deadline = Deadline.after(5)
+    clock[0] += 2
+    assert 3 < deadline.wait_s(transport) <= 3 + 1
+
+
+def test_less_than_a_microsecond_is_told_as_one(clock):
+    """Triton takes 0 for no limit."""
+    deadline = Deadline.after(5)
+    clock[0] = 1005 - 4e-7
+    assert deadline.parameters() == {"timeout": 1}
+
+
+@pytest.mark.parametrize("late_s", [0, 7])
+def test_what_is_too_late_is_not_sent(clock, late_s):
+    deadline = Deadline.after(5)
+    clock[0] += 5 + late_s
+    assert deadline.left_s == 0
+    with pytest.raises(BusyError, match="timeout: passed before the request was sent"):
+        deadline.parameters()
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_without_a_time_the_server_is_told_none(clock, transport):
+    deadline = Deadline.after(None)
+    assert deadline.parameters() == {}
+    assert deadline.wait_s(transport) == NETWORK_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("timeout", "is_met", "error", "seconds"),
+    [
+        (None, True, BusyError, PATIENCE_S),
+        (None, False, BusyError, PATIENCE_S),
+        (None, True, Unreachable, PATIENCE_S),
+        # Its address may be wrong.
+        (None, False, Unreachable, FIRST_PATIENCE_S),
+        (100, False, Unreachable, 100),
+        (100, True, BusyError, 100),
+        (1, True, BusyError, 1),
+        (100, True, InputError, 0),
+    ],
+)
+def test_what_is_tried_again_and_for_how_long(clock, timeout, is_met, error, seconds):
+    """No wait goes beyond it; the longest between two attempts is 2 s."""
+    started, attempts = clock[0], []
+
+    def fail():
+        attempts.append(clock[0] - started)
+        raise error("no")
+
+    with pytest.raises(error):
+        Retrying(**Deadline.after(timeout).retrying(lambda: is_met))(fail)
+    assert seconds - 2 <= attempts[-1] <= seconds
+    assert (len(attempts) > 1) == (seconds > 0)
+    assert PATIENCE_S > 10 * FIRST_PATIENCE_S

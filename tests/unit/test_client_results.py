@@ -1,0 +1,160 @@
+"""What becomes of a response: which item gets what, and what its errors are called."""
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.client.address import Address
+from sie_triton.client.calls import Call, ScoreCall, pieces, score_ensemble
+from sie_triton.client.failures import NotServed, not_served, our_errors
+from sie_triton.client.results import encode_results
+from sie_triton.contract.tensors import TIMING_FIELDS
+from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
+
+ADDRESS = Address("grpc", "host:8001")
+ITEMS = ["a", {"text": "b", "id": "mine"}, {"text": "c", "id": ""}]
+
+
+class Response(dict):
+    """`None` where a model has no such output."""
+
+    def __init__(self, **tensors) -> None:
+        timing = np.arange(len(TIMING_FIELDS), dtype=np.float32)
+        super().__init__(token_count=np.array([3, 4, 5], np.int32), timing_ms=timing, **tensors)
+
+    as_numpy = dict.get
+
+    def get_response(self):
+        return {"outputs": [{"name": name} for name in self]}
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+# --- requests
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([9, 9], [(0, 1), (1, 2)]), ([9, 1, 7, 1], [(0, 1), (1, 3), (3, 4)]), ([1, 1, 1], [(0, 2), (2, 3)]), ([], [])],
+)
+def test_no_request_is_empty_however_large_an_item_is(sizes, expected):
+    assert [(piece.start, piece.stop) for piece in pieces(sizes, max_items=2, max_bytes=8)] == expected
+
+
+def test_a_request_says_what_its_items_are():
+    call = Call(tritonclient.grpc, "org/model", ITEMS, {"dimensions": 3})
+    arguments = call.arguments(slice(1, 3))
+    assert (arguments["model_name"], arguments["parameters"]) == ("org__model", {"dimensions": 3})
+    (text,) = arguments["inputs"]
+    assert (text.name(), text.datatype(), text.shape()) == ("text", "BYTES", [2])
+
+
+def test_scoring_has_a_name_of_its_own_where_the_model_encodes_too():
+    query = {"inputs": [{"name": "query"}, {"name": "text"}]}
+    assert score_ensemble("org/model", query, has_score=True) == "org__model-score"
+    assert score_ensemble("org/model", query, has_score=False) == "org__model"
+    with pytest.raises(InputError, match="org/model does not score; it takes text"):
+        score_ensemble("org/model", {"inputs": [{"name": "text"}]}, has_score=False)
+
+
+# --- results
+
+
+def test_each_item_gets_its_own():
+    first, second, third = encode_results(
+        Response(
+            dense=f32([1, 2], [3, 4], [5, 6]),
+            multivector=f32([1], [2], [3]),
+            multivector_lengths=np.array([2, 0, 1], np.int32),
+            sparse_indices=np.array([4, 7, 9], np.int32),
+            sparse_values=f32(0.5, 0.25, 0.125),
+            sparse_lengths=np.array([0, 2, 1], np.int32),
+        ),
+        ITEMS,
+        None,
+        "float32",
+    )
+    assert [each["dense"].tolist() for each in (first, second, third)] == [[1, 2], [3, 4], [5, 6]]
+    assert [each["multivector"].tolist() for each in (first, second, third)] == [[[1], [2]], [], [[3]]]
+    assert [each["sparse"]["indices"].tolist() for each in (first, second, third)] == [[], [4, 7], [9]]
+    assert [each["sparse"]["values"].tolist() for each in (first, second, third)] == [[], [0.5, 0.25], [0.125]]
+    assert [each["token_count"] for each in (first, second, third)] == [3, 4, 5]
+    assert [each.get("id") for each in (first, second, third)] == [None, "mine", ""]
+    assert "id" not in first
+    assert first["timing"] == {f"{name}_ms": i for i, name in enumerate(TIMING_FIELDS)}
+
+
+def test_only_what_was_asked_for_is_in_a_result():
+    both = Response(dense=f32([1], [2], [3]), muvera=f32([4], [5], [6]))
+    assert set(encode_results(both, ITEMS, ["muvera"], "float32")[0]) == {"muvera", "token_count", "timing"}
+    assert set(encode_results(both, ITEMS, None, "float32")[0]) == {"dense", "muvera", "token_count", "timing"}
+
+
+def test_what_is_quantised_comes_as_what_it_is_with_its_scales():
+    rows = np.array([[255, 1], [2, 3], [4, 5]], np.uint8)
+    plain = np.zeros((0, 0), np.float32)
+    response = Response(dense=plain, dense_quantized=rows, dense_scales=f32([1, 2], [3, 4], [5, 6]))
+    for dtype, expected in (("int8", [-1, 1]), ("uint8", [255, 1]), ("ubinary", [255, 1])):
+        first, second, _ = encode_results(response, ITEMS, ["dense"], dtype)
+        assert first["dense"].tolist() == expected
+        assert second["dense_scales"].tolist() == [3, 4]
+    without = Response(dense=plain, dense_quantized=rows, dense_scales=np.zeros((0, 2), np.float32))
+    assert "dense_scales" not in encode_results(without, ITEMS, ["dense"], "int8")[0]
+
+
+def test_items_are_ranked_under_the_names_that_they_were_given():
+    call = ScoreCall(tritonclient.grpc, "org/model", {"text": "q", "id": "asked"}, ITEMS, {})
+    result = call.results([Response(scores=f32(1, 3, 2))])
+    assert [(each["item_id"], each["score"]) for each in result["scores"]] == [("mine", 3), ("", 2), ("item-0", 1)]
+    assert (result["query_id"], result["model"]) == ("asked", "org/model")
+
+
+# --- errors
+
+
+def failure(message, status):
+    with pytest.raises(SIEError) as caught, our_errors(ADDRESS, 5):
+        raise InferenceServerException(message, status=status)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("StatusCode.INVALID_ARGUMENT", InputError),
+        ("400", InputError),
+        ("StatusCode.NOT_FOUND", InputError),
+        ("StatusCode.UNAVAILABLE", BusyError),
+        ("503", BusyError),
+        ("StatusCode.INTERNAL", ModelError),
+        ("500", ModelError),
+        ("StatusCode.CANCELLED", Cancelled),
+        ("StatusCode.UNKNOWN", SIEError),
+    ],
+)
+def test_an_error_has_the_class_of_its_status_and_our_words(status, error):
+    told = failure("in ensemble 'org__model', dimensions: must be an integer", status)
+    assert (type(told), str(told)) == (error, "dimensions: must be an integer")
+    assert str(failure("a', b", status)) == "a', b"
+
+
+def test_a_model_that_is_not_there_is_told_from_a_wrong_request():
+    told = failure("Request for unknown model: 'org__modle' is not found", "StatusCode.NOT_FOUND")
+    assert type(told) is NotServed
+    assert str(not_served("org/modle", ["a/b", "org/model"])) == (
+        "model: org/modle is not served; there are org/model, a/b"
+    )
+
+
+def test_a_load_that_failed_says_why():
+    told = failure(str(LoadError("weights: gone", "corrupt").refusal("put it right")), "StatusCode.UNAVAILABLE")
+    assert type(told) is LoadError
+    assert told.reason == "corrupt"
+
+
+def test_a_deadline_that_passed_is_told_with_the_time():
+    told = failure("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
+    assert (type(told), str(told)) == (BusyError, "timeout: grpc://host:8001 did not answer within 5 s")

@@ -1,0 +1,90 @@
+"""What the controller does to load a model that somebody asks for, by a clock that only its waits move."""
+
+import pytest
+
+from sie_triton.controller import loop
+from sie_triton.errors import REASONS, LoadError
+from sie_triton.records.status import FAILED, LOADING, RESIDENT
+from tests.controller import stage
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """What happens in the waits, one after the other."""
+    now, waits = [0.0], []
+
+    def wait(seconds):
+        now[0] += seconds
+        if waits:
+            waits.pop(0)()
+
+    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop, "sleep", wait)
+    return waits
+
+
+def becomes(process, **fields):
+    def change():
+        for field, value in fields.items():
+            process.record[field] = value
+
+    return change
+
+
+def test_what_is_in_memory_is_left_as_it_is(controller, control, rounds):
+    stage(controller, "a", state=RESIDENT)
+    controller.load("a").result(10)
+    assert control.swapped == []
+
+
+def test_what_is_cold_gets_a_process_that_loads_and_is_waited_for(controller, control, rounds):
+    process = stage(controller, "a")
+    rounds += [becomes(process, state=LOADING), becomes(process, state=RESIDENT)]
+    controller.load("a").result(10)
+    assert control.swapped == [("a-inference", True)]
+    assert rounds == []
+
+
+def test_what_is_loading_is_only_waited_for(controller, control, rounds):
+    process = stage(controller, "a", state=LOADING)
+    rounds += [becomes(process), becomes(process, state=RESIDENT)]
+    controller.load("a").result(10)
+    assert control.swapped == []
+    assert rounds == []
+
+
+def test_a_tokenizer_that_failed_is_loaded_anew_too(controller, control, rounds, child):
+    tokenizer = stage(controller, "a", child.pid, "preprocess", load_failure=1)
+    process = stage(controller, "a")
+    control.then = becomes(tokenizer, load_failure=0)
+    rounds += [becomes(process, state=RESIDENT)]
+    controller.load("a").result(10)
+    assert control.swapped == [("a-preprocess", False), ("a-inference", True)]
+
+
+def test_what_nobody_has_seen_is_put_into_service(controller, control, rounds):
+    controller._directory.mkdir(parents=True, exist_ok=True)
+    controller.load("a").result(10)
+    assert control.loaded == ["a"]
+    assert control.swapped == [("a-inference", True)]
+
+
+def test_a_load_that_fails_is_told_with_its_reason(controller, rounds):
+    process = stage(controller, "a")
+    rounds += [becomes(process, state=LOADING), becomes(process, state=FAILED, load_failure=2)]
+    with pytest.raises(LoadError, match="could not be loaded") as caught:
+        controller.load("a").result(10)
+    assert caught.value.reason == list(REASONS)[1]
+
+
+def test_a_load_whose_place_another_process_has_taken_is_waited_for_no_longer(controller, rounds):
+    """The model was evicted meanwhile."""
+    process = stage(controller, "a", generation=5)
+    rounds += [becomes(process, state=LOADING), becomes(process, state=0, generation=6), lambda: pytest.fail("waits")]
+    controller.load("a").result(10)
+
+
+def test_a_load_is_not_waited_for_for_ever(controller, rounds):
+    stage(controller, "a", state=LOADING)
+    with pytest.raises(LoadError, match="not in memory after 720 s"):
+        controller.load("a").result(10)

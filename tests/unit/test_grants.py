@@ -1,0 +1,93 @@
+"""What a stage does between asking for room and having its weights, by a clock that only waiting moves."""
+
+import os
+
+import pytest
+
+from sie_triton.controller.loop import lock
+from sie_triton.controller.room import answer
+from sie_triton.errors import BusyError, LoadError
+from sie_triton.records import grants
+from sie_triton.records.grants import EVICTED, GRANTED, PATIENCE_S, answer_path, refusal, room
+from sie_triton.records.status import StatusWriter
+
+
+class Waiting:
+    """In the place of the event that tells a stage to close: `then(seconds)` is called while it waits."""
+
+    def __init__(self, then=lambda waited_s: None) -> None:
+        self.waited_s = 0.0
+        self._then = then
+
+    def wait(self, seconds):
+        self.waited_s += seconds
+        assert self.waited_s < 10 * PATIENCE_S
+        self._then(self.waited_s)
+        return False
+
+
+@pytest.fixture
+def status(tmp_path) -> StatusWriter:
+    return StatusWriter(tmp_path, "m", "inference", 0)
+
+
+@pytest.fixture
+def waiting(monkeypatch) -> Waiting:
+    made = Waiting()
+    monkeypatch.setattr(grants, "monotonic", lambda: made.waited_s)
+    return made
+
+
+def test_nobody_is_asked_where_there_is_no_controller(status):
+    def fail(_):
+        raise AssertionError("there is nobody to wait for")
+
+    with room(status, 5, Waiting(fail)):
+        assert status.record["granted_bytes"] == 5
+
+
+def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever(status, waiting, caplog):
+    with lock(status.directory), room(status, 5, waiting):
+        assert status.record["granted_bytes"] == 5
+    assert PATIENCE_S <= waiting.waited_s < PATIENCE_S + 1
+    assert "the controller has not answered for 120 s: loading without its leave" in caplog.messages
+
+
+def test_a_controller_that_ends_meanwhile_is_not_waited_for(status):
+    held = lock(status.directory)
+    waiting = Waiting(lambda waited_s: held.close() if waited_s > 1 else None)
+    with room(status, 5, waiting):
+        pass
+    assert 1 < waiting.waited_s < 2
+
+
+def test_the_wait_ends_with_the_answer_and_both_are_gone_afterwards(status):
+    waiting = Waiting(lambda waited_s: answer(status.directory, status.record, GRANTED) if waited_s > 1 else None)
+    path = answer_path(status.directory, os.getpid())
+    with lock(status.directory):
+        with room(status, 5, waiting):
+            assert path.exists()
+            assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 5)
+        assert not path.exists()
+    assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 0)
+    assert 1 < waiting.waited_s < 2
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "text"),
+    [
+        (EVICTED, BusyError, "was evicted while it was loading; retry"),
+        (refusal("out of memory", "took too much"), LoadError, "took too much"),
+    ],
+)
+def test_an_answer_that_changes_ends_the_load(status, told, error, text):
+    def load() -> None:
+        with room(status, 5, Waiting()) as check:
+            check()
+            answer(status.directory, status.record, told)
+            check()
+
+    with pytest.raises(error, match=text):
+        load()
+    assert status.record["granted_bytes"] == 0
+    assert not answer_path(status.directory, os.getpid()).exists()

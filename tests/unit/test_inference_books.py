@@ -1,0 +1,178 @@
+"""Inference at its own seam: what it counts, in which order it computes, and what loading leaves behind."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from sie_triton.errors import Cancelled
+from sie_triton.records import status as records
+from sie_triton.records.status import StatusWriter
+from sie_triton.scheduling.job import NEVER
+from sie_triton.stages import inference as module
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.request import DEFERRED
+from tests.controller import wait_for
+from tests.stages import OPEN, EchoWorker, context, context_of, run, spec, tokens
+
+MS = 1_000_000
+
+
+def made(directory, device="cuda:0", **changes) -> Inference:
+    """As on a GPU, if nothing else is said: one lane, so that the order of what it computes is the scheduler's."""
+    stage = Inference(spec(**changes), device, StatusWriter(directory, "m", "inference", 0))
+    stage.worker = EchoWorker()
+    return stage
+
+
+@pytest.fixture
+def stage(tmp_path, request) -> Iterator[Inference]:
+    """Warm; parametrise it indirectly with what `made` takes."""
+    stage = made(tmp_path, **getattr(request, "param", {}))
+    stage.load = lambda: stage.worker
+    stage.warm_up()
+    yield stage
+    stage.worker.may_go.set()
+    stage.close()
+
+
+def held(stage, *requests):
+    """`requests` are queued, one after the other, behind a pass that goes on until `stage.worker.may_go` is set."""
+    stage.worker.may_go.clear()
+    stage.execute([tokens([1] * 30)])
+    wait_for(lambda: stage.worker.batches)
+    for request in requests:
+        assert stage.execute([request]) == [DEFERRED]
+
+
+# --- what runs
+
+
+@pytest.mark.parametrize("stage", [{"device": "cpu", "runtime": replace(OPEN, cpu_threads=2)}], indirect=True)
+def test_two_lanes_have_half_of_what_runs_at_once_each(stage):
+    (answer,) = run(stage, [tokens(*[[7] * 10] * 20)])
+    assert answer["dense"].tolist() == [[7, 10]] * 20
+    assert stage.worker.batches == [50] * 4
+
+
+@pytest.mark.parametrize("stage", [{"max_batch_cost": 50}], indirect=True)
+def test_a_long_item_alone_is_no_bulk_work(stage):
+    """It would have to wait for those that came after it."""
+    held(stage, tokens([7] * 60), *(tokens([8] * 40) for _ in range(3)))
+    stage.worker.may_go.set()
+    stage.close()
+    assert stage.worker.batches == [30, 60, 40, 40, 40]
+
+
+def test_a_bulk_request_whose_client_has_gone_is_computed_no_further(stage):
+    bulk = tokens(*[[7] * 50] * 6)
+    held(stage, bulk)
+    bulk.cancelled = True
+    stage.worker.may_go.set()
+    assert isinstance(bulk.answer(DEFERRED), Cancelled)
+    stage.close()
+    assert stage.worker.batches == [30]
+    assert stage.status.record["num_cancelled"] == 1
+
+
+def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
+    """`execute` must go on to read the next batch."""
+    stage.worker.is_alive = False
+    request = tokens([7])
+    assert stage.execute([request]) == [DEFERRED]
+    assert request.answer(DEFERRED)["dense"].tolist() == [[7, 1]]
+
+
+def test_a_deadline_counts_from_the_arrival(stage):
+    """In microseconds, as Triton has it."""
+    assert stage.deadline_ns(tokens([7], arrived_ns=5000, timeout_us=3)) == 5000 + 3000
+    assert stage.deadline_ns(tokens([7], arrived_ns=5000)) == NEVER
+
+
+# --- what is counted
+
+
+def test_only_what_shared_a_pass_counts_as_the_largest_sub_batch(stage):
+    """One long item may cost more than any of them."""
+    run(stage, [tokens([7] * 60)])
+    assert stage.status.record["max_sub_batch_cost"] == 0
+    run(stage, [tokens([7] * 10), tokens([8] * 10)])
+    run(stage, [tokens([7] * 5), tokens([8] * 5)])
+    assert stage.status.record["max_sub_batch_cost"] == 20
+    assert stage.status.record["num_sub_batches"] == 3
+
+
+def test_a_wait_is_split_into_that_for_others_and_that_for_nobody(stage, monkeypatch):
+    """Preprocessed 2 ms before a pass of 10 ms, and taken 4 ms after it."""
+    now = [10**12]
+    for each in (module, records):
+        monkeypatch.setattr(each, "monotonic_ns", lambda: now[0])
+    forward = stage.worker.forward
+
+    def pass_of_10_ms(batch, threads):
+        now[0] += 10 * MS
+        return forward(batch, threads)
+
+    monkeypatch.setattr(stage.worker, "forward", pass_of_10_ms)
+    start = now[0]
+    run(stage, [tokens([7])])
+    now[0] += 4 * MS
+    times = {"arrived_ns": start - 5 * MS, "preprocessed_ns": start - 2 * MS}
+    (answer,) = run(stage, [tokens([8], context=context(**times))])
+    found = context_of(answer)
+    assert (found.arrived_ns, found.preprocessed_ns) == (start - 5 * MS, start - 2 * MS)
+    assert (found.queue_ns, found.batch_wait_ns, found.inference_ns) == (10 * MS, 2 * MS + 4 * MS, 10 * MS)
+
+
+# --- loading
+
+
+class FakeLoader:
+    """Gives `worker`, and tells what the status record said meanwhile."""
+
+    def __init__(self, stage, **loaded) -> None:
+        self.seen: list[dict[str, int]] = []
+        self._stage = stage
+        stage.worker.loaded = replace(EchoWorker.loaded, **loaded)
+
+    def order(self, num_lanes, threads):
+        return SimpleNamespace(num_lanes=num_lanes)
+
+    def start(self, order, check):
+        check()
+        self.seen.append({name: int(self._stage.status.record[name]) for name in ("granted_bytes", "weights_bytes")})
+        return self._stage.worker
+
+
+@pytest.fixture
+def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
+    """Cold, of two lanes. It expects to take 7 bytes."""
+    monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
+    stage = made(tmp_path, "cpu", runtime=replace(OPEN, cpu_threads=2))
+    yield stage
+    stage.close()
+
+
+@pytest.mark.parametrize(("measured", "used"), [(30, 30), (1000, 50), (0, 50)])
+def test_a_sub_batch_is_as_large_as_was_measured_and_the_model_file_allows(loading, measured, used):
+    """On each of two lanes."""
+    loading._loader = FakeLoader(loading, sub_batch_cost=measured)
+    num_items = 4 * used // 10
+    (answer,) = run(loading, [tokens(*[[7] * 10] * num_items)])
+    assert len(answer["dense"]) == num_items
+    assert loading.worker.batches == [used] * 4
+
+
+def test_the_load_at_start_up_asks_for_no_room_and_the_next_one_does(loading):
+    """Triton waits for the first; the second takes the place of a worker that died."""
+    loading._loader = loader = FakeLoader(loading, weights_bytes=5)
+    loading.warm_up()
+    assert loading.status.record["weights_bytes"] == 5
+    loading.worker.deaths = 1
+    (answer,) = run(loading, [tokens([7])])
+    assert answer["dense"].tolist() == [[7, 1]]
+    assert [seen["granted_bytes"] for seen in loader.seen] == [0, 7]
+    # What is not there any more is not counted while another one loads.
+    assert [seen["weights_bytes"] for seen in loader.seen] == [0, 0]
+    assert loading.status.record["weights_bytes"] == 5

@@ -1,0 +1,56 @@
+"""Compiled code is told of lengths that others computed: wrong ones are refused, and nothing beyond is read."""
+
+import numpy as np
+import pytest
+import torch
+
+from sie_triton.engines.torch import cpu_kernels
+from sie_triton.spec import MuveraConfig
+from sie_triton.transforms import Muvera
+from sie_triton.transforms import muvera as module
+
+TOKENS = 4
+
+
+@pytest.fixture(params=["native", "numpy"])
+def muvera(request, monkeypatch) -> Muvera:
+    if request.param == "numpy":
+        monkeypatch.setattr(module, "library", lambda _: None)
+    else:
+        assert module.library(module.SOURCES) is not None
+    return Muvera(MuveraConfig(num_repetitions=2, num_simhash_projections=2, final_projection_dim=None), 3)
+
+
+@pytest.mark.parametrize("lengths", [[5], [3, 2], [3, -2], [-1, 5], [2**31 - 1, 2**31 - 1, 6]], ids=str)
+def test_muvera_reads_no_vectors_but_those_it_was_given(muvera, lengths):
+    vectors = np.ones((TOKENS, 3), np.float32)
+    with pytest.raises(ValueError, match="lengths must be 0 or more, and sum to no more than there are vectors"):
+        muvera.encode(vectors, np.array(lengths, np.int32), is_query=True)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [4], [3, 0], [0, 1, 3]], ids=str)
+def test_muvera_takes_lengths_that_stay_within_the_vectors(muvera, lengths):
+    """The last vectors may belong to no item."""
+    encoded = muvera.encode(np.ones((TOKENS, 3), np.float32), np.array(lengths, np.int32), is_query=True)
+    assert len(encoded) == len(lengths)
+    assert encoded.any(axis=1).tolist() == [length > 0 for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "keys"),
+    [
+        ((3,), (3,)),
+        ((1, 2), (1, 2)),
+        ((1, 3), (2, 3)),
+        ((2, 2), (2, -1)),
+        ((4, 1), (4, 1)),
+        ((5, -1), (5, -1)),
+        ((2**31 - 1, 2**31 - 1, 6), (1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_the_attention_kernel_reads_no_tokens_but_those_it_was_given(lengths, keys):
+    assert cpu_kernels.is_built()
+    x = torch.ones(1, 2, TOKENS, cpu_kernels.LANES)
+    with pytest.raises(ValueError, match="lengths must sum to the tokens, and no item may have more keys than tokens"):
+        cpu_kernels.attention(x, x, x, lengths, keys, 1.0, (-1, -1))

@@ -1,0 +1,139 @@
+"""Who answers a deferred request, the stage or the clock, by a clock of the test's own."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sie_triton.errors import BusyError
+from sie_triton.stages import open_requests as module
+from sie_triton.stages.open_requests import NEVER, OpenRequests
+from tests.stages import FakeRequest
+
+MS = 1_000_000
+
+
+class Clock:
+    """`now` in ns. The thread that answers at deadlines sleeps until then, by this clock, or until it is woken."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+        self.is_waited_for = threading.Event()
+        self._changed: threading.Condition | None = None
+        self._until = 0
+
+    def condition(self) -> threading.Condition:
+        """In the place of threading's; one for a test."""
+        clock = self
+
+        class Waiting(threading.Condition):
+            def wait(self, timeout=None):
+                clock._until = clock.now + round(timeout * 1e9)
+                clock.is_waited_for.set()
+                return super().wait()
+
+        self._changed = Waiting()
+        return self._changed
+
+    def advance(self, ns: int) -> None:
+        with self._changed:
+            self.now += ns
+            if self._until <= self.now:
+                self._changed.notify_all()
+
+
+class Request(FakeRequest):
+    """Knows when it was answered."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.answered_ns = 0
+
+    def reply(self, answer):
+        self.answered_ns = self._clock.now
+        super().reply(answer)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "Condition", made.condition)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
+    return made
+
+
+@pytest.fixture
+def answered() -> list[bool]:
+    """For each answer, whether it was the clock's."""
+    return []
+
+
+@pytest.fixture
+def requests(clock, answered) -> Iterator[OpenRequests]:
+    made = OpenRequests(answered.append, lambda: None)
+    yield made
+    made.close()
+
+
+def test_whoever_answers_first_wins(requests, clock, answered):
+    request, other = Request(clock), Request(clock)
+    requests.add(request, clock.now + 20 * MS)
+    requests.add(other, clock.now + 20 * MS)
+    assert requests.reply(request, {"x": 1})
+    assert not requests.reply(request, {"x": 2})
+    clock.advance(20 * MS)
+    assert other.answered.wait(10)
+    assert not requests.reply(other, {"x": 3})
+    requests.close()
+    assert request.answers == [{"x": 1}]
+    assert isinstance(other.answers[0], BusyError)
+    assert answered == [False, True]
+
+
+def test_deadlines_come_in_order_whatever_the_order_of_arrival(requests, clock):
+    started = clock.now
+    late, soon, never, middle = (Request(clock) for _ in range(4))
+    for request, left in ((late, 60 * MS), (soon, 20 * MS), (never, None), (middle, 40 * MS)):
+        requests.add(request, NEVER if left is None else started + left)
+    for request in (soon, middle, late):
+        clock.advance(20 * MS)
+        assert request.answered.wait(10)
+    assert [each.answered_ns - started for each in (soon, middle, late)] == [20 * MS, 40 * MS, 60 * MS]
+    assert never in requests
+    assert not never.answers
+
+
+def test_a_deadline_sooner_than_the_one_waited_for_is_kept(requests, clock):
+    requests.add(Request(clock), clock.now + 60_000 * MS)
+    assert clock.is_waited_for.wait(10)
+    soon = Request(clock)
+    requests.add(soon, clock.now + 20 * MS)
+    clock.advance(20 * MS)
+    assert soon.answered.wait(10)
+
+
+def test_a_request_added_again_keeps_its_deadline(requests, clock, answered):
+    twice, once = Request(clock), Request(clock)
+    requests.add(twice, clock.now + 40 * MS)
+    requests.add(twice, clock.now + 20 * MS)
+    requests.add(once, clock.now + 20 * MS)
+    clock.advance(20 * MS)
+    assert once.answered.wait(10)
+    assert not twice.answers
+    clock.advance(20 * MS)
+    assert twice.answered.wait(10)
+    requests.close()
+    assert answered == [True, True]
+
+
+def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
+    """It would crash."""
+    request = Request(clock)
+    request.cancelled = True
+    assert not requests.is_cancelled(request)
+    requests.add(request, NEVER)
+    assert requests.is_cancelled(request)
+    requests.reply(request, {"x": 1})
+    assert request not in requests
+    assert not requests.is_cancelled(request)

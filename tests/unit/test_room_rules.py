@@ -1,0 +1,212 @@
+"""Who gets memory and who gives it back, in the cases where two models of the same name or size are easily confused."""
+
+import os
+import signal
+import subprocess
+import threading
+from time import monotonic_ns
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller import loop
+from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.memory import Memory
+from sie_triton.errors import REASONS
+from sie_triton.processes.pids import is_stopped
+from sie_triton.records.grants import answer_path
+from sie_triton.records.status import LOADING, RESIDENT
+from tests.controller import round_of, stage, wait_for
+
+# Workers, by the bytes that each takes; no process has such an id.
+SIZES = {2**23 + size: size for size in (250, 300, 301, 400, 401, 500)}
+WORKERS = {size: pid for pid, size in SIZES.items()}
+
+
+@pytest.fixture
+def pids():
+    """Of processes that do nothing."""
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(autouse=True)
+def worker_bytes(monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: SIZES.get(pid, 0))
+
+
+def used(controller, num_bytes):
+    """Of 1,000, of which 850 may be."""
+    controller.measured = Memory(num_bytes, 1000, "test")
+
+
+def loading(controller, name, pid, taken=None, **fields):
+    return stage(controller, name, pid, state=LOADING, worker_pid=WORKERS.get(taken, 0), **fields)
+
+
+def resident(controller, name, pid, size, **fields):
+    return stage(controller, name, pid, state=RESIDENT, worker_pid=WORKERS[size], **fields)
+
+
+def verdict(controller, pid):
+    """The first line of what the process was told."""
+    path = answer_path(controller._directory, pid)
+    return path.read_text().partition("\n")[0] if path.exists() else None
+
+
+def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids):
+    """Which got requests before the traffic moved, and loads late; the model itself was used longest ago."""
+    old, new, other = pids
+    used(controller, 700)
+    loading(controller, "a", old, wanted_bytes=400)
+    resident(controller, "a", new, 300, generation=1, last_used_ns=1)
+    resident(controller, "b", other, 301, last_used_ns=2)
+    round_of(controller)
+    assert control.swapped == [("b-inference", False)]
+
+
+def test_room_that_only_the_model_itself_could_make_is_none(controller, control, pids):
+    old, new, _ = pids
+    used(controller, 700)
+    loading(controller, "a", old, wanted_bytes=400)
+    resident(controller, "a", new, 400, generation=1)
+    round_of(controller)
+    assert verdict(controller, old) == "out of memory"
+    assert control.swapped == []
+
+
+def test_a_loader_may_take_somewhat_more_than_was_expected(controller, control, pids):
+    used(controller, 900)
+    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
+    resident(controller, "b", pids[1], 400)
+    round_of(controller)
+    assert verdict(controller, pids[0]) is None
+    assert control.swapped == [("b-inference", False)]
+
+
+def test_what_a_loader_takes_beyond_its_grant_is_nobodys_room(controller, pids):
+    used(controller, 700)
+    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
+    loading(controller, "b", pids[1], wanted_bytes=200)
+    round_of(controller)
+    assert verdict(controller, pids[1]) is None
+
+
+def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controller, pids):
+    """What its loader takes of the machine's memory says nothing of it."""
+    controller._settings = controller._settings.model_copy(update={"device": "cuda:0"})
+    used(controller, 250)
+    loading(controller, "a", pids[0], taken=250, granted_bytes=300)
+    loading(controller, "b", pids[1], wanted_bytes=301)
+    round_of(controller)
+    assert verdict(controller, pids[1]) is None
+
+
+def test_what_is_being_evicted_is_counted_and_not_chosen_again(controller, control, pids):
+    """400 are on their way out: enough for the first shortage, and 50 too few for the second."""
+    first, second, _ = pids
+    resident(controller, "a", first, 400, last_used_ns=1)
+    resident(controller, "b", second, 401, last_used_ns=2)
+    control.may_end.clear()
+    used(controller, 900)
+    for _ in range(2):
+        controller.tick()
+    assert controller.swaps.counts == {("a", "evict: pressure"): 1}
+    used(controller, 850 + 450)
+    controller.tick()
+    assert controller.swaps.counts == {("a", "evict: pressure"): 1, ("b", "evict: pressure"): 1}
+    control.may_end.set()
+
+
+def test_a_load_goes_on_where_its_traffic_could_not_be_moved(controller, control, pids):
+    loading(controller, "a", pids[0], granted_bytes=100)
+    controller.tick()
+    control.may_end.clear()
+    control.failure = InferenceServerException("no space left on device")
+    swap, is_over = controller.evict("a", "asked for"), threading.Event()
+    swap.add_done_callback(lambda _: is_over.set())
+    control.may_end.set()
+    assert is_over.wait(10)
+    assert verdict(controller, pids[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "inference"), [({"num_open": 1}, {}), ({}, {"num_open": 1}), ({}, {"last_used_ns": 2**62})]
+)
+def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkeypatch, tokenizer, inference):
+    monkeypatch.setattr(loop, "monotonic_ns", lambda: 2**62)
+    before = stage(controller, "a", pids[0], "preprocess", **{"state": RESIDENT, "last_used_ns": 1, **tokenizer})
+    after = stage(controller, "a", pids[1], **inference)
+    round_of(controller)
+    assert control.swapped == []
+    before.record["num_open"] = after.record["num_open"] = after.record["last_used_ns"] = 0
+    round_of(controller)
+    assert control.swapped == [("a-preprocess", False)]
+
+
+def test_the_worker_of_an_old_process_stays_while_its_model_is_being_evicted(controller, control, pids, child):
+    """Requests may still be on their way there."""
+    stage(controller, "a", pids[0], worker_pid=child.pid)
+    stage(controller, "a", pids[1], generation=1)
+    control.may_end.clear()
+    evicting = controller.evict("a", "asked for")
+    for _ in range(3):
+        controller.tick()
+    assert child.poll() is None
+    control.may_end.set()
+    evicting.result()
+    for _ in range(2):
+        round_of(controller)
+    assert child.wait(10) == -signal.SIGTERM
+
+
+def test_a_process_that_was_stopped_for_a_moment_twice_is_left_alone(controller, child):
+    stage(controller, "a", child.pid)
+    for _ in range(2):
+        for number, is_so in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            os.kill(child.pid, number)
+            wait_for(lambda is_so=is_so: is_stopped(child.pid) == is_so)
+            controller.tick()
+    assert child.poll() is None
+
+
+def test_each_load_is_counted_once(controller, pids):
+    """Those of before this controller was there are not."""
+    before = resident(controller, "a", pids[0], 300, resident_since_ns=1)
+    other = resident(controller, "b", pids[1], 301, resident_since_ns=monotonic_ns())
+    for _ in range(3):
+        round_of(controller)
+    assert controller.num_loads == {"b": 1}
+    for each in (before, other):
+        each.record["resident_since_ns"] = monotonic_ns()
+    for _ in range(3):
+        round_of(controller)
+    assert controller.num_loads == {"a": 1, "b": 2}
+
+
+def test_the_least_recently_used_that_is_just_enough_goes_alone():
+    small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
+    assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
+    assert victims([*large, small], 5, now_ns=9, min_residency_ns=0) == ["b"]
+
+
+@pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])
+def test_a_model_may_go_when_its_time_is_full(since_ns, expected):
+    assert victims([Resident("a", 4, 1, since_ns)], 1, now_ns=10, min_residency_ns=6) == expected
+
+
+def test_a_model_without_a_living_process_is_not_among_those_that_load(controller, child):
+    """What the dead wanted is nobody's any more; whose tokenizer could not be loaded has failed."""
+    child.kill()
+    child.wait()
+    stage(controller, "a", child.pid, state=LOADING, wanted_bytes=5)
+    stage(controller, "b", load_failure=0)
+    stage(controller, "b", kind="preprocess", load_failure=2)
+    round_of(controller)
+    assert list(controller.models["a"].living) == []
+    assert verdict(controller, child.pid) is None
+    assert controller.models["b"].failure == list(REASONS)[1]
+    assert controller.models["b"].state == "failed"

@@ -1,0 +1,71 @@
+"""A stage whose own code fails: whoever waits for an answer that would come later is told, once, and is not counted
+as open any more."""
+
+import pytest
+
+from sie_triton.errors import ModelError
+from sie_triton.records.status import StatusWriter
+from sie_triton.stages.open_requests import NEVER
+from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.stage import ColdStage
+from tests.stages import run, tokens
+
+
+class Failing(ColdStage[str]):
+    """Answers the first request, promises the others to do so later, and fails."""
+
+    name = "inference"
+
+    def load(self):
+        return "loaded"
+
+    def answer(self, loaded, requests):
+        for request in requests:
+            self.open.add(request, NEVER)
+        self.open.reply(requests[0], {"x": 1})
+        raise RuntimeError("secret detail")
+
+    def deadline_ns(self, request):
+        return NEVER
+
+
+@pytest.fixture
+def failing(tmp_path):
+    stage = Failing(StatusWriter(tmp_path, "m", "inference", 0), 8)
+    yield stage
+    stage.close()
+
+
+def assert_told_once(stage, answers):
+    stage.close()  # what is answered in the background is counted after that
+    first, *others = answers
+    assert first == {"x": 1}
+    for answer in others:
+        assert isinstance(answer, ModelError)
+        assert str(answer) == "inference failed with RuntimeError; the server log has the details"
+    record = stage.status.record
+    assert (record["num_requests"], record["num_open"], record["num_faults"]) == (len(answers), 0, 1)
+
+
+def test_what_was_deferred_is_told_that_its_batch_has_failed(failing):
+    failing.warm_up()
+    assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
+
+
+def test_what_waited_for_the_load_is_told_that_its_batch_has_failed(failing):
+    assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
+
+
+def test_what_waited_for_a_load_that_broke_off_is_told(failing, monkeypatch):
+    """The weights are there, and what was to be done next fails."""
+
+    def fail():
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(failing.status, "loaded", fail)
+    requests = [tokens([i]) for i in range(3)]
+    assert failing.execute(requests) == [DEFERRED] * 3
+    for request in requests:
+        assert isinstance(request.answer(DEFERRED), ModelError)
+    failing.close()
+    assert failing.status.record["num_open"] == 0

@@ -1,0 +1,70 @@
+"""What others read in a status record: when a model was last used, why it could not be loaded, who is there."""
+
+import os
+
+import pytest
+
+from sie_triton.controller.models import models_of, read_stages
+from sie_triton.errors import REASONS
+from sie_triton.records import status as module
+from sie_triton.records.status import RESIDENT, StatusWriter, records_of
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[int]:
+    """Monotonic ns."""
+    now = [1000]
+    monkeypatch.setattr(module, "monotonic_ns", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def status(tmp_path) -> StatusWriter:
+    return StatusWriter(tmp_path, "m", "inference", 0)
+
+
+def model(status):
+    return models_of(read_stages(status.directory))["m"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_reason_of_a_failed_load_is_read_as_it_was_written(status, reason):
+    status.load_failed(reason)
+    assert (model(status).failure, model(status).state) == (reason, "failed")
+
+
+def test_a_load_that_succeeds_leaves_no_failure_and_counts_as_use(status, clock):
+    """Else the model that has just come would be the first to go."""
+    status.load_failed("network")
+    clock[0] = 2000
+    status.loaded()
+    assert (model(status).failure, model(status).state) == ("", "resident")
+    assert status.record["state"] == RESIDENT
+    assert status.record["last_used_ns"] == status.record["resident_since_ns"] == 2000
+
+
+def test_work_counts_as_use_from_its_start(status, clock):
+    clock[0] = 2000
+    started = status.work_started()
+    assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (2000, 2000)
+    clock[0] = 3000
+    status.work_started()
+    assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (3000, 2000)
+    clock[0] = 4000
+    status.work_ended(started)
+    assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (4000, 3000)
+
+
+def test_only_a_process_of_a_later_generation_is_a_successor(status):
+    assert not status.has_successor()
+    StatusWriter(status.directory, "m", "preprocess", 1)
+    assert not status.has_successor()
+
+
+def test_what_is_no_record_of_this_version_is_not_read(status):
+    (good,) = records_of(status.directory, "m", "inference")
+    content = next(status.directory.glob("m-inference.*.status")).read_bytes()
+    for pid, changed in enumerate((content[:-8], bytes(8) + content[8:], b""), 1):
+        (status.directory / f"m-inference.{pid}.status").write_bytes(changed)
+    assert records_of(status.directory, "m", "inference") == [good]
+    assert good["pid"] == os.getpid()
