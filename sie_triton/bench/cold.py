@@ -4,6 +4,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -46,19 +47,7 @@ def run(num_models: int, output: Path | None) -> None:
 
 def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str, str]]:
     names = [f"copy/model-{i:03}" for i in range(num_models)]
-    weights = next(model.weights for model in starter_set() if model.sie_id == MODEL)
-    file = {
-        "weights_path": weights,
-        "tasks": {"encode": {"dense": {"dim": 384}}},
-        "max_sequence_length": 256,
-        "profiles": {"default": {"max_batch_tokens": 16384, "adapter_path": "sentence_transformer"}},
-    }
-    models_dir = scratch / "models"
-    models_dir.mkdir()
-    for name in names:
-        (models_dir / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
-    ports = dict(zip(("http_port", "grpc_port", "metrics_port", "controller_port"), free_ports(4), strict=True))
-    settings = read_settings(data_dir=scratch / "data", models_dir=models_dir, device="cpu", **ports)
+    settings = settings_of(scratch, names)
     write_repository(scratch / "repository", settings, names, runtime=settings.runtime)
     shm_before = shutil.disk_usage("/dev/shm").used
     started = time.monotonic()
@@ -74,22 +63,46 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
         ready_s = time.monotonic() - started
         unique = sum(map(unique_bytes, processes(server.pid)[1:]))
         shm = shutil.disk_usage("/dev/shm").used - shm_before
-        first = []
-        with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
-            for name in names[:NUM_FIRST_ANSWERS]:
-                asked = time.monotonic()
-                client.encode(name, "Hello, world")
-                first.append(time.monotonic() - asked)
-            again = [cold_answer(settings, server.control_token, client, name) for name in names[:NUM_FIRST_ANSWERS]]
+        answers = first_answers(settings, server.control_token, names[:NUM_FIRST_ANSWERS])
         controller_share = cpu_share(beside.pid)
     return [
         ("start-up until all are ready", f"{ready_s:.1f} s"),
         ("memory that a model's three processes share with nobody", f"{unique / num_models / 1e6:.0f} MB"),
         ("shared memory a model", f"{shm / num_models / 1e6:.1f} MB"),
+        *answers,
+        ("one core's share that the controller takes", f"{controller_share:.0%}"),
+    ]
+
+
+def settings_of(scratch: Path, names: Sequence[str]) -> Settings:
+    """Of a server with so many copies of one model."""
+    file = {
+        "weights_path": next(model.weights for model in starter_set() if model.sie_id == MODEL),
+        "tasks": {"encode": {"dense": {"dim": 384}}},
+        "max_sequence_length": 256,
+        "profiles": {"default": {"max_batch_tokens": 16384, "adapter_path": "sentence_transformer"}},
+    }
+    models_dir = scratch / "models"
+    models_dir.mkdir()
+    for name in names:
+        (models_dir / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
+    ports = dict(zip(("http_port", "grpc_port", "metrics_port", "controller_port"), free_ports(4), strict=True))
+    return read_settings(data_dir=scratch / "data", models_dir=models_dir, device="cpu", **ports)
+
+
+def first_answers(settings: Settings, control_token: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """How long they take of models that nobody has asked, and of evicted ones."""
+    first = []
+    with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
+        for name in names:
+            asked = time.monotonic()
+            client.encode(name, "Hello, world")
+            first.append(time.monotonic() - asked)
+        again = [cold_answer(settings, control_token, client, name) for name in names]
+    return [
         ("first answer of the first model, which is also calibrated", f"{first[0]:.1f} s"),
         (f"first answer of the next {len(first) - 1}, calibrated too, median", f"{statistics.median(first[1:]):.1f} s"),
         ("first answer after an eviction, median", f"{statistics.median(again):.1f} s"),
-        ("one core's share that the controller takes", f"{controller_share:.0%}"),
     ]
 
 

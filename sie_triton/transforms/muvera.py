@@ -56,7 +56,8 @@ class Muvera:
         return self._ranks(vectors @ self._planes)
 
     def _ranks(self, products: Floats) -> Ints:
-        bits = (products > 0).reshape(len(products), self.config.num_repetitions, -1)
+        shape = len(products), self.config.num_repetitions, self.config.num_simhash_projections
+        bits = (products > 0).reshape(shape)
         ranks = np.zeros(bits.shape[:2], np.int32)
         for bit in np.moveaxis(bits, 2, 0):
             ranks = (ranks << 1) + (bit ^ (ranks & 1).astype(bool))
@@ -123,7 +124,7 @@ class Muvera:
     def _encode_numpy(self, values: Floats, partitions: Ints, lengths: Ints, out: Floats, is_query: bool) -> None:
         config = self.config
         repetitions = np.arange(config.num_repetitions)[None]
-        per_repetition = values.reshape(len(values), -1, self._width)
+        per_repetition = values.reshape(len(values), values.shape[1] // self._width, self._width)
         if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) > len(values):
             raise ValueError(LENGTHS_ERROR)
         start = 0
@@ -144,8 +145,11 @@ class Muvera:
 
 
 def centred(vectors: Floats, lengths: Ints) -> Floats:
-    """Each item's vectors without their mean."""
+    """Each item's vectors without their mean; ValueError where `lengths` reach beyond them."""
+    if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) > len(vectors):
+        raise ValueError(LENGTHS_ERROR)
     items = np.repeat(np.arange(len(lengths)), lengths)
+    vectors = vectors[: len(items)]
     sums = np.zeros((len(lengths), vectors.shape[1]), np.float32)
     filled = np.flatnonzero(lengths)
     if len(filled):

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.options import MuveraOptions
+from sie_triton.families import FAMILIES, family
 from sie_triton.spec import Runtime
 
 ROOT = Path(__file__).parents[2]
@@ -101,9 +104,22 @@ def described(text: str) -> dict[str, tuple[str, str]]:
     return {key: (kind, default) for keys, kind, default in rows for key in re.findall(r"`([^`]+)`", keys)}
 
 
+def options_of(name: str) -> dict[str, tuple[str, str]]:
+    """Those of a family: its own schema says what they are."""
+    schema = TypeAdapter(family(name).options).json_schema()
+    prefix = "profiles.NAME.adapter_options.loadtime."
+    rows = keys_of(schema, schema.get("$defs", {}), prefix)
+    if rows.pop(f"{prefix}muvera_config", None):
+        muvera = MuveraOptions.model_json_schema()
+        rows |= keys_of(muvera, {}, f"{prefix}muvera_config.")
+    return rows
+
+
 def test_every_key_of_a_model_file_is_described():
     schema = ModelConfig.model_json_schema()
     found, declared = described(MODEL_FILES.read_text()), keys_of(schema, schema["$defs"])
+    for name in FAMILIES:
+        declared |= options_of(name)
     missing = [f"| `{key}` | {kind} | {default} |" for key, (kind, default) in declared.items() - found.items()]
     assert not missing, "rows for docs/model-files.md:\n" + "\n".join(sorted(missing))
     assert sorted(found.keys() - declared.keys()) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.bench.gpu_check import kernels, run
-from sie_triton.bench.gpu_check.plan import Part, Plan
+from sie_triton.bench.gpu_check import fidelity, runner
+from sie_triton.bench.gpu_check.scope import Part, Plan
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.kernels import KERNELS
 
@@ -50,7 +50,9 @@ def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
 
     compared = {(entry["architecture"], entry["dtype"], entry["kernel"]) for entry in found["comparisons"]}
     here = {"float32": {"native", "sdpa", "eager", "padded"}, "bfloat16": {"sdpa", "eager", "padded"}}
-    assert compared >= {(name, dtype, way) for name in kernels.COMPARED for dtype, ways in here.items() for way in ways}
+    assert compared >= {
+        (name, dtype, way) for name in fidelity.COMPARED for dtype, ways in here.items() for way in ways
+    }
     assert all(entry["passed"] for entry in found["comparisons"])
     wrong = [entry["error"] / entry["limit"] for entry in found["comparisons"] if entry["is_control"]]
     assert len(wrong) == 10
@@ -71,9 +73,9 @@ def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
 
 def test_a_kernel_that_is_wrong_is_caught_and_named(monkeypatch):
     own = dict(KERNELS)
-    monkeypatch.setattr(kernels, "KERNELS", own)
+    monkeypatch.setattr(fidelity, "KERNELS", own)
     monkeypatch.setattr(packed, "KERNELS", own)
-    found = list(kernels.compare("ModernBERT-base", Plan("cpu", is_dry=True, broken="sdpa")))
+    found = list(fidelity.compare("ModernBERT-base", Plan("cpu", is_dry=True, broken="sdpa")))
     failed = {(entry["dtype"], entry["kernel"]) for _, _, entry in found if not entry["passed"]}
     assert failed == {("float32", "sdpa"), ("bfloat16", "sdpa")}
     assert [line for _, line, _ in found if line.startswith("ModernBERT-base, float32, sdpa: off by 1.")]
@@ -84,7 +86,7 @@ def test_one_that_raises_has_failed_too():
     def compute():
         raise RuntimeError("CUDA error: misaligned address")
 
-    _, line, entry = kernels.finding({"architecture": "a", "dtype": "d", "kernel": "k", "limit": 1.0}, compute, None)
+    _, line, entry = fidelity.finding({"architecture": "a", "dtype": "d", "kernel": "k", "limit": 1.0}, compute, None)
     assert (entry["passed"], entry["error"]) == (False, None)
     assert line.endswith("FAILED, RuntimeError: CUDA error: misaligned address")
 
@@ -130,9 +132,9 @@ def hangs(plan):
     ],
 )
 def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capfd, work, why):
-    monkeypatch.setattr(run, "PART_LIMIT_S", 1)
+    monkeypatch.setattr(runner, "PART_LIMIT_S", 1)
     parts = [Part("good", works), Part("bad", work), Part("last", works)]
-    report = run.run(parts, Plan("cpu", is_dry=True), minutes=1)
+    report = runner.run(parts, Plan("cpu", is_dry=True), minutes=1)
     assert not report.holds
     assert report.failed["bad"].startswith(why)
     assert len(report.comparisons) == 3  # what was found before it failed is kept
@@ -140,34 +142,34 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capfd, work
 
 
 def test_what_there_is_no_time_for_is_skipped_with_a_line(monkeypatch, capsys):
-    report = run.run([Part("good", works), Part("last", works)], Plan("cpu"), minutes=0)
+    report = runner.run([Part("good", works), Part("last", works)], Plan("cpu"), minutes=0)
     assert report.skipped == ["good", "last"]
     assert "last: skipped, 0 minutes are over" in capsys.readouterr().out
     assert report.holds
-    assert not run.run([Part("kernels", works, is_needed=True)], Plan("cpu"), minutes=0).holds
+    assert not runner.run([Part("kernels", works, is_needed=True)], Plan("cpu"), minutes=0).holds
 
 
 def test_what_is_cut_off_was_not_compared(monkeypatch):
-    monkeypatch.setattr(run, "WORTH_BEGINNING_S", 0)
+    monkeypatch.setattr(runner, "WORTH_BEGINNING_S", 0)
     for is_needed in (True, False):
-        report = run.run([Part("slow", hangs, is_needed=is_needed)], Plan("cpu"), minutes=0.01)
+        report = runner.run([Part("slow", hangs, is_needed=is_needed)], Plan("cpu"), minutes=0.01)
         assert (report.skipped, report.holds) == (["slow"], not is_needed)
 
 
 def test_one_comparison_that_fails_is_enough():
-    assert run.run([Part("good", works)], Plan("cpu"), minutes=1).holds
-    assert not run.run([Part("good", works), Part("bad", fails)], Plan("cpu"), minutes=1).holds
+    assert runner.run([Part("good", works)], Plan("cpu"), minutes=1).holds
+    assert not runner.run([Part("good", works), Part("bad", fails)], Plan("cpu"), minutes=1).holds
 
 
 def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, capsys):
     def findings(part, plan, clock, method):
         if method == "fork":
-            yield run.FAILED, "", {"error": "CUDA cannot be initialized again"}
+            yield runner.FAILED, "", {"error": "CUDA cannot be initialized again"}
         else:
             yield from part.work(plan)
 
-    monkeypatch.setattr(run, "findings", findings)
-    report = run.run([Part("machine", works), Part("last", works)], Plan("cuda:0"), minutes=1)
+    monkeypatch.setattr(runner, "findings", findings)
+    report = runner.run([Part("machine", works), Part("last", works)], Plan("cuda:0"), minutes=1)
     assert (report.holds, report.method, len(report.comparisons)) == (True, "spawn", 2)
     assert report.fork_failed == "CUDA cannot be initialized again"
     assert "a forked process cannot use the GPU" in capsys.readouterr().out

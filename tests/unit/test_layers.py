@@ -73,13 +73,49 @@ def layer(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-FILES = [path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__"]
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("sie_triton.")}
     assert ours <= MAY_IMPORT[layer(path)] | {layer(path)}
+
+
+def test_no_two_files_import_each_other():
+    """Nor any further files in a circle: one pass over the files in an order in which each needs those before it."""
+    left = {module_of(path): modules_of(path) for path in FILES}
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in a circle: {sorted(left)}"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_of(path: Path) -> set[str]:
+    """What of ours a file imports as it is imported itself."""
+    known = {module_of(each) for each in FILES}
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            named = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (named | {node.module}) & known if named & known else {node.module} & known
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+    # `from package import module` asks nothing of the package itself.
+    return found - {module_of(path)} - {name for name in found if any(other.startswith(f"{name}.") for other in found)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_are_read_in_a_sitting(path):
+    text = path.read_text()
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in functions}
+    assert len(text.splitlines()) <= 300
+    assert not {name: length for name, length in lengths.items() if length > 40}
 
 
 def test_the_controller_imports_neither_adapters_nor_torch():

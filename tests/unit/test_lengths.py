@@ -12,13 +12,14 @@ from sie_triton.transforms import muvera as module
 TOKENS = 4
 
 
-@pytest.fixture(params=["native", "numpy"])
+@pytest.fixture(params=["native", "numpy", "native, centred", "numpy, centred"])
 def muvera(request, monkeypatch) -> Muvera:
-    if request.param == "numpy":
+    if request.param.startswith("numpy"):
         monkeypatch.setattr(module, "library", lambda _: None)
     else:
         assert module.library(module.SOURCES) is not None
-    return Muvera(MuveraConfig(num_repetitions=2, num_simhash_projections=2, final_projection_dim=None), 3)
+    options = {"num_repetitions": 2, "num_simhash_projections": 2, "final_projection_dim": None}
+    return Muvera(MuveraConfig(**options, center_tokens="centred" in request.param), 3)
 
 
 @pytest.mark.parametrize("lengths", [[5], [3, 2], [3, -2], [-1, 5], [2**31 - 1, 2**31 - 1, 6]], ids=str)
@@ -31,9 +32,13 @@ def test_muvera_reads_no_vectors_but_those_it_was_given(muvera, lengths):
 @pytest.mark.parametrize("lengths", [[], [0], [4], [3, 0], [0, 1, 3]], ids=str)
 def test_muvera_takes_lengths_that_stay_within_the_vectors(muvera, lengths):
     """The last vectors may belong to no item."""
-    encoded = muvera.encode(np.ones((TOKENS, 3), np.float32), np.array(lengths, np.int32), is_query=True)
+    vectors = np.random.default_rng(0).normal(size=(TOKENS, 3)).astype(np.float32)
+    encoded = muvera.encode(vectors, np.array(lengths, np.int32), is_query=True)
     assert len(encoded) == len(lengths)
-    assert encoded.any(axis=1).tolist() == [length > 0 for length in lengths]
+    if not muvera.config.center_tokens:  # where a vector alone becomes nothing
+        assert encoded.any(axis=1).tolist() == [length > 0 for length in lengths]
+    used = int(sum(lengths))
+    np.testing.assert_array_equal(encoded, muvera.encode(vectors[:used], np.array(lengths, np.int32), is_query=True))
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,9 @@ def test_the_attention_kernel_reads_no_tokens_but_those_it_was_given(lengths, ke
     x = torch.ones(1, 2, TOKENS, cpu_kernels.LANES)
     with pytest.raises(ValueError, match="lengths must sum to the tokens, and no item may have more keys than tokens"):
         cpu_kernels.attention(x, x, x, lengths, keys, 1.0, (-1, -1))
+
+
+def test_the_attention_kernel_wants_keys_of_each_item():
+    x = torch.ones(1, 2, TOKENS, cpu_kernels.LANES)
+    with pytest.raises(ValueError, match="there are 2 lengths and 1 keys"):
+        cpu_kernels.attention(x, x, x, (2, 2), (2,), 1.0, (-1, -1))

@@ -4,10 +4,10 @@ import argparse
 import sys
 from functools import partial
 
-from sie_triton.bench.gpu_check import MISSING, hardware, kernels, server, speed
-from sie_triton.bench.gpu_check.plan import Part, Plan
+from sie_triton.bench.gpu_check import MISSING, fidelity, hardware, server, speed
 from sie_triton.bench.gpu_check.report import document, show
-from sie_triton.bench.gpu_check.run import run
+from sie_triton.bench.gpu_check.runner import run
+from sie_triton.bench.gpu_check.scope import Part, Plan
 from sie_triton.device import choose_device
 from sie_triton.engines.torch.imports import import_all
 
@@ -35,7 +35,7 @@ def _parts(plan: Plan) -> list[Part]:
     models = DRY_MODELS if plan.is_dry else MODELS
     return [
         Part("machine", hardware.describe),
-        *(Part(f"kernels, {name}", partial(kernels.compare, name), is_needed=True) for name in kernels.COMPARED),
+        *(Part(f"kernels, {name}", partial(fidelity.compare, name), is_needed=True) for name in fidelity.COMPARED),
         *(Part(f"speed, {name}", partial(speed.measure, name)) for name in models),
         Part("server", server.measure),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sie_triton.bench.gpu_check.plan import Finding, Plan
+from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.lanes import timed
 from sie_triton.device import visible_gpus
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, why_not

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sie_triton.bench.gpu_check.plan import Plan
-from sie_triton.bench.gpu_check.run import Report
+from sie_triton.bench.gpu_check.runner import Report
+from sie_triton.bench.gpu_check.scope import Plan
 
 # Of each table: title, columns, and how an entry becomes rows.
 MB = 1e6

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.bench.gpu_check.models import save
-from sie_triton.bench.gpu_check.plan import Finding, Plan
+from sie_triton.bench.gpu_check.scope import Finding, Plan
+from sie_triton.bench.gpu_check.shapes import save
 from sie_triton.bench.gpu_check.speed import text_of
 from sie_triton.bench.lanes import timed
 from sie_triton.server.find_triton import NGC_ROOT

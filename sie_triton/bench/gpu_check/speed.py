@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import transformers
 
+from sie_triton.bench.gpu_check.accounts import account
 from sie_triton.bench.gpu_check.hardware import finished, peak
-from sie_triton.bench.gpu_check.memory import account
-from sie_triton.bench.gpu_check.models import config_of, flops, save
-from sie_triton.bench.gpu_check.plan import Finding, Plan
+from sie_triton.bench.gpu_check.scope import Finding, Plan
+from sie_triton.bench.gpu_check.shapes import config_of, flops, save
 from sie_triton.bench.lanes import interleaved, timed, token_batch
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.encoder import PACKED, PADDED

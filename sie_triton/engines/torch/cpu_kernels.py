@@ -47,6 +47,8 @@ def attention(
     -1 is no limit. MemoryError if the scores of the longest item do not fit, ValueError where lengths or keys reach
     beyond the tokens.
     """
+    if len(keys) != len(lengths):
+        raise ValueError(f"there are {len(lengths)} lengths and {len(keys)} keys; there must be one of each an item")
     _, heads, tokens, width = query.shape
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     out = torch.empty(1, tokens, heads, width)

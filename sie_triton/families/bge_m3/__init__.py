@@ -53,7 +53,7 @@ class BgeM3(Family):
         return TextTokenizer.load(directory, spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.bge_m3.model import load
+        from sie_triton.families.bge_m3.adapter import load
 
         options: Any = self.options_of(spec)
         return load(directory, engine, options)

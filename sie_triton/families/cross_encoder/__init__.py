@@ -39,6 +39,6 @@ class CrossEncoder(Family):
         return PairTokenizer.load(directory, spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.cross_encoder.model import load
+        from sie_triton.families.cross_encoder.adapter import load
 
         return load(directory, engine)

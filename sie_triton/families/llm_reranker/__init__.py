@@ -51,7 +51,7 @@ class LlmReranker(Family):
         return RerankerTokenizer.of(spec, directory, self.options_of(spec))
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.llm_reranker.model import load
+        from sie_triton.families.llm_reranker.adapter import load
 
         options: Any = self.options_of(spec)
         return load(directory, engine, options)

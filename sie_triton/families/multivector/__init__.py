@@ -48,7 +48,7 @@ class MultiVector(Family):
         return MultiVectorTokenizer.load(directory, spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.multivector.model import load
+        from sie_triton.families.multivector.adapter import load
 
         return load(spec, directory, engine)
 

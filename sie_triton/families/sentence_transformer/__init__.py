@@ -50,7 +50,7 @@ class SentenceTransformer(Family):
         return TextTokenizer.load(directory, spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.sentence_transformer.model import load
+        from sie_triton.families.sentence_transformer.adapter import load
 
         options: Any = self.options_of(spec)
         return load(directory, engine, options)

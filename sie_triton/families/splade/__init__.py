@@ -32,6 +32,6 @@ class Splade(Family):
         return TextTokenizer.load(directory, spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.splade.model import load
+        from sie_triton.families.splade.adapter import load
 
         return load(directory, engine)

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from sie_triton.bench.architectures import save_model
-from sie_triton.bench.gpu_check.plan import Plan
+from sie_triton.bench.gpu_check.scope import Plan
 
 VOCABULARY = 30522
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

@@ -13,7 +13,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import pool
 from sie_triton.families.base import Adapter
 from sie_triton.families.sentence_transformer import PoolingOptions
-from sie_triton.families.text import prompt_tokens, tokens
+from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
 class SentenceTransformerAdapter(Adapter):

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import torch
 
-from sie_triton.bench.gpu_check.plan import Plan
+from sie_triton.bench.gpu_check.scope import Plan
 from sie_triton.controller.memory import sample
 from sie_triton.engines.torch.engine import used_bytes
 

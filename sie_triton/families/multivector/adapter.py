@@ -15,7 +15,7 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.multivector.tokens import expansion_id, with_markers
-from sie_triton.families.text import tokens
+from sie_triton.families.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
 

@@ -25,7 +25,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import pool
 from sie_triton.families.base import Adapter
 from sie_triton.families.bge_m3 import BgeM3Options
-from sie_triton.families.text import prompt_tokens, tokens
+from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
 class BgeM3Adapter(Adapter):

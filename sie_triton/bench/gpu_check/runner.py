@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sie_triton.bench.gpu_check.plan import Finding, Part, Plan
+from sie_triton.bench.gpu_check.scope import Finding, Part, Plan
 
 # A part that would have less time than this is not begun.
 WORTH_BEGINNING_S = 10.0

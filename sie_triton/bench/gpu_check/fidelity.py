@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from sie_triton.bench.architectures import sharpen
-from sie_triton.bench.gpu_check.models import build, lengths_of
-from sie_triton.bench.gpu_check.plan import Finding, Plan
+from sie_triton.bench.gpu_check.scope import Finding, Plan
+from sie_triton.bench.gpu_check.shapes import build, lengths_of
 from sie_triton.engines.torch.attention.kernels import KERNELS, eager_attention, why_not
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
 from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder

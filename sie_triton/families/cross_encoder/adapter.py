@@ -17,7 +17,7 @@ from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import SequenceHead
 from sie_triton.families.base import Adapter
-from sie_triton.families.text import tokens
+from sie_triton.families.token_batch import tokens
 
 
 class CrossEncoderAdapter(Adapter):

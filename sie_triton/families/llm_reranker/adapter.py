@@ -15,7 +15,7 @@ from sie_triton.engines.torch.heads import TokenHead, last
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.families.text import tokens
+from sie_triton.families.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 
 

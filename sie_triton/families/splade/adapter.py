@@ -18,7 +18,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.text import tokens
+from sie_triton.families.token_batch import tokens
 
 # Logits of so many tokens at once: one vocabulary wide each, so more would only leave the cache.
 CHUNK_TOKENS = 256
