@@ -173,8 +173,11 @@ class ModelConfig(Frozen):
         ]
         return [f"warning: {self.source}: {line}" for line in lines]
 
-    def _other_tasks(self) -> list[str]:
-        return [task for task in ("score", "extract") if getattr(self.tasks, task) is not None]
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What it does: the names of its tasks; encode only where it names an output."""
+        given = (task for task in TASKS if getattr(self.tasks, task) is not None)
+        return tuple(task for task in given if task != "encode" or self.dims)
 
     def _score_modes(self, modes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `modes` that the model's outputs allow."""
@@ -195,7 +198,7 @@ class ModelConfig(Frozen):
     def _check_served(self, kind: Family) -> None:
         """CatalogError names what is asked for and the family does not do."""
         name = self.family
-        wanted = [*(f"encode.{output}" for output in self.dims), *self._other_tasks()]
+        wanted = [*(f"encode.{output}" for output in self.dims), *(verb for verb in self.verbs if verb != "encode")]
         refused = [*unread(self.inputs.model_dump(), name, kind)]
         if not wanted or set(wanted) - set(kind.tasks):
             missing = ", ".join(sorted(set(wanted) - set(kind.tasks))) or "none"
@@ -238,7 +241,7 @@ class ModelConfig(Frozen):
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
             scaled=self._scaled(muvera is not None),
-            tasks=(*(["encode"] if dims else []), *self._other_tasks()),
+            tasks=self.verbs,
             score_modes=self._score_modes(kind.score_modes),
             muvera=muvera,
             profiles=tuple(

@@ -14,6 +14,7 @@ from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
+from sie_triton.contract import Verb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,7 +30,7 @@ class AsyncSIEClient:
         self._connection = AsyncConnection(Address.parse(url))
         self._timeout = checked_timeout(timeout)
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
-        self._score_ensembles: dict[str, str] = {}
+        self._ensembles: dict[tuple[str, str], str] = {}
 
     async def __aenter__(self) -> "AsyncSIEClient":
         return self
@@ -63,7 +64,7 @@ class AsyncSIEClient:
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         async with self._naming_what_is_served(model):
             if call.pieces:
-                call.ensemble = await self._score_ensemble(model, deadline)
+                call.ensemble = await self._ensemble(model, call.verb, deadline)
             return call.results(await self._responses(call, deadline))
 
     async def list_models(self) -> list[str]:
@@ -77,14 +78,15 @@ class AsyncSIEClient:
         except NotServed as exc:
             raise not_served(model, await self.list_models()) from exc
 
-    async def _score_ensemble(self, model: str, deadline: Deadline) -> str:
-        if model not in self._score_ensembles:
+    async def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
+        """A verb that is not the first of a model has an ensemble of its own."""
+        if (model, verb.name) not in self._ensembles:
             name = calls.triton_name(model)
             metadata = await self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
-            scoring = {"model_name": name + calls.SCORE_SUFFIX}
-            has_score = await self._ask("is_model_ready", deadline, lambda: scoring)
-            self._score_ensembles[model] = calls.score_ensemble(model, metadata, has_score=has_score)
-        return self._score_ensembles[model]
+            own = {"model_name": calls.own_ensemble(model, verb)}
+            has_own = await self._ask("is_model_ready", deadline, lambda: own)
+            self._ensembles[model, verb.name] = calls.ensemble_of(model, verb, metadata, has_own=has_own)
+        return self._ensembles[model, verb.name]
 
     async def _responses(self, call: calls.Call, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:

@@ -1,7 +1,7 @@
 """From what callers give to the requests of a server, which both clients send. No input or output here."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +9,11 @@ import numpy.typing as npt
 from sie_triton.client.arguments import checked_model, encoded, encoded_item, is_one, listed, request_parameters
 from sie_triton.client.results import encode_results, id_of, output, score_result, timing_of
 from sie_triton.client.types import EncodeOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
+from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
 from sie_triton.contract.tensors import QUERY, SCORES, TEXT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
-SCORE_SUFFIX = "-score"
 
 # About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
 PIECE_BYTES = 64 * 1024
@@ -38,7 +38,9 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
 
 
 class Call:
-    """One call with many items: the requests it takes. `query_bytes` come along with each item."""
+    """One call of `verb` with many items: the requests it takes. `query_bytes` come along with each item."""
+
+    verb: ClassVar[Verb]
 
     def __init__(
         self, tritonclient: Any, model: str, items: Sequence[ItemLike], parameters: dict[str, Any], query_bytes: int = 0
@@ -66,9 +68,11 @@ class Call:
 class EncodeCall(Call):
     """One call of `encode`, and what becomes of the responses."""
 
+    verb = VERBS["encode"]
+
     def __init__(self, tritonclient: Any, model: str, items: Any, options: Mapping[str, Any]) -> None:
         self._is_single = is_one(items)
-        parameters = request_parameters("encode", options, EncodeOptions)
+        parameters = request_parameters(self.verb.name, options, EncodeOptions)
         super().__init__(tritonclient, model, listed(items), parameters)
 
     def results(self, responses: Iterable[Any]) -> Any:
@@ -85,12 +89,14 @@ class EncodeCall(Call):
 
 
 class ScoreCall(Call):
-    """One call of `score`; `ensemble` is the model's until somebody finds that the score task has another name."""
+    """One call of `score`; `ensemble` is the model's until somebody finds that the verb has another name there."""
+
+    verb = VERBS["score"]
 
     def __init__(self, tritonclient: Any, model: str, query: ItemLike, items: Any, options: Mapping[str, Any]) -> None:
         self._name, self._query = model, query
         self._query_text = np.array([encoded_item(query, "query")], np.object_)
-        parameters = request_parameters("score", options, ScoreOptions)
+        parameters = request_parameters(self.verb.name, options, ScoreOptions)
         super().__init__(tritonclient, model, listed(items), parameters, len(self._query_text[0]))
 
     def _inputs(self, piece: slice) -> list[Any]:
@@ -115,14 +121,23 @@ def triton_name(model: str) -> str:
     return model.replace("/", "__")
 
 
-def score_ensemble(model: str, metadata: Any, *, has_score: bool) -> str:
-    """What to call to score: a model that encodes too scores under another name. `metadata` is JSON or protobuf."""
-    if has_score:
-        return triton_name(model) + SCORE_SUFFIX
+def own_ensemble(model: str, verb: Verb) -> str:
+    """What a verb is called that is not the first of a model."""
+    return f"{triton_name(model)}-{verb.name}"
+
+
+def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
+    """What to call: the verb's own ensemble, or the model's, if that takes what the verb does.
+
+    `metadata` is JSON or protobuf, of the model's ensemble.
+    """
+    if has_own:
+        return own_ensemble(model, verb)
     inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
     names = [each["name"] if isinstance(each, dict) else each.name for each in inputs]
-    if QUERY.name not in names:
-        raise InputError(f"model: {model} does not score; it takes {', '.join(names)}")
+    beside_items = {*names} - {tensor.name for tensor in ITEMS.values()}
+    if beside_items != {tensor.name for tensor in verb.inputs(())}:
+        raise InputError(f"model: {model} does not {verb.name}; it takes {', '.join(names)}")
     return triton_name(model)
 
 
@@ -130,5 +145,5 @@ def model_names(statistics: Any) -> list[str]:
     """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all."""
     models = statistics["model_stats"] if isinstance(statistics, dict) else statistics.model_stats
     names = {model["name"] if isinstance(model, dict) else model.name for model in models}
-    other_tasks = {name for name in names if name.removesuffix(SCORE_SUFFIX) in names - {name}}
-    return sorted(name.replace("__", "/", 1) for name in names - other_tasks if not name.endswith(STEP_SUFFIXES))
+    of_verbs = {f"{name}-{task}" for name in names for task in TASKS}
+    return sorted(name.replace("__", "/", 1) for name in names - of_verbs if not name.endswith(STEP_SUFFIXES))

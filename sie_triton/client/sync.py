@@ -18,6 +18,7 @@ from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
+from sie_triton.contract import Verb
 from sie_triton.errors import Cancelled
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class SIEClient:
         self._address = Address.parse(url)
         self._timeout = checked_timeout(timeout)
         self._max_concurrency = checked_concurrency(max_concurrency)
-        self._score_ensembles: dict[str, str] = {}
+        self._ensembles: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
         self._opened: GrpcConnection | HttpConnection | None = None
         self._closing: weakref.finalize[..., SIEClient] | None = None
@@ -82,7 +83,7 @@ class SIEClient:
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         with self._naming_what_is_served(model):
             if call.pieces:
-                call.ensemble = self._score_ensemble(model, deadline)
+                call.ensemble = self._ensemble(model, call.verb, deadline)
             return call.results(self._responses(call, deadline))
 
     def list_models(self) -> list[str]:
@@ -96,15 +97,15 @@ class SIEClient:
         except NotServed as exc:
             raise not_served(model, self.list_models()) from exc
 
-    def _score_ensemble(self, model: str, deadline: Deadline) -> str:
-        """A model that encodes too scores under another name."""
-        if model not in self._score_ensembles:
+    def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
+        """A verb that is not the first of a model has an ensemble of its own."""
+        if (model, verb.name) not in self._ensembles:
             name = calls.triton_name(model)
             metadata = self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
-            scoring = {"model_name": name + calls.SCORE_SUFFIX}
-            has_score = self._ask("is_model_ready", deadline, lambda: scoring)
-            self._score_ensembles[model] = calls.score_ensemble(model, metadata, has_score=has_score)
-        return self._score_ensembles[model]
+            own = {"model_name": calls.own_ensemble(model, verb)}
+            has_own = self._ask("is_model_ready", deadline, lambda: own)
+            self._ensembles[model, verb.name] = calls.ensemble_of(model, verb, metadata, has_own=has_own)
+        return self._ensembles[model, verb.name]
 
     def _responses(self, call: calls.Call, deadline: Deadline) -> list[Any]:
         if len(call.pieces) == 1:

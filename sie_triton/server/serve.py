@@ -1,5 +1,6 @@
 """`sie-triton serve`: check the machine, render, start Triton, say where it is, end it cleanly."""
 
+import json
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import triton_name
+from sie_triton.contract import VERBS, Verb
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.processes.supervisor import Supervisor
@@ -24,16 +26,6 @@ from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, rem
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.settings import Settings
-
-EXAMPLES = {
-    "encode": """\
-curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{"inputs": [{{"name": "text", \
-"shape": [1], "datatype": "BYTES", "data": ["Hello, world"]}}]}}'""",
-    "score": """\
-curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{{"inputs": [{{"name": "query", \
-"shape": [1], "datatype": "BYTES", "data": ["What is it?"]}}, {{"name": "text", "shape": [2], "datatype": "BYTES", \
-"data": ["It is this.", "No."]}}]}}'""",
-}
 
 STDERR = 2
 
@@ -89,8 +81,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         _wait_ready(server, len(models), console)
         wait_for_controller(settings)
         _introduce(settings, models, server, console)
-        task = "encode" if configs[0].tasks.encode else "score"
-        print(EXAMPLES[task].format(url=url_of(settings), model=models[0]) + "\n", file=sys.stderr)
+        print(example(VERBS[configs[0].verbs[0]], models[0], url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
 
@@ -150,6 +141,16 @@ def _introduce(settings: Settings, models: Sequence[str], server: Server, consol
     console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
     if server.shows_its_token:
         console.print(READABLE_BY_ALL, style="yellow")
+
+
+def example(verb: Verb, model: str, url: str) -> str:
+    """A request that can be tried."""
+    inputs = [
+        {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": values}
+        for name, values in verb.example.items()
+    ]
+    body = json.dumps({"inputs": inputs})
+    return f"curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{body}'"
 
 
 def url_of(settings: Settings) -> str:

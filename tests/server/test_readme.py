@@ -13,7 +13,8 @@ import yaml
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.server.serve import EXAMPLES
+from sie_triton.contract import VERBS
+from sie_triton.server.serve import example
 from sie_triton.settings import Settings
 from sie_triton.spec import Runtime
 from tests.conftest import MINILM, fresh_settings
@@ -158,7 +159,7 @@ def test_curl(served, block):
     ("task", "model", "output"), [("encode", MINILM, "dense"), ("score", "my/cross-encoder", "scores")]
 )
 def test_what_serve_prints_to_paste(served, task, model, output):
-    command = EXAMPLES[task].format(url=f"http://127.0.0.1:{served.http_port}", model=triton_name(model))
+    command = example(VERBS[task], triton_name(model), f"http://127.0.0.1:{served.http_port}")
     assert HEADER in command
     assert output in ask(command)
 

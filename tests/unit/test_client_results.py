@@ -6,14 +6,17 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
-from sie_triton.client.calls import Call, ScoreCall, pieces, score_ensemble
+from sie_triton.client.calls import Call, ScoreCall, ensemble_of, pieces
 from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results
+from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
 
 ADDRESS = Address("grpc", "host:8001")
 ITEMS = ["a", {"text": "b", "id": "mine"}, {"text": "c", "id": ""}]
+
+SCORE = VERBS["score"]
 
 
 class Response(dict):
@@ -54,10 +57,10 @@ def test_a_request_says_what_its_items_are():
 
 def test_scoring_has_a_name_of_its_own_where_the_model_encodes_too():
     query = {"inputs": [{"name": "query"}, {"name": "text"}]}
-    assert score_ensemble("org/model", query, has_score=True) == "org__model-score"
-    assert score_ensemble("org/model", query, has_score=False) == "org__model"
+    assert ensemble_of("org/model", SCORE, query, has_own=True) == "org__model-score"
+    assert ensemble_of("org/model", SCORE, query, has_own=False) == "org__model"
     with pytest.raises(InputError, match="org/model does not score; it takes text"):
-        score_ensemble("org/model", {"inputs": [{"name": "text"}]}, has_score=False)
+        ensemble_of("org/model", SCORE, {"inputs": [{"name": "text"}]}, has_own=False)
 
 
 # --- results
