@@ -1,6 +1,8 @@
 """encode: vectors of items."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,17 +62,14 @@ class Encode(Verb):
         return [Part(TEXT.name, elements, profile, is_query, _text(given.get("instruction", profile.instruction)))]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
-        return frozenset(model.outputs[name].made_of or name for name in wanted(model, options))
+        return asked(model, options).needed
 
     def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
-        return model.tensors(self.needed(model, options))
+        return asked(model, options).sent
 
     def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
-        filled = {tensor.name for tensor in self.sent(model, options)}
-        return {
-            tensor.name: _together(tensor, rows) if tensor.name in filled else tensor.empty()
-            for tensor in self.forwarded(model)
-        }
+        filled = {tensor.name: _together(tensor, rows) for tensor in self.sent(model, options)}
+        return filled | {tensor.name: tensor.empty() for tensor in asked(model, options).unsent}
 
     def answering(self, model: Model) -> Answering:
         return Vectors(model)
@@ -82,6 +81,7 @@ class Vectors(Answering):
     def __init__(self, model: Model) -> None:
         spec = model.spec
         self._model = model
+        self._declared = {name: _declared(output, name in spec.scaled) for name, output in model.outputs.items()}
         self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
 
     def prepare(self, requests: Sequence[Computed]) -> None:
@@ -92,17 +92,19 @@ class Vectors(Answering):
             group = [
                 each
                 for each in requests
-                if MUVERA.name in wanted(self._model, each.options) and each.options.get("is_query", False) == is_query
+                if MUVERA.name in asked(self._model, each.options).wanted
+                and each.options.get("is_query", False) == is_query
             ]
             if group:
                 self._add_muvera(self._muvera, group, is_query)
 
     def outputs(self, request: Computed) -> Rows:
         outputs: Rows = {}
-        asked = wanted(self._model, request.options)
+        wanted = asked(self._model, request.options).wanted
         for name, output in self._model.outputs.items():
-            tensors = self._transformed(output, request) if name in asked else {}
-            outputs |= {tensor.name: tensors.get(tensor.name, tensor.empty()) for tensor in self._declared(output)}
+            tensors = self._transformed(output, request) if name in wanted else {}
+            for tensor in self._declared[name]:
+                outputs[tensor.name] = tensors[tensor.name] if tensor.name in tensors else tensor.empty()
         return outputs
 
     def _add_muvera(self, muvera: Muvera, group: Sequence[Computed], is_query: bool) -> None:
@@ -112,10 +114,6 @@ class Vectors(Answering):
         rows = np.split(encoded, np.cumsum([len(each) for each in lengths])[:-1])
         for request, row in zip(group, rows, strict=True):
             request.tensors[MUVERA.name] = row
-
-    def _declared(self, output: Output) -> list[Tensor]:
-        scaled = output.scales if output.name in self._model.spec.scaled else None
-        return [tensor for tensor in (*output.tensors, output.quantized, scaled) if tensor is not None]
 
     def _transformed(self, output: Output, request: Computed) -> Rows:
         tensors = {tensor.name: request.tensors[tensor.name] for tensor in output.tensors}
@@ -131,10 +129,31 @@ class Vectors(Answering):
         return tensors
 
 
-def wanted(model: Model, options: Options) -> frozenset[str]:
-    """The output types that a request gets."""
-    named = str(options.get("output_types", ""))
-    return frozenset(named.split(",")) if named else frozenset(model.outputs)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request gets, what the forward pass must give for it, and the tensors that come of that, or stay empty."""
+
+    wanted: frozenset[str]
+    needed: frozenset[str]
+    sent: tuple[Tensor, ...]
+    unsent: tuple[Tensor, ...]
+
+
+def asked(model: Model, options: Options) -> Asked:
+    return _asked(model, str(options.get("output_types", "")))
+
+
+@lru_cache
+def _asked(model: Model, named: str) -> Asked:
+    wanted = frozenset(named.split(",")) if named else frozenset(model.outputs)
+    needed = frozenset(model.outputs[name].made_of or name for name in wanted)
+    sent = model.tensors(needed)
+    return Asked(wanted, needed, sent, tuple(t for t in Encode().computed(model) if t not in sent))
+
+
+def _declared(output: Output, is_scaled: bool) -> list[Tensor]:
+    forms = (*output.tensors, output.quantized, output.scales if is_scaled else None)
+    return [tensor for tensor in forms if tensor is not None]
 
 
 def _dense(dense: Any, options: Options) -> Any:

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int32]
 Rows = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """`features` are what preprocess sends to inference; the first says what an item's length is.
 

@@ -92,11 +92,6 @@ class Verb(ABC):
         """By name, with the family's own."""
         return {parameter.name: parameter for parameter in (*self.parameters(model), *model.parameters)}
 
-    def options(self, given: Options, profile: Profile, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-        """What holds for a request, as the later steps read it: what was `given`, over what the profile says."""
-        defaults = {name: value for name, value in profile.parameters.items() if name in parameters}
-        return {name: value for name, value in {**defaults, **given}.items() if not parameters[name].for_prompt}
-
 
 def common_parameters(model: Model) -> tuple[Parameter, ...]:
     """Those of every verb."""

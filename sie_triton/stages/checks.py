@@ -12,16 +12,19 @@ from sie_triton.errors import InputError
 from sie_triton.stages.request import Request
 
 
-def array_of(request: Request, tensor: Tensor) -> Array:
-    """A copy of an input without its batch dimension, in its dtype; InputError where its shape is another."""
+def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
+    """An input without its batch dimension, in its dtype; InputError where its shape is another.
+
+    `copy` False: valid only as long as the request is.
+    """
     array = request.tensor(tensor.name)
     if array is None:
         raise InputError(f"{tensor.name}: missing; it is a required input")
     if array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
         dims = ", ".join("k" if dim < 0 else str(dim) for dim in tensor.dims)
         raise InputError(f"{tensor.name}: has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
-    copy: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype])
-    return copy
+    found: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype], copy=copy)
+    return found
 
 
 def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
@@ -71,9 +74,15 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
         raise InputError(f"{tensor.name}: must be from {tensor.minimum}{upper}")
 
 
-def check_computed(tensors: Mapping[str, Array], sent: Sequence[Tensor], num_items: int, model: Model) -> None:
+def widths_of(model: Model) -> Mapping[str, int]:
+    """The entries of a row, by the tensor that holds it."""
+    return {output.tensors[0].name: model.spec.dims[name] for name, output in model.outputs.items()}
+
+
+def check_computed(
+    tensors: Mapping[str, Array], sent: Sequence[Tensor], num_items: int, widths: Mapping[str, int]
+) -> None:
     """Of a forward pass: InputError unless each tensor has a row for each item, or as many as its lengths say."""
-    widths = {output.tensors[0].name: model.spec.dims[name] for name, output in model.outputs.items()}
     for tensor in sent:
         array = tensors[tensor.name]
         if tensor.lengths:

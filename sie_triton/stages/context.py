@@ -5,6 +5,7 @@ preprocess → inference → postprocess   the tensor `context`: the seal, then 
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -16,6 +17,7 @@ from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
 from sie_triton.contract.tensors import CONTEXT
 from sie_triton.errors import InputError
 from sie_triton.scheduling.job import NEVER, deadline_ns
+from sie_triton.spec import Profile
 from sie_triton.stages.request import Request, vector
 from sie_triton.stages.seal import SEAL_BYTES, Seal, Tensors
 
@@ -30,9 +32,9 @@ class Context:
 
     verb: Verb
     options: dict[str, Any]
-    num_items: int = 0
     id: str = ""
     trace: str = ""
+    num_items: int = 0
     arrived_ns: int = 0
     deadline_ns: int = NEVER
     preprocessed_ns: int = 0
@@ -42,30 +44,32 @@ class Context:
     inference_ns: int = 0
 
     def to_json(self) -> bytes:
-        return json.dumps(
-            [self.verb.name, self.options, self.id, self.trace, *(getattr(self, n) for n in NUMBERS)]
-        ).encode()
+        fields = [
+            self.verb.name,
+            self.options,
+            self.id,
+            self.trace,
+            self.num_items,
+            self.arrived_ns,
+            self.deadline_ns,
+            self.preprocessed_ns,
+            self.ticket,
+            self.queue_ns,
+            self.batch_wait_ns,
+            self.inference_ns,
+        ]
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> "Context":
         """ValueError where it is none."""
-        verb, options, name, trace, *numbers = json.loads(text)
-        texts_fit = isinstance(name, str) and isinstance(trace, str) and isinstance(options, dict)
-        if not texts_fit or not all(type(each) is int for each in numbers):
+        verb, options, *others = json.loads(text)
+        if type(options) is not dict or list(map(type, others)) != OTHERS:
             raise ValueError("a context has other fields")
-        return cls(VERBS[verb], options, id=name, trace=trace, **dict(zip(NUMBERS, numbers, strict=True)))
+        return cls(VERBS[verb], options, *others)
 
 
-NUMBERS = (
-    "num_items",
-    "arrived_ns",
-    "deadline_ns",
-    "preprocessed_ns",
-    "ticket",
-    "queue_ns",
-    "batch_wait_ns",
-    "inference_ns",
-)
+OTHERS = [str, str, *[int] * 8]
 
 
 class Contexts:
@@ -73,16 +77,23 @@ class Contexts:
 
     def __init__(self, model: Model, seal: Seal) -> None:
         self._seal = seal
-        self._spec = model.spec
         self._parameters = {name: VERBS[name].all_parameters(model) for name in model.spec.tasks}
+        self._sent_on = {
+            verb: {name for name, parameter in parameters.items() if not parameter.for_prompt}
+            for verb, parameters in self._parameters.items()
+        }
+        self._defaults = {
+            verb: {profile.name: of_profile(profile, names) for profile in model.spec.profiles}
+            for verb, names in self._sent_on.items()
+        }
 
     def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
         """For a request of a client, and its checked parameters; InputError names the one that is wrong."""
-        parameters = self._parameters[verb.name]
-        given = check_parameters(request.parameters, parameters)
-        options = verb.options(given, self._spec.profile(str(given.get("profile", "default"))), parameters)
+        given = check_parameters(request.parameters, self._parameters[verb.name])
+        sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
+        options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(arrived_ns, request.timeout_us)
-        return Context(verb, options, 0, request.id, request.trace, arrived_ns, deadline), given
+        return Context(verb, options, request.id, request.trace, 0, arrived_ns, deadline), given
 
     def read(self, request: Request, tensors: Tensors) -> Context:
         """What the step before sent beside `tensors`; InputError where it did not."""
@@ -108,6 +119,11 @@ class Contexts:
         if self._seal.is_open:
             context.options = check_parameters(context.options, parameters)
         return context
+
+
+def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:
+    """What holds for requests that say nothing, of the parameters with these names."""
+    return {name: value for name, value in profile.parameters.items() if name in names}
 
 
 def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ from sie_triton.contract.tensors import LENGTHS, TIMING_MS, TOKEN_COUNT
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.checks import array_of, check_computed
+from sie_triton.stages.checks import array_of, check_computed, widths_of
 from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
@@ -35,6 +35,7 @@ class Postprocess:
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
+        self._widths = widths_of(self._model)
         self._verbs = [VERBS[task] for task in spec.tasks]
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
         self._forwarded = {verb.name: verb.forwarded(self._model) for verb in self._verbs}
@@ -52,12 +53,12 @@ class Postprocess:
 
     def _read(self, request: Request) -> Arrived | SIEError:
         try:
-            lengths = array_of(request, LENGTHS)
+            lengths = array_of(request, LENGTHS, copy=False)
             forwarded = self._forwarded[self._verb_name(request)]
-            tensors = {tensor.name: array_of(request, tensor) for tensor in forwarded}
+            tensors = {tensor.name: array_of(request, tensor, copy=False) for tensor in forwarded}
             context = self._contexts.read(request, [*tensors.values(), lengths])
             sent = context.verb.sent(self._model, context.options)
-            check_computed(tensors, sent, context.num_items, self._model)
+            check_computed(tensors, sent, context.num_items, self._widths)
             return Arrived(context, Computed(context.options, tensors), lengths[: context.num_items])
         except SIEError as exc:
             return exc

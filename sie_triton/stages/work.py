@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sie_triton.contract import VERBS, Rows
 from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
 from sie_triton.families import model_of
-from sie_triton.inputs.features import from_tensors, to_tensors
+from sie_triton.inputs.features import from_tensors
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
@@ -49,7 +49,7 @@ class Desk:
         """Checked, also where clients may skip preprocess; the `cost` that came is not used. InputError."""
         sent = {tensor.name: array_of(request, tensor) for tensor in self._sent}
         features = from_tensors(sent, self._model.features)
-        context = self._contexts.read(request, to_tensors(features, self._model.features).values())
+        context = self._contexts.read(request, sent.values())
         check_features(features, self._model.features, self._spec.max_sequence_length, limits)
         lengths = features[self._model.features[0].name].lengths
         assert lengths is not None
