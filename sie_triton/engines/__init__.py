@@ -8,9 +8,12 @@ from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
-__all__ = ["ENGINES", "Encoder", "Engine", "open_engine"]
+__all__ = ["ENGINES", "IN_NURSERY", "Encoder", "Engine", "open_engine"]
 
 ENGINES: Mapping[str, str] = {"torch": "sie_triton.engines.torch.engine:TorchEngine"}
+
+# Those whose library the nursery has imported; the workers of others are started by themselves, without it.
+IN_NURSERY = frozenset({"torch"})
 
 
 def open_engine(spec: ModelSpec, device: str, measurements: Measurements) -> Engine:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sie_triton.contract import Batch, Rows
+from sie_triton.engines import IN_NURSERY
 from sie_triton.measurements import Measurements
 from sie_triton.processes.channel import Channel
 from sie_triton.spec import ModelSpec
@@ -30,6 +31,11 @@ class Load:
     lock: Path
     num_lanes: int
     threads: int
+
+    @property
+    def nursery(self) -> Path | None:
+        """Where there may be one whose workers can compute this."""
+        return self.lock.parent if ModelSpec.from_json(self.spec).engine in IN_NURSERY else None
 
     def measurements(self) -> Measurements:
         """What is known of this model, run this way, on this machine."""

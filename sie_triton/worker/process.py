@@ -65,7 +65,7 @@ class Worker:
         self._timeout_s = forward_timeout_s
         self._died = died
         self._closing = False
-        self._process, (control, *lanes) = begin(load.lock.parent, 1 + load.num_lanes)
+        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
         # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
@@ -153,10 +153,10 @@ class Worker:
             self._died(self)
 
 
-def begin(directory: Path, num_sockets: int) -> tuple[Child, list[socket.socket]]:
-    """A process and the sockets it serves: forked by the nursery in `directory`, or started where none answers."""
+def begin(nursery: Path | None, num_sockets: int) -> tuple[Child, list[socket.socket]]:
+    """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers."""
     ours, theirs = _pairs(num_sockets)
-    child: Child | None = fork(directory, _descriptors(theirs))
+    child: Child | None = fork(nursery, _descriptors(theirs)) if nursery is not None else None
     if child is None:
         # A nursery that comes round later finds the ends it was given closed, and so does what it forks for them.
         _close([*ours, *theirs])
