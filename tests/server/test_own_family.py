@@ -1,0 +1,260 @@
+"""A family from outside sie_triton (tests/own_family): float features, an engine of numpy, its own option, request
+parameter, output type and recogniser, served like ours."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+import yaml
+
+from sie_triton import SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.controller.commands import ask
+from sie_triton.errors import InputError
+from sie_triton.records.status import records_of
+from sie_triton.settings import Settings
+from sie_triton.worker.nursery import nursery_pid
+from tests.conftest import fresh_settings
+from tests.server.test_serve import port_flags, sie
+
+FAMILY = "frames_family:Frames"
+BANDS, MAX_FRAMES = 8, 256
+RECOGNISED = "letters"  # its directory is all there is of it
+HANN = "test/letters-hann"  # a model file: the option, and a profile with the request parameter
+STRONG = 2.0
+
+TEXTS = [text[:MAX_FRAMES] for text in texts(64)]
+TEXT = TEXTS[0]
+
+
+def save_frames(directory: Path) -> Path:
+    directory.mkdir()
+    matrix = np.random.default_rng(5).normal(size=(4, BANDS))
+    np.savez(directory / "frames.npz", matrix=matrix)
+    (directory / "frames.json").write_text(json.dumps({"bands": BANDS, "max_frames": MAX_FRAMES}))
+    return directory
+
+
+def expected(directory: Path, text: str, power: float = 1.0, *, hann: bool = False) -> dict[str, np.ndarray]:
+    """One text alone, in float64: what the family says it computes, without its code."""
+    matrix = np.load(directory / "frames.npz")["matrix"]
+    frames = [[ord(each) / 128, each.isupper(), each.isdigit(), each.isspace()] for each in text]
+    spectrum = np.clip(np.array(frames, float) @ matrix, 0, None) ** power
+    weights = np.hanning(len(text) + 2)[1:-1] if hann else np.full(len(text), 1.0)
+    dense = weights @ spectrum / weights.sum()
+    return {"dense": dense / np.linalg.norm(dense), "spectrum": spectrum}
+
+
+def check(found: dict[str, Any], wanted: dict[str, np.ndarray]) -> None:
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+@dataclass(frozen=True)
+class Served:
+    settings: Settings
+    directory: Path
+
+    def client(self, protocol: str = "grpc") -> SIEClient:
+        return SIEClient(f"{protocol}://127.0.0.1:{getattr(self.settings, f'{protocol}_port')}")
+
+    def record(self, model: str) -> dict[str, int]:
+        """Of the process that takes its traffic now."""
+        records = records_of(self.settings.status_dir, triton_name(model), "inference")
+        return dict(max(records, key=lambda record: record["generation"]))
+
+    def state(self, model: str) -> str:
+        models = {each["model"]: each["state"] for each in ask(self.settings, "/v1/models")["models"]}
+        return models[model]
+
+    def act(self, model: str, action: str) -> None:
+        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", post=True)
+
+
+def model_file(directory: Path, **changed: Any) -> dict[str, Any]:
+    return {
+        "sie_id": HANN,
+        "weights_path": str(directory),
+        "tasks": {"encode": {"dense": {"dim": BANDS}, "spectrum": {"dim": BANDS}}},
+        "max_sequence_length": MAX_FRAMES,
+        "profiles": {
+            "default": {"adapter_path": FAMILY, "adapter_options": {"loadtime": {"window": "hann"}}},
+            "strong": {"extends": "default", "adapter_options": {"runtime": {"power": STRONG}}},
+        },
+        **changed,
+    }
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`sie-triton serve DIRECTORY` beside a model file over the same weights."""
+    root = tmp_path_factory.mktemp("own")
+    directory = save_frames(root / RECOGNISED)
+    (root / "models").mkdir()
+    (root / "models" / "hann.yaml").write_text(yaml.safe_dump(model_file(directory)))
+    settings = fresh_settings(root)
+    flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
+    ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
+    process = sie("serve", str(directory), HANN, *flags, *port_flags(ports))
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready == "SIE ready\n", process.communicate()[1]
+        yield Served(settings, directory)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_render(tmp_path):
+    directory = save_frames(tmp_path / RECOGNISED)
+    process = sie("render", str(directory), f"--output={tmp_path / 'rendered'}")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    inference = (tmp_path / "rendered" / f"{RECOGNISED}-inference" / "config.pbtxt").read_text()
+    assert 'name: "frames"' in inference
+    assert 'name: "frame_lengths"' in inference
+    assert "input_ids" not in inference
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_directory_without_a_model_file(served, protocol):
+    with served.client(protocol) as client:
+        for text in ("a", "Hello, World 42", TEXT):
+            result = client.encode(RECOGNISED, text)
+            check(result, expected(served.directory, text))
+            assert result["token_count"] == len(text)
+
+
+def test_a_plain_client_of_triton(served):
+    text = triton.InferInput("text", [2], "BYTES")
+    text.set_data_from_numpy(np.array([b"Hello", b"42"], object))
+    with triton.InferenceServerClient(f"127.0.0.1:{served.settings.http_port}") as client:
+        response = client.infer(RECOGNISED, [text], parameters={"power": 3.0})
+    spectrum, lengths = (response.as_numpy(name) for name in ("spectrum", "spectrum_lengths"))
+    assert lengths.tolist() == [5, 2]
+    check({"spectrum": spectrum[5:]}, {"spectrum": expected(served.directory, "42", 3.0)["spectrum"]})
+
+
+def test_option_parameter_profile_and_instruction(served):
+    with served.client() as client:
+        check(client.encode(HANN, TEXT), expected(served.directory, TEXT, hann=True))
+        for options, power in (({"profile": "strong"}, STRONG), ({"options": {"power": 3}}, 3.0)):
+            result = client.encode(HANN, TEXT, **options)
+            check(result, expected(served.directory, TEXT, power, hann=True))
+        over = client.encode(HANN, TEXT, profile="strong", options={"power": 1.5})
+        check(over, expected(served.directory, TEXT, 1.5, hann=True))
+        check(client.encode(RECOGNISED, "b", instruction="A1 "), expected(served.directory, "A1 b"))
+
+
+def test_only_what_was_asked_for(served):
+    with served.client() as client:
+        assert set(client.encode(RECOGNISED, TEXT, output_types=["spectrum"])) == {"spectrum", "token_count", "timing"}
+        assert set(client.encode(RECOGNISED, TEXT, output_types=["dense"])) == {"dense", "token_count", "timing"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"power": "much"}, "parameter power: 'much' is not allowed; give a number from 1 to 4"),
+        ({"power": 5}, "parameter power: 5 is not allowed"),
+        ({"powr": 2}, "parameter powr: unknown here; allowed are .*power"),
+        ({"output_types": "sparse"}, "parameter output_types: .* list of dense, spectrum"),
+    ],
+)
+def test_a_wrong_parameter(served, options, said):
+    with served.client() as client, pytest.raises(InputError, match=said):
+        client.encode(RECOGNISED, TEXT, options=options)
+
+
+def test_a_text_of_no_frames(served):
+    with served.client() as client, pytest.raises(InputError, match=r"text\[1\]: "):
+        client.encode(RECOGNISED, ["a", ""])
+
+
+def test_many_give_the_same_as_alone(served):
+    with served.client() as client:
+        for text, result in zip(TEXTS, client.encode(RECOGNISED, TEXTS), strict=True):
+            alone = client.encode(RECOGNISED, text)
+            check(result, {name: alone[name] for name in ("dense", "spectrum")})
+
+
+def at_once(served: Served, model: str) -> list[dict[str, Any]]:
+    """Each text a request of its own, each odd one with its own power."""
+    with served.client() as client, ThreadPoolExecutor(len(TEXTS)) as pool:
+        options = [{"power": 2.0} if i % 2 else {} for i in range(len(TEXTS))]
+        return list(pool.map(lambda text, own: client.encode(model, text, options=own), TEXTS, options))
+
+
+def test_requests_share_forward_passes(served):
+    with served.client() as client:
+        client.encode(RECOGNISED, TEXT)
+    before = served.record(RECOGNISED)
+    results = at_once(served, RECOGNISED)
+    after = served.record(RECOGNISED)
+    num_passes, num_items = (after[name] - before[name] for name in ("num_sub_batches", "num_items"))
+    assert num_items == len(TEXTS) > num_passes
+    for i, (text, result) in enumerate(zip(TEXTS, results, strict=True)):
+        check(result, expected(served.directory, text, 2.0 if i % 2 else 1.0))
+
+
+def test_the_process_that_computes_has_no_torch(served):
+    """Nor has it what the nursery has imported for others."""
+    with served.client() as client:
+        client.encode(RECOGNISED, TEXT)
+    assert "libtorch" in mapped(*nursery_pid(served.settings.status_dir))
+    loaded = mapped(served.record(RECOGNISED)["worker_pid"])
+    assert "numpy" in loaded
+    assert "libtorch" not in loaded
+
+
+def mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_it_is_evicted_and_answers_again(served):
+    with served.client() as client:
+        client.encode(HANN, TEXT)
+        worker = served.record(HANN)["worker_pid"]
+        served.act(HANN, "evict")
+        with within(10):
+            while served.state(HANN) != "cold" or Path(f"/proc/{worker}").exists():
+                time.sleep(0.05)
+        results = at_once(served, HANN)
+    check(results[0], expected(served.directory, TEXT, hann=True))
+    assert served.record(HANN)["num_sub_batches"] < len(TEXTS)  # what had come meanwhile was answered together
+
+
+def test_it_heals_when_its_worker_is_killed(served):
+    with served.client() as client:
+        client.encode(RECOGNISED, TEXT)
+        worker = served.record(RECOGNISED)["worker_pid"]
+        os.kill(worker, signal.SIGKILL)
+        for text in TEXTS[:8]:
+            check(client.encode(RECOGNISED, text), expected(served.directory, text))
+    assert served.record(RECOGNISED)["worker_pid"] not in (0, worker)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError(f"not within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
