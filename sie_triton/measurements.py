@@ -28,10 +28,17 @@ class Measurements:
 
     @classmethod
     def of(
-        cls, cache: Path, model: str, weights: Path, settings: Sequence[str], *, redo: bool = False
+        cls,
+        cache: Path,
+        model: str,
+        weights: Path,
+        settings: Sequence[str],
+        patterns: Sequence[str] = ("*.json", "*.safetensors"),
+        *,
+        redo: bool = False,
     ) -> "Measurements":
-        """For the files under `weights`, this processor or GPU, and `settings` that matter."""
-        files = sorted(p for p in weights.rglob("*") if p.suffix in (".json", ".safetensors") and p.is_file())
+        """For the files under `weights` of these patterns, this processor or GPU, and `settings` that matter."""
+        files = sorted({path for pattern in patterns for path in weights.rglob(pattern) if path.is_file()})
         facts = [f"{p.relative_to(weights)} {_content(p)}" for p in files] + [*settings, *_hardware(), *_versions()]
         key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
         return cls(cache / f"{model.replace('/', '__')}-{key}.json", redo=redo)

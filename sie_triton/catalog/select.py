@@ -8,7 +8,8 @@ from sie_triton.catalog.config import ModelConfig, triton_name
 from sie_triton.catalog.load import load_directory, starter_set
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.weights.locate import CATALOG_FILES, locate
+from sie_triton.families import families
+from sie_triton.weights.locate import SMALL_FILES, locate
 
 
 def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool) -> list[ModelConfig]:
@@ -45,7 +46,12 @@ def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise CatalogError(f"{name}: no model file has this sie_id, it is no directory, and no hub id (org/name)")
     try:
-        directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=CATALOG_FILES)
+        directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=recognised_by())
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}") from exc
     return recognise(directory, name, {"hf_id": name})
+
+
+def recognised_by() -> tuple[str, ...]:
+    """Patterns of the files that families look at in a directory."""
+    return (*SMALL_FILES, *(pattern for _, kind in families() for pattern in kind.files))

@@ -8,10 +8,11 @@ from threading import Event
 from platformdirs import user_cache_path
 
 from sie_triton.errors import LoadError, SIEError
+from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.weights import locate
+from sie_triton.weights.locate import MODEL_FILES, locate
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
@@ -40,10 +41,11 @@ class Loader:
     def order(self, num_lanes: int, threads: int) -> Load:
         """For a worker of so many lanes with `threads` each; LoadError where there are no weights."""
         runtime = self._spec.runtime
+        patterns = (*MODEL_FILES, *family(self._spec.family).files)
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
         return Load(
             spec=self._spec.to_json(),
-            directory=locate(self._spec.weights, allow_hub=runtime.allow_hub),
+            directory=locate(self._spec.weights, allow_hub=runtime.allow_hub, patterns=patterns),
             device=self._device,
             cache=cache,
             # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.

@@ -14,7 +14,7 @@ import numpy as np
 from sie_triton.contract import VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import Cancelled, InputError, SIEError
-from sie_triton.families import load_processor, model_of
+from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors
@@ -28,7 +28,7 @@ from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.weights import locate
-from sie_triton.weights.locate import TOKENIZER_FILES
+from sie_triton.weights.locate import SMALL_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Preprocess(ColdStage[Processor]):
 
     def load(self) -> Processor:
         spec = self._spec
-        directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=TOKENIZER_FILES)
+        patterns = (*SMALL_FILES, *family(spec.family).files)
+        directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=patterns)
         return load_processor(spec, directory)
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:

@@ -1,21 +1,19 @@
 """`weights` of a ModelSpec → a local directory."""
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from sie_triton.checkpoints.bge_m3 import LAYERS
 from sie_triton.checkpoints.files import first_line, inside
-from sie_triton.checkpoints.stanford_colbert import METADATA
 from sie_triton.errors import LoadError
 
-TOKENIZER_FILES = ["*.json", "*.txt", "*.model", METADATA]
-# What a model is recognised by.
-CATALOG_FILES = [*TOKENIZER_FILES, *(f"{name}.*" for name in LAYERS)]
-MODEL_FILES = [*CATALOG_FILES, "*.safetensors"]
+# Of nearly every model; a family says what its own have beside them.
+SMALL_FILES = ("*.json", "*.txt", "*.model")
+MODEL_FILES = (*SMALL_FILES, "*.safetensors")
 
 
-def locate(weights: str, *, allow_hub: bool, patterns: list[str] = MODEL_FILES) -> Path:
+def locate(weights: str, *, allow_hub: bool, patterns: Sequence[str] = MODEL_FILES) -> Path:
     """The directory that holds the model; hub files matching `patterns` are fetched if missing.
 
     Raises LoadError that says where it looked and what to do.
@@ -40,7 +38,7 @@ def _in_package(reference: str) -> Path:
     return inside(Path(spec.submodule_search_locations[0]), relative, f"weights: package://{reference}")
 
 
-def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
+def _in_hub(reference: str, allow_hub: bool, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -53,7 +51,9 @@ def _in_hub(reference: str, allow_hub: bool, patterns: list[str]) -> Path:
     repo, _, revision = reference.partition("@")
     try:
         return Path(
-            snapshot_download(repo, revision=revision or None, allow_patterns=patterns, local_files_only=not allow_hub)
+            snapshot_download(
+                repo, revision=revision or None, allow_patterns=list(patterns), local_files_only=not allow_hub
+            )
         )
     except LocalEntryNotFoundError as exc:
         if not allow_hub:

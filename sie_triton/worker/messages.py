@@ -5,12 +5,14 @@ after the other, each answered by Computed or Failed. What a worker is asked to 
 the control channel too.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.engines import IN_NURSERY
+from sie_triton.families import family
 from sie_triton.measurements import Measurements
 from sie_triton.processes.channel import Channel
 from sie_triton.spec import ModelSpec
@@ -37,13 +39,19 @@ class Load:
         """Where there may be one whose workers can compute this."""
         return self.lock.parent if ModelSpec.from_json(self.spec).engine in IN_NURSERY else None
 
+    @property
+    def weight_files(self) -> tuple[str, ...]:
+        """Patterns."""
+        return ("*.safetensors", *family(ModelSpec.from_json(self.spec).family).files)
+
     def measurements(self) -> Measurements:
         """What is known of this model, run this way, on this machine."""
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
         settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
-        settings.append(spec.batch_cost)
-        return Measurements.of(self.cache, spec.model, self.directory, settings, redo=runtime.recalibrate)
+        settings += [spec.batch_cost, spec.family, json.dumps(spec.options, sort_keys=True)]
+        files = ("*.json", *self.weight_files)
+        return Measurements.of(self.cache, spec.model, self.directory, settings, files, redo=runtime.recalibrate)
 
 
 @dataclass(frozen=True, slots=True)

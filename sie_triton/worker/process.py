@@ -30,8 +30,10 @@ END_S = 2.0
 def expected_bytes(load: Load) -> int:
     """How much memory the worker will take: as measured the last time, else judged by the size of the files."""
     measured = load.measurements().get(RESIDENT_BYTES)
-    files = sum(path.stat().st_size for path in load.directory.rglob("*.safetensors") if path.is_file())
-    return int(measured) if measured else INTERPRETER_BYTES + 2 * files
+    if measured:
+        return int(measured)
+    files = {path for pattern in load.weight_files for path in load.directory.rglob(pattern) if path.is_file()}
+    return INTERPRETER_BYTES + 2 * sum(path.stat().st_size for path in files)
 
 
 class WorkerDied(ModelError):

@@ -15,12 +15,12 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
 from sie_triton.catalog.recognise import family_in
+from sie_triton.catalog.select import recognised_by
 from sie_triton.checkpoints.stanford_colbert import is_stanford_colbert, read_multi_vector
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
 from sie_triton.families.multivector.tokens import MultiVectorTokenizer
 from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.weights.locate import TOKENIZER_FILES
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_encoder, save_pylate, save_stanford
 
@@ -142,7 +142,7 @@ def test_recognising_a_stanford_checkpoint_needs_its_small_files_only(tmp_path, 
     assert family_in(directory)[0] == "multivector"
     assert read_multi_vector(directory).dim == dim
     needed = {path.name for path in directory.iterdir()}
-    assert set(filter_repo_objects([*needed, "pytorch_model.bin"], allow_patterns=TOKENIZER_FILES)) == needed
+    assert set(filter_repo_objects([*needed, "pytorch_model.bin"], allow_patterns=list(recognised_by()))) == needed
 
 
 def test_modules_say_more_than_the_architecture(tmp_path, minilm_directory):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
-from sie_triton.checkpoints.stanford_colbert import is_stanford_colbert, read_multi_vector
+from sie_triton.checkpoints.stanford_colbert import METADATA, is_stanford_colbert, read_multi_vector
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Family, Options, Recognised
@@ -34,6 +34,7 @@ class MultiVector(Family):
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",
         "colbert_rotary_flash:ColBERTRotaryFlashAdapter",
     )
+    files = (METADATA,)
 
     def recognise(self, directory: Path) -> Recognised | None:
         reason = _reason(directory)
