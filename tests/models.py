@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -227,6 +228,14 @@ def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".pt")
         layer = torch.nn.Linear(64, size).half().state_dict()
         path = directory / f"{name}{suffix}"
         torch.save(layer, path) if suffix == ".pt" else save_file(layer, path)
+    return directory
+
+
+def save_frames(directory: Path, bands: int = 8, max_frames: int = 256) -> Path:
+    """A model of the family in tests/own_family."""
+    directory.mkdir()
+    np.savez(directory / "frames.npz", matrix=np.random.default_rng(5).normal(size=(4, bands)))
+    (directory / "frames.json").write_text(json.dumps({"bands": bands, "max_frames": max_frames}))
     return directory
 
 

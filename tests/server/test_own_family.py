@@ -1,7 +1,6 @@
 """A family from outside sie_triton (tests/own_family): float features, an engine of numpy, its own option, request
 parameter, output type and recogniser, served like ours."""
 
-import json
 import os
 import signal
 import time
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-import yaml
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
@@ -25,7 +23,8 @@ from sie_triton.errors import InputError
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from sie_triton.worker.nursery import nursery_pid
-from tests.conftest import fresh_settings
+from tests.conftest import fresh_settings, model_file
+from tests.models import save_frames
 from tests.server.test_serve import port_flags, sie
 
 FAMILY = "frames_family:Frames"
@@ -33,17 +32,10 @@ BANDS, MAX_FRAMES = 8, 256
 RECOGNISED = "letters"  # its directory is all there is of it
 HANN = "test/letters-hann"  # a model file: the option, and a profile with the request parameter
 STRONG = 2.0
+TASKS = {"encode": {"dense": {"dim": BANDS}, "spectrum": {"dim": BANDS}}}
 
 TEXTS = [text[:MAX_FRAMES] for text in texts(64)]
 TEXT = TEXTS[0]
-
-
-def save_frames(directory: Path) -> Path:
-    directory.mkdir()
-    matrix = np.random.default_rng(5).normal(size=(4, BANDS))
-    np.savez(directory / "frames.npz", matrix=matrix)
-    (directory / "frames.json").write_text(json.dumps({"bands": BANDS, "max_frames": MAX_FRAMES}))
-    return directory
 
 
 def expected(directory: Path, text: str, power: float = 1.0, *, hann: bool = False) -> dict[str, np.ndarray]:
@@ -82,27 +74,14 @@ class Served:
         ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", post=True)
 
 
-def model_file(directory: Path, **changed: Any) -> dict[str, Any]:
-    return {
-        "sie_id": HANN,
-        "weights_path": str(directory),
-        "tasks": {"encode": {"dense": {"dim": BANDS}, "spectrum": {"dim": BANDS}}},
-        "max_sequence_length": MAX_FRAMES,
-        "profiles": {
-            "default": {"adapter_path": FAMILY, "adapter_options": {"loadtime": {"window": "hann"}}},
-            "strong": {"extends": "default", "adapter_options": {"runtime": {"power": STRONG}}},
-        },
-        **changed,
-    }
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`sie-triton serve DIRECTORY` beside a model file over the same weights."""
     root = tmp_path_factory.mktemp("own")
-    directory = save_frames(root / RECOGNISED)
+    directory = save_frames(root / RECOGNISED, BANDS, MAX_FRAMES)
     (root / "models").mkdir()
-    (root / "models" / "hann.yaml").write_text(yaml.safe_dump(model_file(directory)))
+    options: dict[str, Any] = {"loadtime": {"window": "hann"}, "profiles": {"strong": {"power": STRONG}}}
+    (root / "models" / "hann.yaml").write_text(model_file(HANN, directory, FAMILY, TASKS, **options))
     settings = fresh_settings(root)
     flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
     ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
@@ -118,7 +97,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_render(tmp_path):
-    directory = save_frames(tmp_path / RECOGNISED)
+    directory = save_frames(tmp_path / RECOGNISED, BANDS, MAX_FRAMES)
     process = sie("render", str(directory), f"--output={tmp_path / 'rendered'}")
     _, said = process.communicate()
     assert process.returncode == 0, said

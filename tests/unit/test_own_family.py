@@ -1,0 +1,93 @@
+"""What a model file may say for a family from outside sie_triton (tests/own_family), and what is made of its files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from sie_triton.catalog import check_dims, load_file, recognise
+from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.select import recognised_by
+from sie_triton.errors import CatalogError
+from sie_triton.spec import Runtime
+from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
+from tests.conftest import model_file
+from tests.models import save_frames
+from tests.unit.test_layers import imported
+
+FAMILY = "frames_family:Frames"
+DIMS = {"dense": 8, "spectrum": 8}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return save_frames(tmp_path / "letters")
+
+
+def config(directory: Path, dims: dict[str, int] = DIMS, **options: object) -> ModelConfig:
+    path = directory.with_suffix(".yaml")
+    tasks = {"encode": {name: {"dim": dim} for name, dim in dims.items()}}
+    path.write_text(model_file("test/letters", directory, FAMILY, tasks, **options))
+    return load_file(path)
+
+
+def order(directory: Path, **options: object) -> Order:
+    spec = config(directory, **options).resolve(Runtime("cpu"))
+    return Order(spec.to_json(), directory, "cpu", directory.parent / "cache", directory.parent / "lock", 1, 1)
+
+
+def test_recognised_and_written_down_are_the_same_model(directory):
+    found = recognise(directory, "test/letters", {"weights_path": str(directory)}).resolve(Runtime())
+    written = config(directory, loadtime={"window": "none"}).resolve(Runtime())
+    assert (found.family, found.engine) == (FAMILY, "frames_family.engine:NumpyEngine")
+    assert (found.family, found.engine, found.options, found.dims) == (
+        written.family,
+        written.engine,
+        written.options,
+        written.dims,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loadtime": {"window": "flat"}}, "loadtime.window: Input should be 'none' or 'hann' .given 'flat'"),
+        ({"loadtime": {"pooling": "cls"}}, "loadtime.pooling: is no option of the family frames_family:Frames"),
+        ({"runtime": {"power": "much"}}, "runtime: parameter power: 'much' is not allowed; give a number from 1 to 4"),
+        ({"runtime": {"powr": 2}}, "runtime.powr: unknown key; known here are .*power"),
+        ({"dims": {"spectrum": 8, "sparse": 8}}, "encode.sparse cannot be served; .* encode.dense, encode.spectrum"),
+    ],
+)
+def test_what_a_model_file_says_is_checked(directory, options, said):
+    with pytest.raises(CatalogError, match=said):
+        config(directory, **options).resolve(Runtime())
+
+
+def test_an_engine_that_the_family_cannot_use(directory):
+    content = yaml.safe_load(model_file("test/letters", directory, FAMILY, {"encode": {"dense": {"dim": 8}}}))
+    content["profiles"]["default"]["engine"] = "torch"
+    with pytest.raises(CatalogError, match=r"engine: 'torch' cannot be served; .* can use frames_family\.engine"):
+        ModelConfig.model_validate(content).resolve(Runtime())
+
+
+def test_an_output_of_another_size(directory):
+    with pytest.raises(CatalogError, match=r"tasks\.encode\.spectrum\.dim: must be 8"):
+        check_dims(config(directory, dims={"spectrum": 9}))
+
+
+def test_its_files_are_weights_too(directory):
+    """To be fetched, to be made room for, and what measurements hold for."""
+    assert "*.npz" in recognised_by()
+    file = directory / "frames.npz"
+    assert expected_bytes(order(directory)) == INTERPRETER_BYTES + 2 * file.stat().st_size
+    order(directory).measurements().put(known=1)
+    assert order(directory).measurements().get("known") == 1
+    assert order(directory, loadtime={"window": "hann"}).measurements().get("known") is None
+    np.savez(file, matrix=np.zeros((4, 9)))
+    assert order(directory).measurements().get("known") is None
+
+
+def test_it_imports_no_torch():
+    code = "from sie_triton.engines import open_engine; import frames_family.adapter, sie_triton.worker.__main__"
+    assert imported(code, "torch", "transformers") == []
