@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features, Output, Parameter, Ragged, Rows
-from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, Tensor
+from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
 from sie_triton.engines.base import Encoder
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
@@ -120,7 +120,7 @@ class Family(ABC):
 
 def _ones(tensor: Tensor, lengths: Sequence[int]) -> Ragged:
     of_items: npt.NDArray[np.int32] = np.array(lengths, np.int32)
-    dtype = np.float32 if tensor.dtype == "FP32" else np.int32
+    dtype = NUMPY_DTYPES[tensor.dtype]
     width = tuple(max(1, dim) for dim in tensor.dims[1:])
     if not tensor.lengths:
         return Ragged(np.zeros((len(lengths), *width), dtype))

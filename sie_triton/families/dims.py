@@ -1,8 +1,10 @@
-"""Are the outputs as large as the model file says? Clients and indexes are made for what it says."""
+"""Are the outputs what the family declares, and as large as the model file says? Clients and indexes are made for
+what they say."""
 
 import numpy as np
 
-from sie_triton.contract import Batch, Model
+from sie_triton.contract import Batch, Model, Rows
+from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Family
 
@@ -11,6 +13,8 @@ def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
     """Run two items of length two; LoadError names both numbers where an output has another size."""
     forward = frozenset(output.made_of or name for name, output in model.outputs.items())
     rows = adapter.forward(Batch(family.sample([2, 2]), np.zeros(2, np.bool_), forward, [{}, {}]))
+    for tensor in model.tensors(forward):
+        check_declared(tensor, rows)
     for name in sorted(forward):
         shown = rows[model.outputs[name].tensors[0].name].shape[1:] if name in model.outputs else ()
         found = adapter.dims.get(name, shown[-1] if shown else None)
@@ -18,3 +22,13 @@ def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
         if None not in (found, said) and found != said:
             message = f"tasks.encode.{name}.dim: the model file says {said}, the weights give {found}"
             raise LoadError(message, "unsupported")
+
+
+def check_declared(tensor: Tensor, rows: Rows) -> None:
+    """Triton would say of another type that the client is wrong."""
+    wanted = (np.dtype(NUMPY_DTYPES[tensor.dtype]), len(tensor.dims))
+    array = rows.get(tensor.name)
+    if array is None or (array.dtype, array.ndim) != wanted:
+        found = "nothing" if array is None else f"{array.dtype} of {array.ndim} dimensions"
+        message = f"output {tensor.name}: the family gives {found}, and declares {wanted[0]} of {wanted[1]}"
+        raise LoadError(message, "unsupported")

@@ -5,11 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from frames_family.adapter import FramesAdapter
 
 from sie_triton.catalog import check_dims, load_file, recognise
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.select import recognised_by
-from sie_triton.errors import CatalogError
+from sie_triton.engines import open_engine
+from sie_triton.errors import CatalogError, LoadError
+from sie_triton.families import load_adapter
+from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
 from tests.conftest import model_file
@@ -86,6 +90,22 @@ def test_its_files_are_weights_too(directory):
     assert order(directory, loadtime={"window": "hann"}).measurements().get("known") is None
     np.savez(file, matrix=np.zeros((4, 9)))
     assert order(directory).measurements().get("known") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda dense: {"dense": dense.astype(np.float64)}, "gives float64 of 2 dimensions, and declares float32 of 2"),
+        (lambda dense: {"dense": dense[0]}, "gives float32 of 1 dimensions"),
+        (lambda dense: {}, "output dense: the family gives nothing"),
+    ],
+)
+def test_an_adapter_that_gives_something_else_than_its_family_declares(directory, monkeypatch, change, said):
+    forward = FramesAdapter.forward
+    monkeypatch.setattr(FramesAdapter, "forward", lambda self, batch: change(forward(self, batch)["dense"]))
+    spec = config(directory, dims={"dense": 8}).resolve(Runtime("cpu"))
+    with pytest.raises(LoadError, match=said):
+        load_adapter(spec, directory, open_engine(spec, "cpu", Measurements()))
 
 
 def test_it_imports_no_torch():
