@@ -176,7 +176,7 @@ class ModelConfig(Frozen):
     @property
     def verbs(self) -> tuple[str, ...]:
         """What it does: the names of its tasks; encode only where it names an output."""
-        given = (task for task in TASKS if getattr(self.tasks, task) is not None)
+        given = (task for task in Tasks.model_fields if getattr(self.tasks, task) is not None)
         return tuple(task for task in given if task != "encode" or self.dims)
 
     def _score_modes(self, modes: tuple[str, ...]) -> tuple[str, ...]:

@@ -142,7 +142,11 @@ def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
 
 
 def model_names(statistics: Any) -> list[str]:
-    """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all."""
+    """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all.
+
+    >>> model_names({"model_stats": [{"name": name} for name in ("org__m", "org__m-extract", "org__m-inference")]})
+    ['org/m']
+    """
     models = statistics["model_stats"] if isinstance(statistics, dict) else statistics.model_stats
     names = {model["name"] if isinstance(model, dict) else model.name for model in models}
     of_verbs = {f"{name}-{task}" for name in names for task in TASKS}

@@ -57,9 +57,13 @@ class Encode(Verb):
         return model.tensors(frozenset(output.made_of or name for name, output in model.outputs.items()))
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        (elements,) = (sent[tensor.name] for tensor in self.inputs(model.spec.inputs))
+        (tensor,) = self.inputs(model.spec.inputs)
         is_query = None if "is_query" not in given else bool(given["is_query"])
-        return [Part(TEXT.name, elements, profile, is_query, _text(given.get("instruction", profile.instruction)))]
+        return [
+            Part(
+                tensor.name, sent[tensor.name], profile, is_query, _text(given.get("instruction", profile.instruction))
+            )
+        ]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         return asked(model, options).needed

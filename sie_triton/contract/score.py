@@ -40,13 +40,14 @@ class Score(Verb):
         return model.tensors(frozenset(types)) or (SCORES,)
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        query, texts = only(sent[QUERY.name]), sent[TEXT.name]
+        _, tensor = self.inputs(model.spec.inputs)
+        query, items = only(sent[QUERY.name]), sent[tensor.name]
         own = profile.instruction
         asked = given.get("instruction", own)
         instruction = None if asked is None else str(asked)
         if model.scores_pairs:
-            return [Part(TEXT.name, texts, profile, None, instruction, query)]
-        return [Part(TEXT.name, texts, profile, False, own), Part(QUERY.name, [query], profile, True, instruction)]
+            return [Part(tensor.name, items, profile, None, instruction, query)]
+        return [Part(tensor.name, items, profile, False, own), Part(QUERY.name, [query], profile, True, instruction)]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         mode = _mode(model, options)

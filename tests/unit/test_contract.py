@@ -5,6 +5,7 @@ from sie_triton.contract import VERBS, tensors
 from sie_triton.contract.parameters import Parameter
 from sie_triton.errors import InputError
 from sie_triton.families import model_of
+from sie_triton.spec import Profile
 from tests.stages import spec
 from tests.unit.test_render import SPEC
 
@@ -85,3 +86,11 @@ def test_tensor_names_are_unique_and_lower_case():
     assert len(set(names)) == len(names)
     assert all(name == name.lower() for name in names)
     assert len(tensors.TIMING_FIELDS) == 6
+
+
+@pytest.mark.parametrize("verb", ["encode", "score"])
+def test_what_was_sent_is_read_by_the_name_of_its_input(verb):
+    model = model_of(spec(inputs=("document",), tasks=(verb,)))
+    sent = {tensors.DOCUMENT.name: ["a", "b"], tensors.QUERY.name: ["q"]}
+    parts = VERBS[verb].read(sent, {}, Profile(), model)
+    assert (parts[0].name, parts[0].elements) == ("document", ["a", "b"])
