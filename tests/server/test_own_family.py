@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from sie_triton.worker.nursery import nursery_pid
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
@@ -22,7 +23,6 @@ from sie_triton.controller.commands import ask
 from sie_triton.errors import InputError
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
-from sie_triton.worker.nursery import nursery_pid
 from tests.conftest import fresh_settings, model_file
 from tests.models import save_frames
 from tests.server.test_serve import port_flags, sie
