@@ -72,8 +72,11 @@ class Encode(Verb):
         return asked(model, options).sent
 
     def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
-        filled = {tensor.name: _together(tensor, rows) for tensor in self.sent(model, options)}
-        return filled | {tensor.name: tensor.empty() for tensor in asked(model, options).unsent}
+        known = asked(model, options)
+        return {
+            tensor.name: _together(tensor, rows) if tensor in known.sent else tensor.empty()
+            for tensor in known.forwarded
+        }
 
     def answering(self, model: Model) -> Answering:
         return Vectors(model)
@@ -135,12 +138,12 @@ class Vectors(Answering):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request gets, what the forward pass must give for it, and the tensors that come of that, or stay empty."""
+    """What a request gets, what the forward pass must give for it, and the tensors `sent`, of those `forwarded`."""
 
     wanted: frozenset[str]
     needed: frozenset[str]
     sent: tuple[Tensor, ...]
-    unsent: tuple[Tensor, ...]
+    forwarded: tuple[Tensor, ...]
 
 
 def asked(model: Model, options: Options) -> Asked:
@@ -151,8 +154,7 @@ def asked(model: Model, options: Options) -> Asked:
 def _asked(model: Model, named: str) -> Asked:
     wanted = frozenset(named.split(",")) if named else frozenset(model.outputs)
     needed = frozenset(model.outputs[name].made_of or name for name in wanted)
-    sent = model.tensors(needed)
-    return Asked(wanted, needed, sent, tuple(t for t in Encode().computed(model) if t not in sent))
+    return Asked(wanted, needed, model.tensors(needed), Encode().forwarded(model))
 
 
 def _declared(output: Output, is_scaled: bool) -> list[Tensor]:

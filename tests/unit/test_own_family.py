@@ -15,7 +15,8 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_adapter
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
-from sie_triton.worker.process import INTERPRETER_BYTES, Order, expected_bytes
+from sie_triton.worker.messages import Load
+from sie_triton.worker.process import INTERPRETER_BYTES, expected_bytes
 from tests.conftest import model_file
 from tests.models import save_frames
 from tests.unit.test_layers import imported
@@ -36,9 +37,9 @@ def config(directory: Path, dims: dict[str, int] = DIMS, **options: object) -> M
     return load_file(path)
 
 
-def order(directory: Path, **options: object) -> Order:
+def order(directory: Path, **options: object) -> Load:
     spec = config(directory, **options).resolve(Runtime("cpu"))
-    return Order(spec.to_json(), directory, "cpu", directory.parent / "cache", directory.parent / "lock", 1, 1)
+    return Load(spec.to_json(), directory, "cpu", directory.parent / "cache", directory.parent / "lock", 1, 1)
 
 
 def test_recognised_and_written_down_are_the_same_model(directory):
