@@ -11,7 +11,8 @@ from sie_triton.contract.model import Batch, Computed, Features, Model, Part, Ra
 from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DTYPES, SCORE_MODES, Output
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
-from sie_triton.contract.verb import ITEMS, Answering, Options, Verb
+from sie_triton.contract.tensors import ITEMS
+from sie_triton.contract.verb import Answering, Options, Verb
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score())}
 

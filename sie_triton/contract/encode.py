@@ -10,8 +10,8 @@ import numpy as np
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
-from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
-from sie_triton.contract.verb import ITEMS, Answering, Options, Verb, common_parameters
+from sie_triton.contract.tensors import DENSE, ITEMS, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
+from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
 from sie_triton.spec import Profile
 from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
 

@@ -8,8 +8,8 @@ import numpy as np
 from sie_triton.contract.model import Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
-from sie_triton.contract.tensors import QUERY, SCORES, TEXT, Tensor
-from sie_triton.contract.verb import ITEMS, Options, Verb, common_parameters
+from sie_triton.contract.tensors import ITEMS, QUERY, SCORES, TEXT, Tensor
+from sie_triton.contract.verb import Options, Verb, common_parameters
 from sie_triton.errors import InputError
 from sie_triton.spec import Profile
 from sie_triton.transforms import similarity

@@ -35,6 +35,10 @@ TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 text; an empty element is an em
 IMAGE = Tensor("image", "BYTES", (-1,), "[n] encoded image file; empty: no image in this item")
 AUDIO = Tensor("audio", "BYTES", (-1,), "[n] encoded audio file; empty: no audio in this item")
 DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document file; empty: none in this item")
+
+# What a client sends of an item, by the kind of input.
+ITEMS: Mapping[str, Tensor] = {"text": TEXT, "image": IMAGE, "audio": AUDIO, "document": DOCUMENT}
+
 QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against, UTF-8")
 QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against")
 LABELS = Tensor("labels", "BYTES", (-1,), "[k] labels to extract")

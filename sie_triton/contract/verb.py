@@ -6,11 +6,8 @@ from typing import Any, ClassVar
 
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
-from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT, Tensor
+from sie_triton.contract.tensors import Tensor
 from sie_triton.spec import Profile
-
-# What a client sends of an item, by the kind of input.
-ITEMS: Mapping[str, Tensor] = {"text": TEXT, "image": IMAGE, "audio": AUDIO, "document": DOCUMENT}
 
 # An instruction goes with every text. A longer one, for each token that the model reads, would leave no room for the
 # texts, and cost its length for each of them.
