@@ -40,7 +40,12 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
 def family_in(directory: Path) -> tuple[str, Recognised]:
     """The first that knows what is in `directory`; LoadError where it is none, or cannot be served."""
     for name, kind in families():
-        found = kind.recognise(directory)
+        try:
+            found = kind.recognise(directory)
+        except LoadError:
+            raise
+        except Exception as exc:  # of a family from outside
+            raise LoadError(f"{directory}: the family {name} fails on it: {type(exc).__name__}: {exc}") from exc
         if found is not None:
             return name, found
     raise LoadError(f"{directory}: no family knows what this is", "unsupported")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from frames_family import Frames
 from frames_family.adapter import FramesAdapter
 
 from sie_triton.catalog import check_dims, load_file, recognise
@@ -79,6 +80,12 @@ def test_an_engine_that_the_family_cannot_use(directory):
 def test_an_output_of_another_size(directory):
     with pytest.raises(CatalogError, match=r"tasks\.encode\.spectrum\.dim: must be 8"):
         check_dims(config(directory, dims={"spectrum": 9}))
+
+
+def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
+    monkeypatch.setattr(Frames, "recognise", lambda self, directory: 1 / 0)
+    with pytest.raises(CatalogError, match="the family frames_family:Frames fails on it: ZeroDivisionError"):
+        recognise(directory, "test/letters", {"weights_path": str(directory)})
 
 
 def test_its_files_are_weights_too(directory):
