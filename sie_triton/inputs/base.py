@@ -80,7 +80,9 @@ class Processor(ABC):
     has_roles: ClassVar[bool] = False
 
     def frame(self, part: Part) -> Frame:
-        """What goes around the elements of `part`. Quick: it is called while others wait."""
+        """What goes around the elements of `part`; InputError. Quick: it is called while others wait."""
+        if part.instruction:
+            raise InputError("parameter instruction: this model reads none; leave it out")
         return NoFrame()
 
     @abstractmethod

@@ -46,6 +46,8 @@ def test_the_family_of_your_own(tmp_path, monkeypatch):
         np.testing.assert_allclose(result["dense"], wanted("Hello", 3), atol=1e-5)
         with pytest.raises(InputError, match="parameter power: 9 is not allowed"):
             client.encode(MODEL, "Hello", options={"power": 9})
+        with pytest.raises(InputError, match="parameter instruction: this model reads none"):
+            client.encode(MODEL, "Hello", instruction="find")
 
 
 def test_it_fits_in_sixty_lines():
