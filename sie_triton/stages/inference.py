@@ -45,6 +45,13 @@ NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or
 
 
 class Inference(ColdStage[Worker]):
+    """Holds the worker once the first request has loaded it, the scheduler of its lanes, and every request in progress.
+
+    `execute` is called by Triton's thread, `_run` by it or by a lane, replies are sent by a thread of their own, and a
+    worker that dies is replaced by the thread that watches it. A request gets InputError, BusyError, Cancelled,
+    ModelError, OutOfMemory or LoadError, and spoils no other but those of its sub-batch.
+    """
+
     name = "inference"
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:

@@ -40,6 +40,12 @@ class Reading:
 
 
 class Preprocess(ColdStage[Processor]):
+    """Holds the family's processor once the first request has loaded it, and the limit on requests in progress.
+
+    `execute` is called by Triton's thread; large requests are made into features by the background thread. InputError
+    names what a request has wrong; BusyError refuses one too many; LoadError says why there is no processor.
+    """
+
     name = "preprocess"
 
     def __init__(self, spec: ModelSpec, status: StatusWriter) -> None:

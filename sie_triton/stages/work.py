@@ -19,7 +19,10 @@ from sie_triton.stages.timing import BusyLog, covered_ns
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Job):
-    """`computed`: what its verb has made of the rows, once all are there."""
+    """The job of one request. `computed`: what its verb has made of the rows, once all are there.
+
+    `is_deferred` is written by Triton's thread before a lane can see the job, `computed` by the lane that ends it.
+    """
 
     request: Request
     context: Context

@@ -77,6 +77,8 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
+    """What a pass gave; the arrays are the receiver's own."""
+
     rows: Rows
 
 
