@@ -4,14 +4,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    create_model,
+    model_validator,
+)
 
 from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_muvera
 from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions
 from sie_triton.catalog.served import refusals, unread, without_effect
-from sie_triton.contract import ENCODE_OUTPUTS, SCORE_MODES, TASKS
+from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, SCORE_MODES, TASKS
+from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import CatalogError
 from sie_triton.families import Family, family, family_of
 from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
@@ -48,12 +58,10 @@ def triton_name(model: str) -> str:
     return model.replace("/", "__")
 
 
-class Inputs(Frozen):
-    text: bool = True
-    image: bool = False
-    audio: bool = False
-    video: bool = False
-    document: bool = False
+# Kinds that SIE's model files name; no family of ours reads video.
+INPUTS = (*ITEMS, "video")
+_kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
+Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
 
 
 class Output(Frozen):
@@ -74,18 +82,16 @@ class Encode(BaseModel):
     multivector: Output | None = None
 
 
-class Score(Frozen):
-    pass
+class Plain(Frozen):
+    """A verb that says no more than that the model does it."""
 
 
-class Extract(Frozen):
-    pass
-
-
-class Tasks(Frozen):
+class Encodes(Frozen):
     encode: Encode | None = None
-    score: Score | None = None
-    extract: Extract | None = None
+
+
+_verbs: dict[str, Any] = {task: (Plain | None, None) for task in TASKS if task != "encode"}
+Tasks = create_model("Tasks", __base__=Encodes, **_verbs)
 
 
 class ModelConfig(Frozen):
@@ -181,7 +187,7 @@ class ModelConfig(Frozen):
 
     def _score_modes(self, modes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `modes` that the model's outputs allow."""
-        if self.tasks.score is None or not modes:
+        if "score" not in self.verbs or not modes:
             return ()
         possible = tuple(mode for mode in modes if set(SCORE_MODES[mode]) <= set(self.dims))
         if not possible:

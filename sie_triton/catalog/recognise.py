@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sie_triton.catalog.config import Encode, Inputs, ModelConfig, Output, Score, Tasks
+from sie_triton.catalog.config import Encode, Inputs, ModelConfig, Output, Tasks
 from sie_triton.catalog.load import complaints
 from sie_triton.catalog.options import AdapterOptions, Profile, RuntimeOptions
 from sie_triton.errors import CatalogError, LoadError
@@ -29,7 +29,7 @@ def recognise(directory: Path, model: str, source: dict[str, Any]) -> ModelConfi
             sie_id=model,
             **source,
             inputs=Inputs(**{kind: kind in family(name).inputs for kind in Inputs.model_fields}),
-            tasks=Tasks(encode=encode, score=Score() if found.scores else None),
+            tasks=Tasks.model_validate({"encode": encode, "score": {} if found.scores else None}),
             max_sequence_length=found.max_sequence_length,
             profiles={"default": Profile(adapter_path=name, adapter_options=AdapterOptions(runtime=runtime))},
         ).found_in(directory)

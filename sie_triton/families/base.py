@@ -69,17 +69,18 @@ class Family(ABC):
 
     `inputs` are the kinds of input that it reads. `outputs` are the output types of encode that it can give, its own or
     the contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
-    through the model together. `features` is what its processor makes of an element; the first is ragged, and its
-    length is the item's. `parameters` are request parameters of its own, which reach `Adapter.forward` item by item.
-    `engines` can compute its encoder, the usual one first. `reference_adapters` are names of it in SIE's own model
-    files. `files` are patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`:
-    without reading weights.
+    through the model together. `verbs` are what it does beside encode and score. `features` is what its processor makes
+    of an element; the first is ragged, and its length is the item's. `parameters` are request parameters of its own,
+    which reach `Adapter.forward` item by item. `engines` can compute its encoder, the usual one first.
+    `reference_adapters` are names of it in SIE's own model files. `files` are patterns of files that a checkpoint of it
+    has beside the usual ones. `recognises_quickly`: without reading weights.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[Output, ...]] = ()
     score_modes: ClassVar[tuple[str, ...]] = ()
     scores_pairs: ClassVar[bool] = False
+    verbs: ClassVar[tuple[str, ...]] = ()
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options
@@ -91,7 +92,11 @@ class Family(ABC):
     @property
     def tasks(self) -> tuple[str, ...]:
         """What can be asked of it, as in a model file."""
-        return (*(f"encode.{output.name}" for output in self.outputs), *(["score"] if self.can_score else []))
+        return (
+            *(f"encode.{output.name}" for output in self.outputs),
+            *(["score"] if self.can_score else []),
+            *self.verbs,
+        )
 
     @property
     def can_score(self) -> bool:
