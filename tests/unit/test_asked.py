@@ -125,7 +125,7 @@ def test_a_query_that_cannot_be_shortened_is_named():
         raise PanicException
 
     part = Part("text", ["a"], query="who!")
-    with pytest.raises(InputError, match="^query: the model's tokenizer gives up"):
+    with pytest.raises(InputError, match=r"^query: the model's tokenizer gives up"):
         blame(Letters(), [Framed(part, Question(give_up, 4), TEXT)])
 
 
