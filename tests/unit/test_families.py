@@ -163,7 +163,7 @@ def test_sizes_of_outputs_are_those_of_the_model_file(dims, complaint):
 
 def test_sizes_that_tensors_do_not_show_are_those_that_the_adapter_says(monkeypatch):
     monkeypatch.setattr(OwnAdapter, "__init__", lambda self, encoder: setattr(self, "dims", {"tags": 9}))
-    with pytest.raises(LoadError, match="tags.dim: the model file says 4, the weights give 9"):
+    with pytest.raises(LoadError, match=r"tags\.dim: the model file says 4, the weights give 9"):
         load()
 
 
