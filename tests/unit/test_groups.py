@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton.contract import Ragged
+from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import Job, pack, settle
 from sie_triton.scheduling.scheduler import of_one_group
-from tests.stages import run, tokens
+from sie_triton.stages.inference import Inference
+from tests.stages import EchoWorker, run, spec, tokens
 from tests.unit.test_scheduler import Slots
 from tests.unit.test_scheduler_order import Order
 
@@ -57,26 +59,30 @@ def test_those_of_one_group_are_all_of_it_in_order(groups):
     assert of_one_group(slots) == [slot for slot in slots if slot[0].group == groups[0]]
 
 
-@pytest.fixture
-def grouped(inference):
-    """Warm; a request's group is its first token. What its worker ran is in `seen`."""
-    inference.warm_up()
-    take, forward = inference._desk.take, inference.worker.forward
+@pytest.fixture(params=["cpu", "cuda:0"])
+def grouped(tmp_path, request):
+    """Warm, of two lanes and of one; a request's group is its first token. What its worker ran is in `seen`."""
+    stage = Inference(spec(), request.param, StatusWriter(tmp_path, "m", "inference", 0))
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
+    stage.warm_up()
+    take, forward = stage._desk.take, stage.worker.forward
 
     def taken(request, limits):
         work = take(request, limits)
         work.group = int(work.features["input_ids"].values[0])
         return work
 
-    inference.seen = []
-    inference._desk.take = taken
-    inference.worker.forward = lambda batch, threads: inference.seen.append(batch) or forward(batch, threads)
-    return inference
+    stage.seen = []
+    stage._desk.take = taken
+    stage.worker.forward = lambda batch, threads: stage.seen.append(batch) or forward(batch, threads)
+    yield stage
+    stage.close()
 
 
 @pytest.mark.parametrize("num_items", [1, 3, 40])
 def test_items_of_two_groups_never_share_a_forward_pass(grouped, num_items):
-    """Neither in `execute` itself nor on a lane, where they wait, nor as bulk work."""
+    """Neither in `execute` itself, where there is little to do, nor on a lane, nor as bulk work."""
     requests = [tokens(*[[group] * 5] * num_items) for group in (7, 8, 7, 9, 8)]
     answers = run(grouped, requests)
     for group, answer in zip((7, 8, 7, 9, 8), answers, strict=True):
