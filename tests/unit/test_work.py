@@ -10,11 +10,11 @@ from sie_triton.scheduling.job import NEVER, pack
 from sie_triton.spec import Runtime
 from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.postprocess import Postprocess
-from sie_triton.stages.seal import Seal
+from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk
 from tests.own_family import NAME
-from tests.stages import FakeRequest, run, spec
+from tests.stages import FakeRequest, run, spec, tokens
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]
 OWN = spec(
@@ -141,3 +141,26 @@ def test_what_was_sealed_for_inference_is_told_what_it_took(seal, desk):
     tensors = [*(each for name, each in handed.items() if name != "context"), np.zeros(2, np.int32)]
     found = Contexts(model_of(OWN), seal).read(FakeRequest(context=handed["context"][None]), tensors)
     assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
+
+
+DEEP = np.frombuffer(bytes(SEAL_BYTES) + b"[" * 100_000, np.uint8)[None]
+
+
+@pytest.mark.parametrize("inference", [{}, {"runtime": Runtime()}], indirect=True, ids=["open", "closed"])
+def test_a_context_nested_too_deeply_is_refused_and_nobody_beside_it(inference):
+    """It is looked at before its seal is checked."""
+    good = tokens([7])
+    sealed = Contexts(inference._desk._model, inference._desk._contexts._seal)
+    made = sealed.write(Context(ENCODE, {}, num_items=1), [good.tensor(name)[0] for name in SENT])
+    good._tensors["context"] = made[None]
+    for _ in ("cold", "warm"):
+        bad = tokens([8], context=DEEP)
+        good.answers.clear()
+        good.answered.clear()
+        refused, answer = run(inference, [bad, good])
+        assert isinstance(refused, InputError)
+        assert answer["dense"].tolist() == [[7, 1]]
+        inference.warm_up()
+
+
+SENT = ("input_ids", "prompt_tokens", "lengths")
