@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import VERBS
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.families import model_of
 from sie_triton.scheduling.job import NEVER, pack
 from sie_triton.spec import Runtime
@@ -14,7 +14,7 @@ from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk
 from tests.own_family import NAME
-from tests.stages import FakeRequest, run, spec, tokens
+from tests.stages import FakeRequest, context, run, spec, tokens
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]
 OWN = spec(
@@ -164,3 +164,10 @@ def test_a_context_nested_too_deeply_is_refused_and_nobody_beside_it(inference):
 
 
 SENT = ("input_ids", "prompt_tokens", "lengths")
+
+
+def test_a_ticket_that_no_number_holds_spoils_no_other_request(inference):
+    inference.warm_up()
+    bad, good = run(inference, [tokens([8], context=context(ticket=10**30)), tokens([7])])
+    assert isinstance(bad, ModelError)
+    assert good["dense"].tolist() == [[7, 1]]
