@@ -143,6 +143,7 @@ def test_what_was_sealed_for_inference_is_told_what_it_took(seal, desk):
     assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
 
 
+SENT = ("input_ids", "prompt_tokens", "lengths")
 DEEP = np.frombuffer(bytes(SEAL_BYTES) + b"[" * 100_000, np.uint8)[None]
 
 
@@ -161,9 +162,6 @@ def test_a_context_nested_too_deeply_is_refused_and_nobody_beside_it(inference):
         assert isinstance(refused, InputError)
         assert answer["dense"].tolist() == [[7, 1]]
         inference.warm_up()
-
-
-SENT = ("input_ids", "prompt_tokens", "lengths")
 
 
 def test_a_ticket_that_no_number_holds_spoils_no_other_request(inference):

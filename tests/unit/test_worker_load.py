@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import Batch
+from sie_triton.engines import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
@@ -99,9 +100,13 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
     assert engine.freed == freed
 
 
-def sampler(max_length=7):
-    of = spec(**OWN, max_sequence_length=max_length)
-    return module.sampler_of(of)
+def sampler():
+    return module.sampler_of(spec(**OWN, max_sequence_length=7))
+
+
+def adapter():
+    """Without an encoder."""
+    return OwnAdapter.__new__(OwnAdapter)
 
 
 def test_a_sample_is_a_batch_as_requests_make_it():
@@ -114,22 +119,16 @@ def test_a_sample_is_a_batch_as_requests_make_it():
         assert isinstance(batch, Batch)
         assert len(batch.options) == batch.num_items == len(lengths)
         assert set(batch.features) == {"letters", "pairs", "weight"}
-        found = OwnAdapter.forward(adapter(), batch)
-        assert len(found["dense"]) == len(lengths)
-
-
-def adapter():
-    return OwnAdapter.__new__(OwnAdapter)
+        assert len(adapter().forward(batch)["dense"]) == len(lengths)
 
 
 def test_what_is_known_is_not_measured(monkeypatch):
     measurements = Measurements()
-    measurements.put(calibration={"sub_batch_cost": 77, "path": "only"})
-    used = OwnAdapter.__new__(OwnAdapter)
-    used.encoder = type("Encoder", (), {"use": lambda self, path: setattr(self, "path", path)})()
+    measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
+    used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
     assert calibrate(used, sampler(), 500, measurements) == 77
-    assert used.encoder.path == "only"
+    assert used.encoder.path == "other"
 
 
 def test_sizes_double_up_to_the_limit():
@@ -141,12 +140,7 @@ def test_sizes_double_up_to_the_limit():
 
 
 def test_one_path_is_not_compared_with_itself():
-    class One:
-        paths, path = ("only",), "only"
-
-    only = adapter()
-    only.encoder = One()
-    assert faster_path(only, None) == "only"
+    assert faster_path(OwnAdapter(Encoder()), None) == "only"
 
 
 def test_computed_rows_are_those_of_the_adapter():
