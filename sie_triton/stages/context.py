@@ -114,7 +114,7 @@ class Contexts:
         try:
             context = Context.from_json(text)
             parameters = self._parameters[context.verb.name]
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise InputError("context: must be as the step before writes it") from exc
         if self._seal.is_open:
             context.options = check_parameters(context.options, parameters)

@@ -154,11 +154,11 @@ class Inference(ColdStage[Worker]):
     def _read(self, worker: Worker, request: Request) -> Work | SIEError:
         try:
             work = self._desk.take(request, worker.loaded.limits)
+            self.status.raise_to(highest_ticket=work.context.ticket)
         except SIEError as exc:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
-        self.status.raise_to(highest_ticket=work.context.ticket)
         work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
         if work.is_over(monotonic_ns()):
             self.status.add(num_expired=1)

@@ -1,0 +1,198 @@
+"""How families and engines are found, and what is asked of each before it serves."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sie_triton import families
+from sie_triton.catalog import recognise
+from sie_triton.catalog.recognise import family_in
+from sie_triton.contract import ENCODE_OUTPUTS, TASKS
+from sie_triton.engines import open_engine
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.errors import CatalogError, LoadError
+from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
+from sie_triton.measurements import Measurements
+from tests import own_family
+from tests.own_family import NAME, Own, OwnAdapter, OwnEngine
+from tests.stages import spec
+
+OWN = spec(family=NAME, dims={"dense": 2, "tags": 4})
+
+
+# --- families
+
+
+def test_a_family_is_found_by_our_name_or_by_where_it_stands():
+    for name in FAMILIES:
+        assert isinstance(family(name), Family)
+    assert type(family(NAME)) is Own
+    assert family(NAME) is family(NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nothing", "dependency"),
+        ("no_such_package:Family", "dependency"),
+        (f"{own_family.__name__}:Nothing", "dependency"),
+        (f"{own_family.__name__}:NoEngine", "unsupported"),
+        (f"{own_family.__name__}:NAME", "unsupported"),
+        ("", "dependency"),
+    ],
+)
+def test_what_is_no_family_is_said(name, reason):
+    with pytest.raises(LoadError, match=f"^family {name}: ") as caught:
+        family(name)
+    assert caught.value.reason == reason
+
+
+def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
+    assert family_of("sie_server.adapters.bge_m3.adapter:BGEM3Adapter", "here") == "bge_m3"
+    assert family_of(NAME, "here") == NAME
+    with pytest.raises(CatalogError, match=r"^here: profiles.default.adapter_path: 'no_such_package:X': family no_su"):
+        family_of("no_such_package:X", "here")
+    for path in ("sie_server.adapters.other:Other", "own_family", None):
+        with pytest.raises(CatalogError, match=r"^here: .* is not a family this version serves; families are bge_m3, "):
+            family_of(path, "here")
+
+
+class Jealous(Own):
+    """Of a directory with a file called `own`."""
+
+    def recognise(self, directory):
+        return Recognised("it is ours", 7, {"dense": 2}) if (directory / "own").exists() else None
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(own_family, "Jealous", Jealous, raising=False)
+    entry = SimpleNamespace(value=f"{own_family.__name__}:Jealous")
+    monkeypatch.setattr(families, "entry_points", lambda group: [entry] if group == families.FAMILIES_GROUP else [])
+    return entry.value
+
+
+def test_installed_families_are_asked_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
+    assert [name for name, _ in families.families()] == [installed, *FAMILIES]
+    assert list(FAMILIES)[-1] == "sentence_transformer"
+    # A directory that ours would take too.
+    for path in minilm_directory.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    assert family_in(tmp_path)[0] == "sentence_transformer"
+    (tmp_path / "own").touch()
+    name, found = family_in(tmp_path)
+    assert (name, found.reason) == (installed, "it is ours")
+    config = recognise(tmp_path, "mine", {"weights_path": str(tmp_path)})
+    assert (config.family, config.dims, config.max_sequence_length) == (installed, {"dense": 2}, 7)
+
+
+class Pictures(Own):
+    inputs = ("image",)
+
+    def recognise(self, directory):
+        return Recognised("it is ours", 7, {"dense": 2})
+
+
+def test_a_recognised_model_reads_what_its_family_does(installed, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_family, "Pictures", Pictures, raising=False)
+    entry = SimpleNamespace(value=f"{own_family.__name__}:Pictures")
+    monkeypatch.setattr(families, "entry_points", lambda group: [entry])
+    inputs = recognise(tmp_path, "mine", {"weights_path": str(tmp_path)}).inputs
+    assert [name for name, read in inputs.model_dump().items() if read] == ["image"]
+
+
+def test_a_family_that_scores_says_so():
+    for name in FAMILIES:
+        kind = family(name)
+        scores = name in ("bge_m3", "multivector", "llm_reranker", "cross_encoder")
+        assert kind.can_score == scores == ("score" in kind.tasks)
+        assert {task.split(".")[0] for task in kind.tasks} <= set(TASKS)
+    assert family("bge_m3").tasks == ("encode.dense", "encode.sparse", "encode.multivector", "score")
+
+
+def test_outputs_of_a_familys_own_stand_beside_the_contracts_and_before_them(monkeypatch):
+    assert list(model_of(OWN).outputs) == ["dense", "tags"]
+    dense = replace(ENCODE_OUTPUTS["dense"], quantized=None, scales=None)
+    monkeypatch.setattr(Own, "outputs", (dense,))
+    assert model_of(spec(family=NAME)).outputs == {"dense": dense}
+
+
+def test_samples_have_the_shape_of_what_is_declared():
+    found = family(NAME).sample([2, 3])
+    assert {name: values.shape for name, (values, _) in found.items()} == {
+        "letters": (5,),
+        "pairs": (5, 2),
+        "weight": (2, 3),
+    }
+    assert {name: values.dtype for name, (values, _) in found.items()} == {
+        "letters": np.int32,
+        "pairs": np.float32,
+        "weight": np.float32,
+    }
+    for name, (_, lengths) in found.items():
+        assert (lengths is None) == (name == "weight")
+        assert lengths is None or lengths.tolist() == [2, 3]
+
+
+# --- what is loaded
+
+
+def load(of=OWN):
+    return load_adapter(of, None, OwnEngine(of, "cpu", Measurements()))
+
+
+def test_weights_that_give_what_the_model_file_says_are_taken():
+    assert type(load()) is OwnAdapter
+
+
+@pytest.mark.parametrize(
+    ("dims", "complaint"),
+    [
+        ({"dense": 3, "tags": 4}, "tasks.encode.dense.dim: the model file says 3, the weights give 2"),
+        ({"dense": 1, "tags": 4}, "tasks.encode.dense.dim: the model file says 1, the weights give 2"),
+        ({"dense": 2, "tags": 5}, "tasks.encode.tags.dim: the model file says 5, the weights give 4"),
+    ],
+)
+def test_sizes_of_outputs_are_those_of_the_model_file(dims, complaint):
+    with pytest.raises(LoadError, match=complaint) as caught:
+        load(replace(OWN, dims=dims))
+    assert caught.value.reason == "unsupported"
+
+
+def test_sizes_that_tensors_do_not_show_are_those_that_the_adapter_says(monkeypatch):
+    monkeypatch.setattr(OwnAdapter, "__init__", lambda self, encoder: setattr(self, "dims", {"tags": 9}))
+    with pytest.raises(LoadError, match=r"tags\.dim: the model file says 4, the weights give 9"):
+        load()
+
+
+def test_a_model_that_only_scores_has_no_sizes_to_check(monkeypatch):
+    monkeypatch.setattr(OwnAdapter, "forward", lambda *_: pytest.fail("nobody asked for outputs"))
+    load(replace(OWN, tasks=("score",), dims={}))
+
+
+# --- engines
+
+
+def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
+    measurements = Measurements()
+    assert type(open_engine(spec(), "cpu", measurements)) is TorchEngine
+    own = spec(engine=f"{own_family.__name__}:OwnEngine")
+    engine = open_engine(own, "cuda:1", measurements)
+    assert type(engine) is OwnEngine
+    assert (engine.spec, engine.device, engine.measurements) == (own, "cuda:1", measurements)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("jax", "dependency"),
+        (f"{own_family.__name__}:Nothing", "dependency"),
+        (f"{own_family.__name__}:NoEngine", "unsupported"),
+    ],
+)
+def test_what_is_no_engine_is_said(name, reason):
+    with pytest.raises(LoadError, match=f"^engine {name}: ") as caught:
+        open_engine(spec(engine=name), "cpu", Measurements())
+    assert caught.value.reason == reason

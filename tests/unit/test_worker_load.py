@@ -1,0 +1,148 @@
+"""What a worker does with an order to load and with a batch, in this process and with a family of few lines."""
+
+import numpy as np
+import pytest
+
+from sie_triton.contract import Batch
+from sie_triton.engines import Encoder
+from sie_triton.errors import LoadError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import Runtime
+from sie_triton.worker import __main__ as module
+from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Load
+from tests.own_family import NAME, OwnAdapter, OwnEngine
+from tests.stages import spec
+
+OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.own_family:OwnEngine"}
+
+
+@pytest.fixture
+def calibrated(monkeypatch):
+    """The calibrations that were asked for: sampler and limit."""
+    asked = []
+    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, __: asked.append((sampler, limit)) or 33)
+    monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
+    return asked
+
+
+def load(tmp_path, of, device="cpu", num_lanes=2):
+    order = Load(of.to_json(), tmp_path, device, tmp_path / "cache", tmp_path / "locks" / "m", num_lanes, 1)
+    return module.load(order)
+
+
+def test_a_lane_is_calibrated_for_its_share_of_what_runs_at_once(tmp_path, calibrated):
+    of = spec(**OWN, max_batch_cost=101, max_sequence_length=7, batch_cost="attention")
+    engine, adapter, loaded = load(tmp_path, of)
+    assert (type(engine), type(adapter), loaded.sub_batch_cost) == (OwnEngine, OwnAdapter, 33)
+    ((sampler, limit),) = calibrated
+    assert limit == 50
+    assert (sampler.outputs, sampler.max_length) == ({"dense", "tags"}, 7)
+    assert sampler.cost(np.array([512], np.int32)).tolist() == [512]
+    assert sampler.cost(np.array([64], np.int32)).tolist() == [8]
+    assert list(loaded.seconds) == ["imports", "predecessor", "weights", "calibration"]
+
+
+def test_nothing_is_calibrated_where_a_size_is_set(tmp_path, calibrated):
+    _, _, loaded = load(tmp_path, spec(**{**OWN, "runtime": Runtime(max_sub_batch_cost=50)}))
+    assert (calibrated, loaded.sub_batch_cost) == ([], 0)
+
+
+@pytest.mark.parametrize(("device", "on_device"), [("cpu", 0), ("cuda:0", 1234)])
+def test_memory_of_a_device_is_counted_there_only(tmp_path, calibrated, device, on_device):
+    assert load(tmp_path, spec(**OWN), device)[2].device_bytes == on_device
+
+
+@pytest.mark.parametrize("place", ["itself", "cause"])
+def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, monkeypatch, place):
+    def fail(*_):
+        if place == "itself":
+            raise MemoryError
+        raise LoadError("weights cannot be loaded", "corrupt") from MemoryError()
+
+    monkeypatch.setattr(module, "load_adapter", fail)
+    with pytest.raises(LoadError) as caught:
+        load(tmp_path, spec(**OWN))
+    assert caught.value.reason == OUT_OF_MEMORY
+
+
+def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
+    with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, the weights give 2") as caught:
+        load(tmp_path, spec(**{**OWN, "dims": {"dense": 3}}))
+    assert caught.value.reason == "unsupported"
+
+
+class Adapter(OwnAdapter):
+    def __init__(self, error):
+        self._error = error
+
+    def forward(self, batch):
+        raise self._error
+
+
+class Freeing(OwnEngine):
+    def __init__(self):
+        self.freed = 0
+
+    def free_unused_memory(self):
+        self.freed += 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "freed"), [(MemoryError(), OUT_OF_MEMORY, 1), (RuntimeError("secret detail"), None, 0)]
+)
+def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_is_none(error, reason, freed):
+    engine = Freeing()
+    failed = module.compute(engine, Adapter(error), None)
+    assert isinstance(failed, Failed)
+    assert "secret" not in failed.message
+    assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
+    assert engine.freed == freed
+
+
+def sampler():
+    return module.sampler_of(spec(**OWN, max_sequence_length=7))
+
+
+def adapter():
+    """Without an encoder."""
+    return OwnAdapter.__new__(OwnAdapter)
+
+
+def test_a_sample_is_a_batch_as_requests_make_it():
+    made = sampler()
+    assert isinstance(made, Sampler)
+    for total in (1, 5, 100):
+        batch = made.batch(total)
+        _, lengths = batch.features["letters"]
+        assert lengths.sum() == total
+        assert isinstance(batch, Batch)
+        assert len(batch.options) == batch.num_items == len(lengths)
+        assert set(batch.features) == {"letters", "pairs", "weight"}
+        assert len(adapter().forward(batch)["dense"]) == len(lengths)
+
+
+def test_what_is_known_is_not_measured(monkeypatch):
+    measurements = Measurements()
+    measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
+    used = OwnAdapter(Encoder())
+    monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
+    assert calibrate(used, sampler(), 500, measurements) == 77
+    assert used.encoder.path == "other"
+
+
+def test_sizes_double_up_to_the_limit():
+    assert list(sizes(1000)) == [256, 512, 1000]
+    assert list(sizes(256)) == [256]
+    assert list(sizes(100)) == [100]
+    assert choose({256: 97.0, 512: 100.0}) == 256
+    assert choose({256: 96.0, 512: 100.0}) == 512
+
+
+def test_one_path_is_not_compared_with_itself():
+    assert faster_path(OwnAdapter(Encoder()), None) == "only"
+
+
+def test_computed_rows_are_those_of_the_adapter():
+    found = module.compute(Freeing(), adapter(), sampler().batch(9))
+    assert isinstance(found, Computed)
