@@ -60,7 +60,7 @@ def texts_of(stage, answer):
             "encode",
             {"profile": "templates", "is_query": True},
             ["instruct : find query : a", "instruct : find query : b c"],
-            [6, 6],
+            [7, 7],  # "instruct" is two tokens
         ),
         ("score", {}, ["document : a", "document : b c", "query : who"], [3, 3, 3]),
         ("score", {"instruction": "do see: "}, ["document : a", "document : b c", "do see : who"], [3, 3, 4]),
@@ -68,7 +68,7 @@ def texts_of(stage, answer):
             "score",
             {"profile": "templates", "instruction": "see"},
             ["passage : a end", "passage : b c end", "instruct : see query : who"],
-            [3, 3, 6],
+            [3, 3, 7],
         ),
     ],
 )
