@@ -12,6 +12,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer, read_tokenizer
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
 from sie_triton.stages.preprocess import Preprocess
+from tests.own_family import NAME
 from tests.stages import asked, context_of, run, spec
 
 TEMPLATES = Profile(
@@ -114,6 +115,19 @@ def test_texts_are_those_of_one_request(stage, array):
     (answer,) = run(stage, [asked("encode", text=array)])
     with pytest.raises(InputError, match=r"text: has shape \[\d.*\]; send a plain vector \[n\]"):
         raise answer
+
+
+def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tmp_path, minilm_directory):
+    """In a small request and in a bulk one."""
+    of = spec(family=NAME, dims={"dense": 2, "tags": 4}, weights=str(minilm_directory))
+    made = Preprocess(of, StatusWriter(tmp_path, "m", "preprocess", 0))
+    made.warm_up()
+    small, good, bulk = run(made, [asked("encode", text=each) for each in (["a", ""], ["b"], [*["x"] * 200, ""])])
+    made.close()
+    assert good["letters"].tolist() == [ord("b")]
+    for answer, i in ((small, 1), (bulk, 200)):
+        with pytest.raises(InputError, match=rf"^text\[{i}\]: makes no token"):
+            raise answer
 
 
 # --- the tokenizer
