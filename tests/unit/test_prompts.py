@@ -12,6 +12,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer, read_tokenizer
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
 from sie_triton.stages.preprocess import Preprocess
+from tests.own_family import NAME
 from tests.stages import asked, context_of, run, spec
 
 TEMPLATES = Profile(
@@ -60,7 +61,7 @@ def texts_of(stage, answer):
             "encode",
             {"profile": "templates", "is_query": True},
             ["instruct : find query : a", "instruct : find query : b c"],
-            [6, 6],
+            [7, 7],  # "instruct" is two tokens
         ),
         ("score", {}, ["document : a", "document : b c", "query : who"], [3, 3, 3]),
         ("score", {"instruction": "do see: "}, ["document : a", "document : b c", "do see : who"], [3, 3, 4]),
@@ -68,7 +69,7 @@ def texts_of(stage, answer):
             "score",
             {"profile": "templates", "instruction": "see"},
             ["passage : a end", "passage : b c end", "instruct : see query : who"],
-            [3, 3, 6],
+            [3, 3, 7],
         ),
     ],
 )
@@ -114,6 +115,19 @@ def test_texts_are_those_of_one_request(stage, array):
     (answer,) = run(stage, [asked("encode", text=array)])
     with pytest.raises(InputError, match=r"text: has shape \[\d.*\]; send a plain vector \[n\]"):
         raise answer
+
+
+def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tmp_path, minilm_directory):
+    """In a small request and in a bulk one."""
+    of = spec(family=NAME, dims={"dense": 2, "tags": 4}, weights=str(minilm_directory))
+    made = Preprocess(of, StatusWriter(tmp_path, "m", "preprocess", 0))
+    made.warm_up()
+    small, good, bulk = run(made, [asked("encode", text=each) for each in (["a", ""], ["b"], [*["x"] * 200, ""])])
+    made.close()
+    assert good["letters"].tolist() == [ord("b")]
+    for answer, i in ((small, 1), (bulk, 200)):
+        with pytest.raises(InputError, match=rf"^text\[{i}\]: makes no token"):
+            raise answer
 
 
 # --- the tokenizer
