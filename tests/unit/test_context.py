@@ -13,7 +13,7 @@ from sie_triton.scheduling.job import NEVER
 from sie_triton.spec import Profile
 from sie_triton.stages.context import Context, Contexts, of_profile, timing_ms
 from sie_triton.stages.seal import SEAL_BYTES, Seal
-from tests.own_family import NAME
+from tests.family_double import NAME
 from tests.stages import FakeRequest, context, spec
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]

@@ -6,7 +6,7 @@ from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import CONTEXT, LENGTHS
 from sie_triton.families import FAMILIES, family, model_of
 from sie_triton.render.pbtxt import composing_models, ensembles
-from tests.own_family import NAME
+from tests.family_double import NAME
 from tests.stages import spec
 
 MODELS = {

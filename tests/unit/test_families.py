@@ -16,7 +16,7 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
 from sie_triton.measurements import Measurements
 from tests import own_family
-from tests.own_family import NAME, Own, OwnAdapter, OwnEngine
+from tests.family_double import NAME, Own, OwnAdapter, OwnEngine
 from tests.stages import spec
 
 OWN = spec(family=NAME, dims={"dense": 2, "tags": 4})

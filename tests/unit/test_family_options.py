@@ -8,7 +8,7 @@ from sie_triton.catalog.recognise import check_dims
 from sie_triton.errors import CatalogError
 from sie_triton.spec import Runtime
 from tests import own_family
-from tests.own_family import NAME
+from tests.family_double import NAME
 
 
 def resolve(tmp_path, family=NAME, *, warnings=False, tasks=None, **profiles):

@@ -12,7 +12,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer, read_tokenizer
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
 from sie_triton.stages.preprocess import Preprocess
-from tests.own_family import NAME
+from tests.family_double import NAME
 from tests.stages import asked, context_of, run, spec
 
 TEMPLATES = Profile(

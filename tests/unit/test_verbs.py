@@ -7,7 +7,7 @@ from sie_triton.contract import VERBS, Computed, Part
 from sie_triton.errors import InputError
 from sie_triton.families import model_of
 from sie_triton.spec import MuveraConfig, Profile
-from tests.own_family import NAME
+from tests.family_double import NAME
 from tests.stages import spec
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]

@@ -13,7 +13,7 @@ from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk
-from tests.own_family import NAME
+from tests.family_double import NAME
 from tests.stages import FakeRequest, context, run, spec, tokens
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]

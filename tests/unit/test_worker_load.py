@@ -11,10 +11,10 @@ from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
 from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Load
-from tests.own_family import NAME, OwnAdapter, OwnEngine
+from tests.family_double import NAME, OwnAdapter, OwnEngine
 from tests.stages import spec
 
-OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.own_family:OwnEngine"}
+OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.family_double:OwnEngine"}
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ class RerankerOptions(Options):
     the probability of yes among the two.
     """
 
-    yes_token: Annotated[str, MinLen(1)] = "1"  # noqa: S105  # noqa: S105
-    no_token: Annotated[str, MinLen(1)] = "0"  # noqa: S105  # noqa: S105
+    yes_token: Annotated[str, MinLen(1)] = "1"  # noqa: S105
+    no_token: Annotated[str, MinLen(1)] = "0"  # noqa: S105
     input_format: Literal["qwen3", "mxbai"] = "mxbai"
     score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
     default_instruction: str = ""
