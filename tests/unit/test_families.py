@@ -15,7 +15,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
 from sie_triton.measurements import Measurements
-from tests import own_family
+from tests import family_double
 from tests.family_double import NAME, Own, OwnAdapter, OwnEngine
 from tests.stages import spec
 
@@ -37,9 +37,9 @@ def test_a_family_is_found_by_our_name_or_by_where_it_stands():
     [
         ("nothing", "dependency"),
         ("no_such_package:Family", "dependency"),
-        (f"{own_family.__name__}:Nothing", "dependency"),
-        (f"{own_family.__name__}:NoEngine", "unsupported"),
-        (f"{own_family.__name__}:NAME", "unsupported"),
+        (f"{family_double.__name__}:Nothing", "dependency"),
+        (f"{family_double.__name__}:NoEngine", "unsupported"),
+        (f"{family_double.__name__}:NAME", "unsupported"),
         ("", "dependency"),
     ],
 )
@@ -68,8 +68,8 @@ class Jealous(Own):
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(own_family, "Jealous", Jealous, raising=False)
-    entry = SimpleNamespace(value=f"{own_family.__name__}:Jealous")
+    monkeypatch.setattr(family_double, "Jealous", Jealous, raising=False)
+    entry = SimpleNamespace(value=f"{family_double.__name__}:Jealous")
     monkeypatch.setattr(families, "entry_points", lambda group: [entry] if group == families.FAMILIES_GROUP else [])
     return entry.value
 
@@ -96,8 +96,8 @@ class Pictures(Own):
 
 
 def test_a_recognised_model_reads_what_its_family_does(installed, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_family, "Pictures", Pictures, raising=False)
-    entry = SimpleNamespace(value=f"{own_family.__name__}:Pictures")
+    monkeypatch.setattr(family_double, "Pictures", Pictures, raising=False)
+    entry = SimpleNamespace(value=f"{family_double.__name__}:Pictures")
     monkeypatch.setattr(families, "entry_points", lambda group: [entry])
     inputs = recognise(tmp_path, "mine", {"weights_path": str(tmp_path)}).inputs
     assert [name for name, read in inputs.model_dump().items() if read] == ["image"]
@@ -185,7 +185,7 @@ def test_a_model_that_only_scores_has_no_sizes_to_check(monkeypatch):
 def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
     measurements = Measurements()
     assert type(open_engine(spec(), "cpu", measurements)) is TorchEngine
-    own = spec(engine=f"{own_family.__name__}:OwnEngine")
+    own = spec(engine=f"{family_double.__name__}:OwnEngine")
     engine = open_engine(own, "cuda:1", measurements)
     assert type(engine) is OwnEngine
     assert (engine.spec, engine.device, engine.measurements) == (own, "cuda:1", measurements)
@@ -195,8 +195,8 @@ def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
     ("name", "reason"),
     [
         ("jax", "dependency"),
-        (f"{own_family.__name__}:Nothing", "dependency"),
-        (f"{own_family.__name__}:NoEngine", "unsupported"),
+        (f"{family_double.__name__}:Nothing", "dependency"),
+        (f"{family_double.__name__}:NoEngine", "unsupported"),
     ],
 )
 def test_what_is_no_engine_is_said(name, reason):

@@ -7,7 +7,7 @@ from sie_triton.catalog import load_file
 from sie_triton.catalog.recognise import check_dims
 from sie_triton.errors import CatalogError
 from sie_triton.spec import Runtime
-from tests import own_family
+from tests import family_double
 from tests.family_double import NAME
 
 
@@ -35,7 +35,7 @@ def test_a_model_file_sets_a_familys_options_and_a_profile_its_parameters(tmp_pa
         tasks={"encode": {"dense": {"dim": 2}, "tags": {"dim": 4}}},
     )
     assert (found.family, found.options, found.dims) == (NAME, {"depth": 5}, {"dense": 2, "tags": 4})
-    assert found.engine == f"{own_family.__name__}:OwnEngine"
+    assert found.engine == f"{family_double.__name__}:OwnEngine"
     assert {profile.name: profile.parameters for profile in found.profiles} == {
         "default": {"output_types": "dense,tags", "threshold": 0.5},
         "other": {"output_types": "dense,tags", "labels": "near,far", "normalize": False},
@@ -84,7 +84,7 @@ def test_an_engine_that_the_family_cannot_use_is_refused(tmp_path):
     ],
 )
 def test_a_profile_that_needs_weights_of_its_own_is_not_served(tmp_path, other, key):
-    default = {"engine": f"{own_family.__name__}:OwnEngine"}
+    default = {"engine": f"{family_double.__name__}:OwnEngine"}
     (line,) = resolve(tmp_path, default=default, other=other, warnings=True)
     assert line.endswith(
         f"profiles.other: is not served, as it needs weights of its own: {key} differs from profiles.default"
