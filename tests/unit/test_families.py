@@ -167,13 +167,6 @@ def test_sizes_that_tensors_do_not_show_are_those_that_the_adapter_says(monkeypa
         load()
 
 
-def test_entries_without_a_width_tell_nothing_of_a_size(monkeypatch):
-    """As the indices of sparse vectors: how many there are is no size."""
-    forward = OwnAdapter.forward
-    monkeypatch.setattr(OwnAdapter, "forward", lambda self, batch: {**forward(self, batch), "tags": np.ones(7)})
-    load()
-
-
 def test_a_model_that_only_scores_has_no_sizes_to_check(monkeypatch):
     monkeypatch.setattr(OwnAdapter, "forward", lambda *_: pytest.fail("nobody asked for outputs"))
     load(replace(OWN, tasks=("score",), dims={}))
