@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from sie_triton.contract import Part
-from sie_triton.spec import Profile  # noqa: F401  # for the doctest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:
 
     >>> prompt_of({"query": "q: ", "document": "d: "}, "", Part("text", [], is_query=True)).around("x")
     'q: x'
+    >>> from sie_triton.spec import Profile
     >>> profile = Profile(query_template="Instruct: {instruction}; {text}!", query_instruction="find")
     >>> prompt_of({}, "", Part("text", [], profile, is_query=True)).around("{text}")
     'Instruct: find; {text}!'

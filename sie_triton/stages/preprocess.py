@@ -104,7 +104,11 @@ class Preprocess(ColdStage[Processor]):
         """The ensemble of each verb gives its inputs names of their own here."""
         if len(self._verbs) == 1:
             return self._verbs[0]
-        found = [verb for verb in self._verbs if any(_input(request, verb, t) is not None for t in self._inputs(verb))]
+        found = [
+            verb
+            for verb in self._verbs
+            if any(request.tensor(verb.input_name(t)) is not None for t in self._inputs(verb))
+        ]
         if len(found) != 1:
             raise InputError(f"inputs: give those of one of {', '.join(verb.name for verb in self._verbs)}")
         return found[0]
@@ -114,7 +118,7 @@ class Preprocess(ColdStage[Processor]):
 
     def _asked(self, processor: Processor, request: Request, context: Context, given: Options) -> Asked:
         verb = context.verb
-        sent = {t.name: KIND_OF[t.name].read(_input(request, verb, t), t.name) for t in self._inputs(verb)}
+        sent = {t.name: KIND_OF[t.name].read(request.tensor(verb.input_name(t)), t.name) for t in self._inputs(verb)}
         profile = self._spec.profile(str(given.get("profile", "default")))
         parts = verb.read(sent, given, profile, self._model)
         context.num_items = verb.num_items(parts)
@@ -181,7 +185,3 @@ class Preprocess(ColdStage[Processor]):
             COST.name: np.array([cost], np.int32),
             CONTEXT.name: self._contexts.write(context, sent.values()),
         }
-
-
-def _input(request: Request, verb: Verb, tensor: Tensor) -> "np.typing.NDArray[np.object_] | None":
-    return request.tensor(verb.input_name(tensor))
