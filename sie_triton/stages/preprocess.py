@@ -113,6 +113,9 @@ class Preprocess(ColdStage[Processor]):
             raise InputError(f"inputs: give those of one of {', '.join(verb.name for verb in self._verbs)}")
         return found[0]
 
+    def _is_asked(self, request: Request, verb: Verb) -> bool:
+        return any(request.tensor(verb.input_name(tensor)) is not None for tensor in self._inputs(verb))
+
     def _inputs(self, verb: Verb) -> tuple[Tensor, ...]:
         return verb.inputs(self._spec.inputs)
 
