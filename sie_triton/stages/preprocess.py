@@ -104,11 +104,7 @@ class Preprocess(ColdStage[Processor]):
         """The ensemble of each verb gives its inputs names of their own here."""
         if len(self._verbs) == 1:
             return self._verbs[0]
-        found = [
-            verb
-            for verb in self._verbs
-            if any(request.tensor(verb.input_name(t)) is not None for t in self._inputs(verb))
-        ]
+        found = [verb for verb in self._verbs if self._is_asked(request, verb)]
         if len(found) != 1:
             raise InputError(f"inputs: give those of one of {', '.join(verb.name for verb in self._verbs)}")
         return found[0]
