@@ -20,6 +20,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.processes.pids import parent_of
 from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton
+from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, TINY, tiny_model_file
 
 ROOT = Path(__file__).parents[2]
