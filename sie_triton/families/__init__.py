@@ -6,13 +6,13 @@ let its recogniser be asked too. Nothing here imports torch; a family does, when
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from sie_triton.contract import ENCODE_OUTPUTS, Model
 from sie_triton.engines import Engine
 from sie_triton.errors import CatalogError, LoadError
+from sie_triton.extension import class_named
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.dims import check_dims
 from sie_triton.inputs import Processor
@@ -49,14 +49,7 @@ FAMILIES_GROUP = "sie_triton.families"
 @cache
 def family(name: str) -> Family:
     """One of FAMILIES, or `module:Class`; LoadError where there is no such thing."""
-    module, _, kind = FAMILIES.get(name, name).partition(":")
-    try:
-        found = getattr(import_module(module), kind)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise LoadError(f"family {name}: cannot be imported ({exc})", "dependency") from exc
-    if not (isinstance(found, type) and issubclass(found, Family)):
-        raise LoadError(f"family {name}: is no sie_triton.families.Family", "unsupported")
-    return found()
+    return class_named(FAMILIES.get(name, name), Family, f"family {name}")()  # type: ignore[type-abstract]
 
 
 def families() -> Iterator[tuple[str, Family]]:

@@ -55,6 +55,16 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
+def pids() -> Iterator[list[int]]:
+    """Of processes that do nothing."""
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
 def deaths() -> list[Worker]:
     return []
 

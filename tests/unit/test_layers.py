@@ -9,10 +9,21 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sie_triton"
 
-FOUNDATION = {"contract", "device", "errors", "measurements", "private", "process_memory", "spec", "sie_triton"}
+FOUNDATION = {
+    "contract",
+    "device",
+    "errors",
+    "extension",
+    "measurements",
+    "private",
+    "process_memory",
+    "spec",
+    "sie_triton",
+}
 MAY_IMPORT = {
     "device": set(),
     "errors": set(),
+    "extension": {"errors"},
     "late_interaction": set(),
     "measurements": set(),
     "private": set(),

@@ -22,16 +22,6 @@ from tests.stages import tokens
 
 
 @pytest.fixture
-def pids():
-    """Of processes that do nothing."""
-    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
-    yield [process.pid for process in processes]
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
 def worker_bytes(monkeypatch):
     """Memory of workers, by pid."""
     taken = {}
@@ -56,7 +46,7 @@ def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pi
 
 
 def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_bytes):
-    loader, other, worker, _ = pids
+    loader, other, worker, *_ = pids
     worker_bytes[worker] = 250
     controller.measured = Memory(250, 1000, "test")
     stage(controller, "loading", loader, state=LOADING, granted_bytes=300, worker_pid=worker)
@@ -100,7 +90,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
 
 
 def test_pressure_is_relieved_while_something_loads(controller, control, pids, worker_bytes):
-    loader, resident, worker, _ = pids
+    loader, resident, worker, *_ = pids
     worker_bytes[worker] = 400
     controller.measured = Memory(900, 1000, "test")
     stage(controller, "loading", loader, state=LOADING, granted_bytes=100)
@@ -121,7 +111,7 @@ def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller,
 
 
 def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids):
-    old, new, _, _ = pids
+    old, new, *_ = pids
     stage(controller, "m", old, state=LOADING, wanted_bytes=100, generation=1)
     stage(controller, "m", new, generation=2)
     controller.tick()

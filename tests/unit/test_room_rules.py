@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 from time import monotonic_ns
 
@@ -21,16 +20,6 @@ from tests.controller import round_of, stage, wait_for
 # Workers, by the bytes that each takes; no process has such an id.
 SIZES = {2**23 + size: size for size in (250, 300, 301, 400, 401, 500)}
 WORKERS = {size: pid for pid, size in SIZES.items()}
-
-
-@pytest.fixture
-def pids():
-    """Of processes that do nothing."""
-    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
-    yield [process.pid for process in processes]
-    for process in processes:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +48,7 @@ def verdict(controller, pid):
 
 def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids):
     """Which got requests before the traffic moved, and loads late; the model itself was used longest ago."""
-    old, new, other = pids
+    old, new, other, *_ = pids
     used(controller, 700)
     loading(controller, "a", old, wanted_bytes=400)
     resident(controller, "a", new, 300, generation=1, last_used_ns=1)
@@ -69,7 +58,7 @@ def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids
 
 
 def test_room_that_only_the_model_itself_could_make_is_none(controller, control, pids):
-    old, new, _ = pids
+    old, new, *_ = pids
     used(controller, 700)
     loading(controller, "a", old, wanted_bytes=400)
     resident(controller, "a", new, 400, generation=1)
@@ -107,7 +96,7 @@ def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controll
 
 def test_what_is_being_evicted_is_counted_and_not_chosen_again(controller, control, pids):
     """400 are on their way out: enough for the first shortage, and 50 too few for the second."""
-    first, second, _ = pids
+    first, second, *_ = pids
     resident(controller, "a", first, 400, last_used_ns=1)
     resident(controller, "b", second, 401, last_used_ns=2)
     control.may_end.clear()

@@ -1,0 +1,27 @@
+"""Classes that are named as `module:Class`: ours, and those of installed packages."""
+
+from importlib import import_module
+from typing import TypeVar
+
+from sie_triton.errors import LoadError
+
+Kind = TypeVar("Kind")
+
+
+def class_named(path: str, kind: type[Kind], what: str) -> type[Kind]:
+    """The class at `path`, a subclass of `kind`; LoadError, which begins with `what`, where there is none.
+
+    >>> class_named("fractions:Fraction", object, "number exact")
+    <class 'fractions.Fraction'>
+    >>> class_named("fractions:Fraction", str, "number exact")
+    Traceback (most recent call last):
+    sie_triton.errors.LoadError: number exact: is no builtins.str
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise LoadError(f"{what}: cannot be imported ({exc})", "dependency") from exc
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise LoadError(f"{what}: is no {kind.__module__.removesuffix('.base')}.{kind.__name__}", "unsupported")
+    return found
