@@ -8,7 +8,8 @@
       ModelError     the forward pass failed                  INTERNAL
         OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
       LoadError      the model cannot be loaded: see REASONS  UNAVAILABLE
-      CatalogError   a model file or profile is wrong         start-up fails
+      CatalogError   a model file or profile is wrong         start-up fails, where the model was asked for
+        UnbuiltFamily  this version does not serve its kind   the same
       SettingsError  a setting is wrong                       start-up fails
       ServerError    the machine or Triton is not fit         start-up fails
 
@@ -32,6 +33,7 @@ __all__ = [
     "SIEError",
     "ServerError",
     "SettingsError",
+    "UnbuiltFamily",
     "Unreachable",
 ]
 
@@ -113,6 +115,10 @@ _NOT_LOADED = "the model is not loaded"
 
 class CatalogError(SIEError):
     code = "INVALID_ARG"
+
+
+class UnbuiltFamily(CatalogError):
+    """Raised for a model file that is right, of a kind that this version does not serve."""
 
 
 class SettingsError(SIEError):

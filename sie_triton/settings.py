@@ -51,6 +51,9 @@ class Settings(BaseSettings):
         description="where the rendered repository, logs and status records are kept",
     )
     models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml, *.yml)")
+    model_filter: str = Field(
+        "", description="serve only the models of models_dir whose names match: patterns as BAAI/*, separated by commas"
+    )
     tritonserver: Path | None = Field(
         None, description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one"
     )
@@ -159,11 +162,23 @@ class Settings(BaseSettings):
 
     @property
     def preloaded(self) -> frozenset[str]:
-        return frozenset(name.strip() for name in self.preload_models.split(",") if name.strip())
+        return frozenset(words(self.preload_models))
+
+    @property
+    def name_patterns(self) -> tuple[str, ...]:
+        return words(self.model_filter)
 
     @property
     def status_dir(self) -> Path:
         return self.data_dir.absolute() / "status"
+
+
+def words(text: str) -> tuple[str, ...]:
+    """
+    >>> words("a, b,")
+    ('a', 'b')
+    """
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def read_settings(**flags: Any) -> Settings:

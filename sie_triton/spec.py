@@ -10,6 +10,9 @@ from typing import Any
 
 SPEC_PARAMETER = "sie_spec"
 
+# Of a model whose file sets no limit: that of its checkpoint holds.
+ANY_LENGTH = 10_000_000
+
 # More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
 CPU_ADMISSION_COST = 2048
 
@@ -95,7 +98,8 @@ class ModelSpec:
     ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder. `tasks` are
     names of verbs. `dims` are the output types of encode, and the size of each; the int8 and uint8 forms of those
     `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
-    has none reads query and text together. `inputs` are the kinds of input it reads. Lengths are in tokens.
+    has none reads query and text together. `inputs` are the kinds of input it reads. Lengths are in tokens. Profiles
+    `apart` are models of their own, `model.profile`.
     """
 
     model: str
@@ -113,6 +117,7 @@ class ModelSpec:
     score_modes: tuple[str, ...] = ()
     muvera: MuveraConfig | None = None
     profiles: tuple[Profile, ...] = (Profile(),)
+    apart: tuple[str, ...] = ()
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":

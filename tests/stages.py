@@ -18,6 +18,7 @@ from sie_triton.worker.messages import Loaded
 from sie_triton.worker.process import WorkerDied
 
 VOCABULARY = 100
+MAX_LENGTH = 64
 
 # Requests come to a stage without the one before it.
 OPEN = Runtime(open_steps=True)
@@ -67,7 +68,7 @@ class EchoWorker:
     A pass of more than `memory` tokens is out of memory, for the first `shortages` times. Each waits for `may_go`.
     """
 
-    loaded = Loaded({"input_ids": VOCABULARY - 1}, 1, 0)
+    loaded = Loaded({"input_ids": VOCABULARY - 1}, MAX_LENGTH, 1, 0)
     is_alive = True
 
     def __init__(self, delay_s: float = 0.0) -> None:
@@ -107,7 +108,7 @@ def spec(**changes: Any) -> ModelSpec:
         "weights": "nowhere",
         "family": "sentence_transformer",
         "dims": {"dense": 2},
-        "max_sequence_length": 64,
+        "max_sequence_length": MAX_LENGTH,
         "max_batch_cost": 100,
         "runtime": OPEN,
     }

@@ -84,12 +84,12 @@ def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     """Texts of very different length beside sentence-transformers' length-sorted padded batches."""
     from sentence_transformers import SentenceTransformer
 
-    directory = locate(select([DEMO], None, allow_hub=True)[0].resolve(Runtime()).weights, allow_hub=True)
+    directory = locate(select([DEMO], None, allow_hub=True).models[0].resolve(Runtime()).weights, allow_hub=True)
     library = SentenceTransformer(str(directory), device="cpu")
     texts = log_normal_texts(256)
     precisions = ["float32", "bfloat16"] if computes_bfloat16() else ["float32"]
     ours = {
-        precision: Lanes(select([DEMO], None, allow_hub=True)[0].resolve(Runtime("cpu", precision)), directory)
+        precision: Lanes(select([DEMO], None, allow_hub=True).models[0].resolve(Runtime("cpu", precision)), directory)
         for precision in precisions
     }
     subjects: dict[str, Callable[[], Any]] = {"sentence-transformers, float32": partial(library.encode, texts)}

@@ -53,7 +53,7 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
     from sie_triton.spec import Runtime
     from sie_triton.weights import locate
 
-    spec = select([model], None, allow_hub=True)[0].resolve(Runtime())
+    spec = select([model], None, allow_hub=True).models[0].resolve(Runtime())
     directory = locate(spec.weights, allow_hub=True)
     ours = _Packed(spec, directory, texts)
     library = SentenceTransformer(str(directory), device="cpu")

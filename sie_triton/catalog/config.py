@@ -1,117 +1,56 @@
 """The model file: which weights, what the model does, its profiles. Immutable once read."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    StringConstraints,
-    create_model,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
 
-from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_muvera
-from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions
-from sie_triton.catalog.served import refusals, unread, without_effect
-from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, SCORE_MODES, TASKS
-from sie_triton.contract.tensors import TEXT
+from sie_triton.catalog.names import ModelName
+from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
+from sie_triton.catalog.options import LORA, Frozen, Profile, RuntimeOptions
+from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
+from sie_triton.catalog.tasks import SCALED, Encode, Inputs, Tasks
+from sie_triton.contract import SCORE_MODES
 from sie_triton.errors import CatalogError
 from sie_triton.families import Family, family, family_of
-from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
+from sie_triton.spec import ANY_LENGTH, ModelSpec, MuveraConfig, Runtime
 
 DEFAULT_BATCH_COST = 16384
 
-# Outputs of vectors, which may come with scales.
-SCALED = tuple(name for name, output in ENCODE_OUTPUTS.items() if output.scales)
+Tokens = Annotated[int, Field(gt=0, le=ANY_LENGTH)]
 
-NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
-SUFFIXES = ("-preprocess", "-inference", "-postprocess", *(f"-{task}" for task in TASKS))
-
-
-def check_name(name: str) -> str:
-    """Part of URLs, files and directories; the names of a model's steps and further tasks are its own with a suffix."""
-    if not NAME.fullmatch(name):
-        raise ValueError("must be name or org/name, of letters a to z, digits, _, . and -, with no . or - first")
-    if name.endswith(SUFFIXES):
-        raise ValueError(f"must not end in {', '.join(SUFFIXES)}; they name parts of a model")
-    return name
-
-
-ModelName = Annotated[str, StringConstraints(max_length=200), AfterValidator(check_name)]
-
-Tokens = Annotated[int, Field(gt=0, le=10_000_000)]
-
-
-def triton_name(model: str) -> str:
-    """Triton's name of a model; Triton forbids the slash.
-
-    >>> triton_name("BAAI/bge-m3")
-    'BAAI__bge-m3'
-    """
-    return model.replace("/", "__")
-
-
-# Kinds that SIE's model files name; no family of ours reads video.
-INPUTS = (*ITEMS, "video")
-_kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
-Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
-
-
-class Output(Frozen):
-    """`scales`: int8 and uint8 come with the scale of each row, one tensor more."""
-
-    dim: Annotated[int, Field(gt=0, le=10_000_000)]
-    scales: bool = False
-
-
-class Encode(BaseModel):
-    """What else stands here are outputs of the family's own."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Output]
-
-    dense: Output | None = None
-    sparse: Output | None = None
-    multivector: Output | None = None
-
-
-class Plain(Frozen):
-    """A verb that says no more than that the model does it."""
-
-
-class Encodes(Frozen):
-    encode: Encode | None = None
-
-
-_verbs: dict[str, Any] = {task: (Plain | None, None) for task in TASKS if task != "encode"}
-Tasks = create_model("Tasks", __base__=Encodes, **_verbs)
+Word = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$", max_length=100)]
 
 
 class ModelConfig(Frozen):
-    """One model file. `hf_id` or `weights_path` says where the weights are, never both."""
+    """One model file. `hf_id` or `weights_path` says where the weights are, never both; `package_backed`: a package
+    brings them. `max_sequence_length` None: the checkpoint says it. `allow_pickle: tensors`: weights that are there as
+    a pickle only are converted. `environment` is the one that its workers run in.
+    """
 
     sie_id: ModelName
     hf_id: str | None = None
     weights_path: str | None = None
+    package_backed: bool = False
     hf_revision: str | None = None
+    license: str | None = None
+    allow_pickle: Literal["tensors"] | None = None
+    environment: Word | None = None
     inputs: Inputs = Inputs()
     tasks: Tasks
-    max_sequence_length: Tokens
+    max_sequence_length: Tokens | None = None
     batch_cost: Literal["tokens", "attention"] = "tokens"
     profiles: dict[str, Profile] = Field(min_length=1)
     _source: str = PrivateAttr("")
+    _base: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
-        if (self.hf_id is None) == (self.weights_path is None):
-            raise ValueError("give exactly one of hf_id, weights_path")
+        if [self.hf_id is None, self.weights_path is None, not self.package_backed].count(False) != 1:
+            raise ValueError("give exactly one of hf_id, weights_path, package_backed")
         if self.hf_revision is not None and self.hf_id is None:
             raise ValueError("hf_revision: belongs to hf_id, and weights_path is given")
         if "default" not in self.profiles:
@@ -130,9 +69,16 @@ class ModelConfig(Frozen):
         return self._source or self.sie_id
 
     @property
+    def base(self) -> str:
+        """Of a variant the model whose profile it is; else empty."""
+        return self._base
+
+    @property
     def weights(self) -> str:
         if self.weights_path is not None:
             return self.weights_path
+        if self.package_backed:
+            return ""
         return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
 
     def profile(self, name: str) -> Profile:
@@ -166,18 +112,71 @@ class ModelConfig(Frozen):
 
     @property
     def family(self) -> str:
-        """CatalogError where there is none of that name."""
-        return family_of(self.profile("default").adapter_path, self.source)
+        """CatalogError where there is none of that name, UnbuiltFamily where there is none yet."""
+        return family_of(self.profile("default").adapter_path, f"{self.source}: profiles.default")
+
+    @cached_property
+    def apart(self) -> Mapping[str, tuple[str, ...]]:
+        """The profiles that cannot share the default's weights, and the keys in which they differ."""
+        found = {name: tuple(self._differences(name)) for name in self.profiles}
+        return {name: keys for name, keys in found.items() if keys}
+
+    def _unknown_options(self) -> Iterator[str]:
+        """In any profile of a family that is there."""
+        for name in self.profiles:
+            if other := self._family(name):
+                yield from unknown_options(name, self.profile(name), other, family(other))
+
+    def _family(self, name: str) -> str:
+        """Of a profile; empty where this version has none of that name."""
+        try:
+            return family_of(self.profile(name).adapter_path, "")
+        except CatalogError:
+            return ""
+
+    def _differences(self, name: str) -> Iterator[str]:
+        default, profile, other = self.profile("default"), self.profile(name), self._family(name)
+        if other != self.family:
+            yield "adapter_path"
+        names = option_names(family(other or self.family))
+        mine, theirs = profile.loading(names), default.loading(names)
+        yield from (key for key in mine if mine[key] != theirs[key])
+
+    def variants(self) -> "list[ModelConfig]":
+        """Its profiles that need weights of their own, each as a model: `org/name.profile`; those whose family is not
+        served fail when they are resolved. What differs in a LoRA adapter is none.
+        """
+        return [self._variant(name) for name, keys in self.apart.items() if LORA not in keys]
+
+    def _variant(self, name: str) -> "ModelConfig":
+        source = f"{self.source}: profiles.{name}"
+        fields = {key: getattr(self, key) for key in self.model_fields_set}
+        given = {"sie_id": f"{self.sie_id}.{name}", "profiles": {"default": self.profile(name)}}
+        try:
+            variant = ModelConfig(**{**fields, **given})
+        except ValidationError as exc:
+            raise CatalogError(f"{source}: {exc.errors()[0]['msg']}; rename the profile") from exc
+        variant._source, variant._base = source, self.sie_id
+        return variant
 
     def warnings(self) -> list[str]:
-        """What stands in the file and has no effect."""
-        default = self.profile("default")
-        profiles = {name: self.profile(name) for name in self.profiles}
-        kind = family(self.family)
-        lines = [
-            line for name, each in profiles.items() for line in without_effect(name, each, default, self.family, kind)
-        ]
+        """What stands in the file and has no effect, or another than one may think."""
+        kind, lines = family(self.family), []
+        for name in self.profiles:
+            keys = self.apart.get(name, ())
+            if LORA in keys:
+                lines.append(f"profiles.{name}: is not served: this version has no LoRA adapters")
+            elif keys:
+                differs = f"{', '.join(keys)} differs from profiles.default"
+                lines.append(f"profiles.{name}: is a model of its own, {self.sie_id}.{name}: {differs}")
+            else:
+                lines += without_effect(name, self.profile(name), self.family, kind)
         return [f"warning: {self.source}: {line}" for line in lines]
+
+    def notes(self) -> list[str]:
+        """What stands in the file for other servers than this one."""
+        lines = [line for name, each in self._served_profiles().items() for line in not_needed(name, each)]
+        return [f"note: {self.source}: {line}" for line in lines]
 
     @property
     def verbs(self) -> tuple[str, ...]:
@@ -195,11 +194,10 @@ class ModelConfig(Frozen):
             raise CatalogError(f"{self.source}: tasks.score: needs {needed}")
         return possible
 
-    def _served_profiles(self, kind: Family) -> dict[str, Profile]:
+    def _served_profiles(self) -> dict[str, Profile]:
         """Those that the weights of the default profile serve too."""
         names = ["default", *(name for name in self.profiles if name != "default")]
-        default, options = self.profile("default"), option_names(kind)
-        return {name: each for name in names if not (each := self.profile(name)).differs(default, options)}
+        return {name: self.profile(name) for name in names if name not in self.apart}
 
     def _check_served(self, kind: Family) -> None:
         """CatalogError names what is asked for and the family does not do."""
@@ -209,7 +207,8 @@ class ModelConfig(Frozen):
         if not wanted or set(wanted) - set(kind.tasks):
             missing = ", ".join(sorted(set(wanted) - set(kind.tasks))) or "none"
             refused.append(f"tasks: {missing} cannot be served; the family {name} has {', '.join(kind.tasks)}")
-        refused += refusals({each: self.profile(each) for each in self.profiles}, name, kind)
+        refused += refusals(self.profile("default"), name, kind)
+        refused += self._unknown_options()
         if refused:
             raise CatalogError("\n".join(f"{self.source}: {line}" for line in refused))
 
@@ -231,8 +230,8 @@ class ModelConfig(Frozen):
         """What the stages of this model need; CatalogError if this server cannot run it."""
         profile, kind = self.profile("default"), family(self.family)
         self._check_served(kind)
-        options, profiles = profile.adapter_options.runtime, self._served_profiles(kind)
-        runtimes = {name: with_muvera(name, each, self.source) for name, each in profiles.items()}
+        options, profiles = profile.adapter_options.runtime, self._served_profiles()
+        runtimes = {name: with_defaults(name, each, kind, self.source) for name, each in profiles.items()}
         muvera = self._muvera(runtimes)
         dims = self._dims(muvera)
         return ModelSpec(
@@ -243,7 +242,7 @@ class ModelConfig(Frozen):
             options=family_options(profile, kind, self.source),
             engine=profile.engine or kind.engines[0],
             inputs=tuple(name for name, read in self.inputs.model_dump().items() if read),
-            max_sequence_length=min(self.max_sequence_length, options.max_seq_length or self.max_sequence_length),
+            max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
             scaled=self._scaled(muvera is not None),
@@ -253,5 +252,6 @@ class ModelConfig(Frozen):
             profiles=tuple(
                 profile_spec(name, each, tuple(dims), kind.parameters, self.source) for name, each in runtimes.items()
             ),
+            apart=tuple(name for name, keys in self.apart.items() if LORA not in keys),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )

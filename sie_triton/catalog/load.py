@@ -1,5 +1,7 @@
 """Reads model files; every complaint names the file, the key and what is legal there."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.checkpoints.files import shortened
+from sie_triton.catalog.names import triton_name
+from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
 
 
@@ -30,24 +33,53 @@ def load_file(path: Path) -> ModelConfig:
         raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, ModelConfig))) from exc
 
 
-def load_directory(directory: Path) -> list[ModelConfig]:
-    """All model files in it; CatalogError where there is no such directory, or two have one sie_id."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Models in the order of their files, and what is wrong with others; one never stops the other."""
+
+    models: Sequence[ModelConfig]
+    problems: Sequence[CatalogError]
+
+
+def load_directory(directory: Path) -> Found:
+    """All model files in it; CatalogError where there is no such directory. Of two with one sie_id the first counts."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
     except OSError as exc:
         raise CatalogError(f"models_dir: {directory}: cannot be read ({exc.strerror})") from exc
     models: dict[str, ModelConfig] = {}
-    for model in map(load_file, paths):
+    problems = []
+    for path in paths:
+        try:
+            model = load_file(path)
+        except CatalogError as exc:
+            problems.append(exc)
+            continue
         other = models.setdefault(model.sie_id, model)
         if other is not model:
-            raise CatalogError(f"{other.source} and {model.source}: sie_id: both say {model.sie_id}; rename one")
-    return list(models.values())
+            said = f"{model.source}: sie_id: {other.source} says {model.sie_id} too, and is served; rename one"
+            problems.append(CatalogError(said))
+    return Found(list(models.values()), problems)
 
 
 def starter_set() -> list[ModelConfig]:
-    """The model files that come with the package."""
-    directory = Path(str(resources.files("sie_triton.catalog"))) / "models"
-    return [load_file(path) for path in sorted(directory.glob("*.yaml"))]
+    """The model files that come with the package and need no hub."""
+    return [load_file(path) for path in sorted((_shipped() / "models").glob("*.yaml"))]
+
+
+def known_models() -> Sequence[str]:
+    """The names of public models whose files come with the package."""
+    return sorted(path.stem.replace("__", "/", 1) for path in (_shipped() / "known").glob("*.yaml"))
+
+
+def known_model(name: str) -> ModelConfig | None:
+    """The file that comes with the package for a public model."""
+    path = _shipped() / "known" / f"{triton_name(name)}.yaml"
+    return load_file(path) if name.count("/") == 1 and has_file(path) else None
+
+
+def _shipped() -> Path:
+    return Path(str(resources.files("sie_triton.catalog")))
 
 
 def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:

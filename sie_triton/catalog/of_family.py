@@ -19,26 +19,34 @@ def option_names(kind: Family) -> frozenset[str]:
 
 
 def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, Any]:
-    """As the family's schema has them; CatalogError names the key that is wrong, and what is legal there."""
+    """As the family's schema has them, without those of None; CatalogError says which key is wrong, and the legal."""
     options, names = profile.adapter_options, option_names(kind)
-    at_runtime = {name: value for name, value in options.runtime.own.items() if name in names}
+    at_loadtime, at_runtime = (
+        {name: value for name, value in given.items() if name in names}
+        for given in (options.loadtime.own, options.runtime.own)
+    )
+    given = {**at_loadtime, **at_runtime}
     try:
-        found = TypeAdapter(kind.options).validate_python({**options.loadtime.own, **at_runtime})
+        found = TypeAdapter(kind.options).validate_python(given)
     except ValidationError as exc:
         where = f"{source}: profiles.default.adapter_options"
         lines = [f"{where}.{_key(error['loc'], at_runtime)}" + said(error) for error in exc.errors(include_url=False)]
         raise CatalogError("\n".join(lines)) from exc
-    return asdict(found)
+    return {name: value for name, value in asdict(found).items() if value is not None}
 
 
-def with_muvera(name: str, profile: Profile, source: str) -> RuntimeOptions:
-    """The profile's runtime options; CatalogError where loadtime's `muvera_config` is none."""
+def with_defaults(name: str, profile: Profile, kind: Family, source: str) -> RuntimeOptions:
+    """The profile's runtime options; CatalogError where what loadtime says for them is wrong."""
     try:
-        return profile.with_muvera()
+        return profile.with_defaults(option_names(kind))
     except ValidationError as exc:
-        where = f"{source}: profiles.{name}.adapter_options.loadtime.muvera_config"
-        lines = [f"{where}.{_dotted(error['loc'])}" + said(error) for error in exc.errors(include_url=False)]
+        where = f"{source}: profiles.{name}.adapter_options.loadtime"
+        lines = [f"{where}.{_loadtime_key(error['loc'])}" + said(error) for error in exc.errors(include_url=False)]
         raise CatalogError("\n".join(lines)) from exc
+
+
+def _loadtime_key(location: Sequence[int | str]) -> str:
+    return _dotted(location).replace("muvera.", "muvera_config.", 1)
 
 
 def profile_spec(

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-# Options of a request's profile that decide how weights are run, beside those of the family.
-SHARED = ("max_seq_length", "lora_id")
+LORA = "adapter_options.runtime.lora_id"
+
+# What stands under loadtime or under runtime.
+OF_BOTH = ("normalize", "default_instruction")
 
 
 class Frozen(BaseModel):
@@ -26,15 +28,16 @@ class MuveraOptions(Frozen):
 
 
 class LoadtimeOptions(BaseModel):
-    """What else stands here belongs to the family; see sie_triton.families.Options."""
+    """What else stands here belongs to the family; see sie_triton.families.Options.
+
+    `normalize` and `default_instruction` are what a profile's runtime options say where they do not.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    trust_remote_code: bool = False
-
     @property
     def own(self) -> dict[str, Any]:
-        """What the file says for the family."""
+        """What the file says for the family, or for SIE."""
         return self.__pydantic_extra__ or {}
 
 
@@ -104,31 +107,28 @@ class Profile(Frozen):
             ),
         )
 
-    def differs(self, other: "Profile", options: frozenset[str]) -> list[str]:
-        """In what decides how weights are loaded and run: profiles that differ in it cannot share them.
+    def loading(self, options: frozenset[str]) -> dict[str, object]:
+        """What decides how weights are loaded and run; profiles that differ in it cannot share them.
 
-        `options` are the names of those of the family.
+        `options` are the names of those of the family, whose name is for the caller to compare.
         """
-        mine, theirs = (each._loading(options) for each in (self, other))
-        return [key for key in mine if mine[key] != theirs[key]]
-
-    def _loading(self, options: frozenset[str]) -> dict[str, object]:
-        runtime = self.adapter_options.runtime
-        given = {
-            **{key: getattr(runtime, key) for key in SHARED},
-            **{key: runtime.own.get(key) for key in sorted(options)},
-        }
+        loadtime, runtime = self.adapter_options.loadtime, self.adapter_options.runtime
         return {
-            "adapter_path": self.adapter_path,
             "engine": self.engine,
             "compute_precision": self.compute_precision,
-            "adapter_options.loadtime": self.adapter_options.loadtime,
-            **{f"adapter_options.runtime.{key}": value for key, value in given.items()},
+            **{f"adapter_options.loadtime.{key}": loadtime.own.get(key) for key in sorted(options)},
+            **{f"adapter_options.runtime.{key}": runtime.own.get(key) for key in sorted(options)},
+            "adapter_options.runtime.max_seq_length": runtime.max_seq_length,
+            LORA: runtime.lora_id,
         }
 
-    def with_muvera(self) -> RuntimeOptions:
-        """`runtime`, an empty `muvera` filled from loadtime's `muvera_config`."""
-        runtime, configured = self.adapter_options.runtime, self.adapter_options.loadtime.own.get("muvera_config")
-        if runtime.muvera is None or runtime.muvera.model_fields_set or configured is None:
-            return runtime
-        return runtime.model_copy(update={"muvera": MuveraOptions.model_validate(configured)})
+    def with_defaults(self, options: frozenset[str]) -> RuntimeOptions:
+        """`runtime`, filled from loadtime: what may stand in both, unless it is one of the family's `options`, and an
+        empty `muvera` from `muvera_config`.
+        """
+        runtime, given = self.adapter_options.runtime, self.adapter_options.loadtime.own
+        filled = {key: given[key] for key in OF_BOTH if key in given and key not in options}
+        said = runtime.model_dump(exclude_unset=True, exclude_none=True)
+        if said.get("muvera") == {} and given.get("muvera_config") is not None:
+            said["muvera"] = given["muvera_config"]
+        return RuntimeOptions.model_validate({**filled, **said})

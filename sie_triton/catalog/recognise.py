@@ -5,9 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sie_triton.catalog.config import Encode, Inputs, ModelConfig, Output, Tasks
+from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import complaints
 from sie_triton.catalog.options import AdapterOptions, Profile, RuntimeOptions
+from sie_triton.catalog.tasks import Encode, Inputs, Output, Tasks
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import Recognised, families, family
 from sie_triton.weights.locate import locate

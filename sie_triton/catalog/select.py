@@ -1,42 +1,102 @@
-"""A name as a user types it → ModelConfig: a model file, a directory, or a hub id."""
+"""Names as a user types them → ModelConfigs: model files, directories, public models we know, hub ids."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sie_triton.catalog.config import ModelConfig, triton_name
-from sie_triton.catalog.load import load_directory, starter_set
+from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.load import Found, known_model, load_directory, starter_set
+from sie_triton.catalog.names import place_of, triton_name
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
 from sie_triton.weights.locate import SMALL_FILES, locate
 
+NO_FILES = Found((), ())
 
-def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool) -> list[ModelConfig]:
-    """The models to serve: those named, else all of `models_dir`, else the starter set.
 
-    CatalogError says where a name was looked for, and which models cannot be served together.
+def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()) -> Found:
+    """The models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
+
+    `matching` are patterns of names (`BAAI/*`), of which a model of `models_dir` matches one; none: all of them.
+    CatalogError says where a name was looked for, and which of the named cannot be served together; of a directory,
+    what cannot be served is left out and told of.
     """
-    own = load_directory(models_dir) if models_dir else []
-    if not names and models_dir and not own:
+    own = load_directory(models_dir) if models_dir else NO_FILES
+    if names:
+        named = [_find(name, own, allow_hub=allow_hub) for name in names]
+        chosen = _apart(_with_variants(named))
+        if chosen.problems:
+            raise CatalogError("\n".join(map(str, chosen.problems)))
+        return chosen
+    if not models_dir:
+        return _apart(_with_variants(starter_set()))
+    if not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: holds no model file (*.yaml, *.yml)")
-    known = {model.sie_id: model for model in [*starter_set(), *own]}
-    models = [known.get(name) or _unlisted(name, allow_hub=allow_hub) for name in names] if names else own
-    return _distinct(models or starter_set())
+    matched = [model for model in own.models if matches(model.sie_id, matching)]
+    if own.models and not matched:
+        raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
+    chosen = _apart(_with_variants(matched))
+    return Found(chosen.models, (*own.problems, *chosen.problems))
 
 
-def _distinct(models: Sequence[ModelConfig]) -> list[ModelConfig]:
-    """Each once; CatalogError where two would have one name in Triton."""
-    served: dict[str, ModelConfig] = {}
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """
+    >>> matches("BAAI/bge-m3", ["BAAI/*"]), matches("BAAI/bge-m3", []), matches("BAAI/bge-m3", ["intfloat/*"])
+    (True, True, False)
+    """
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
+    known = {model.sie_id: model for model in (*starter_set(), *own.models)}
+    found = known.get(name) or known_model(name) or _variant(name, known)
+    if found is not None:
+        return found
+    try:
+        return _unlisted(name, allow_hub=allow_hub)
+    except CatalogError as exc:
+        # It may be in a file that cannot be read.
+        raise CatalogError("\n".join(map(str, (exc, *own.problems)))) from exc
+
+
+def _variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
+    """Of `org/name.profile` the one model."""
+    for at in (at for at, character in enumerate(name) if character == "."):
+        base = known.get(name[:at]) or known_model(name[:at])
+        if base is not None:
+            return next((variant for variant in base.variants() if variant.sie_id == name), None)
+    return None
+
+
+def _with_variants(models: Iterable[ModelConfig]) -> Iterable[ModelConfig]:
     for model in models:
-        name = triton_name(model.sie_id)
-        other = served.setdefault(name, model)
+        yield model
+        try:
+            yield from model.variants()
+        except CatalogError:  # of its family: said when it is resolved
+            continue
+
+
+def _apart(models: Iterable[ModelConfig]) -> Found:
+    """Each once, and those whose names cannot stand side by side with one before them."""
+    served: dict[str, ModelConfig] = {}
+    problems = []
+    for model in models:
+        other = served.setdefault(place_of(model.sie_id), model)
         if other.source != model.source:
-            raise CatalogError(
-                f"{other.source} and {model.source}: both would be served as {name}; "
-                "give one another sie_id, in a model file with its weights_path if it is a directory"
-            )
-    return list(served.values())
+            problems.append(CatalogError(_clash(other, model)))
+    return Found(list(served.values()), problems)
+
+
+def _clash(one: ModelConfig, other: ModelConfig) -> str:
+    names = sorted({triton_name(one.sie_id), triton_name(other.sie_id)})
+    how = f"be served as {names[0]}" if len(names) == 1 else f"share a directory where capitals do not count: {names}"
+    return (
+        f"{one.source} and {other.source}: both would {how}; "
+        "give one another sie_id, in a model file with its weights_path if it is a directory"
+    )
 
 
 def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:

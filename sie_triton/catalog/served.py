@@ -1,14 +1,28 @@
-"""What a model file may ask for and a family does not do: refused where it would serve something else than was asked
-for, warned about where it changes nothing."""
+"""What a model file may ask for and is not served: refused where it would serve something else than was asked for,
+warned about where it changes nothing."""
 
 from collections.abc import Iterator, Mapping
 
 from sie_triton.catalog.of_family import option_names
-from sie_triton.catalog.options import Profile
+from sie_triton.catalog.options import OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
 
 # Of runtime options: those of texts that are not read in pairs.
 OF_SINGLE_TEXTS = ("query_template", "doc_template", "default_instruction")
+
+# Of SIE's model files, under loadtime: how its own libraries are told to compute the same.
+ELSEWHERE_LOADTIME: Mapping[str, str] = {
+    "trust_remote_code": "a model's own code is never run; transformers' own is, where it knows the architecture",
+    "code_revision": "a model's own code is never run",
+    "attn_implementation": "SIE_ATTENTION_BACKEND says it for all models",
+    "config_kwargs": "nothing here has these switches",
+    "uses_legacy_transformers_cache": "nothing here keeps such a cache",
+    "mem_fraction_static": "the controller shares memory among models",
+    "append_eos": "the tokenizer's own files decide",
+}
+ELSEWHERE_RUNTIME: Mapping[str, str] = {"batch_size": "batches are formed by cost"}
+
+CONFIG_KWARGS = ("unpad_inputs", "use_memory_efficient_attention", "use_cache")
 
 
 def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]:
@@ -20,22 +34,11 @@ def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]
             yield f"inputs.{each}: {said} cannot be served; the family {name} reads {read} and nothing else"
 
 
-def refusals(profiles: Mapping[str, Profile], name: str, kind: Family) -> Iterator[str]:
-    """Of all profiles; of the default one also what it asks of the weights."""
-    for profile, each in profiles.items():
-        yield from unknown_options(profile, each, name, kind)
-    default = profiles["default"]
-    options, where = default.adapter_options, "profiles.default.adapter_options"
-    if options.loadtime.trust_remote_code:
-        yield (
-            f"{where}.loadtime.trust_remote_code: true cannot be served, a model's own code is never run; "
-            "allowed is false: architectures that transformers knows need no code"
-        )
-    if options.runtime.lora_id is not None:
-        yield (
-            f"{where}.runtime.lora_id: {options.runtime.lora_id!r} cannot be served; "
-            "leave it out to serve the weights without it, or merge it into them"
-        )
+def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
+    """Of what the default profile asks of the weights."""
+    where, lora = "profiles.default.adapter_options.runtime.lora_id", default.adapter_options.runtime.lora_id
+    if lora is not None:
+        yield f"{where}: {lora!r} cannot be served; leave it out to serve the weights without it, or merge it into them"
     if default.engine is not None and default.engine not in kind.engines:
         usable = ", ".join(kind.engines)
         yield f"profiles.default.engine: {default.engine!r} cannot be served; the family {name} can use {usable}"
@@ -44,28 +47,34 @@ def refusals(profiles: Mapping[str, Profile], name: str, kind: Family) -> Iterat
 def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> Iterator[str]:
     options, names = given.adapter_options, option_names(kind)
     where = f"profiles.{profile}.adapter_options"
-    for key in sorted(options.loadtime.own.keys() - names):
-        allowed = ", ".join(("trust_remote_code", *sorted(names)))
-        yield f"{where}.loadtime.{key}: is no option of the family {name}; its own are {allowed}"
-    for key in sorted(options.runtime.own.keys() - names - own_parameters(kind) - known_elsewhere()):
+    for key in sorted(options.loadtime.own.keys() - names - set(OF_BOTH) - set(ELSEWHERE_LOADTIME)):
+        allowed = ", ".join(sorted(names | set(OF_BOTH)))
+        yield f"{where}.loadtime.{key}: is no option of the family {name}; it has {allowed}"
+    asked = options.loadtime.own.get("config_kwargs") or {}
+    for key in sorted(set(asked) - set(CONFIG_KWARGS)):
+        yield f"{where}.loadtime.config_kwargs.{key}: cannot be served; allowed are {', '.join(CONFIG_KWARGS)}"
+    own = options.runtime.own.keys() - set(ELSEWHERE_RUNTIME)
+    for key in sorted(own - names - own_parameters(kind) - known_elsewhere()):
         known = ", ".join((*type(options.runtime).model_fields, *sorted(names | own_parameters(kind))))
         yield f"{where}.runtime.{key}: unknown key; known here are {known}"
 
 
-def without_effect(name: str, profile: Profile, default: Profile, family_name: str, kind: Family) -> Iterator[str]:
-    """Of any profile."""
-    different = profile.differs(default, option_names(kind))
-    if different:
-        yield (
-            f"profiles.{name}: is not served, as it needs weights of its own: "
-            f"{', '.join(different)} differs from profiles.default"
-        )
-        return
+def without_effect(name: str, profile: Profile, family_name: str, kind: Family) -> Iterator[str]:
+    """Of a profile that is served: what another family would use."""
     runtime = profile.adapter_options.runtime
     pairs = [key for key in OF_SINGLE_TEXTS if kind.scores_pairs and getattr(runtime, key) is not None]
-    elsewhere = known_elsewhere() - option_names(kind) - own_parameters(kind)
-    for key in (*sorted(runtime.own.keys() & elsewhere), *pairs):
+    others = known_elsewhere() - option_names(kind) - own_parameters(kind)
+    for key in (*sorted(runtime.own.keys() & others), *pairs):
         yield f"profiles.{name}.adapter_options.runtime.{key}: has no effect in the family {family_name}"
+
+
+def not_needed(name: str, profile: Profile) -> Iterator[str]:
+    """Of a profile that is served: what SIE's own adapters want to be told."""
+    options, where = profile.adapter_options, f"profiles.{name}.adapter_options"
+    for key in sorted(options.loadtime.own.keys() & ELSEWHERE_LOADTIME.keys()):
+        yield f"{where}.loadtime.{key}: is not needed: {ELSEWHERE_LOADTIME[key]}"
+    for key in sorted(options.runtime.own.keys() & ELSEWHERE_RUNTIME.keys()):
+        yield f"{where}.runtime.{key}: is not needed: {ELSEWHERE_RUNTIME[key]}"
 
 
 def own_parameters(kind: Family) -> frozenset[str]:

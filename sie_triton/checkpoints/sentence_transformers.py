@@ -6,7 +6,7 @@ Standard library only: render and preprocess read these without torch.
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.files import Fields, inside, read_fields
 from sie_triton.checkpoints.modules import (
     MAX_WIDTH,
     TRANSFORMERS,
@@ -35,24 +35,31 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class SentenceTransformerFiles:
-    """A dense model's files: what they say before any weight is read."""
+    """A dense model's files: what they say before any weight is read. `says_pooling` False: `pooling` is assumed."""
 
     text: TextFiles
     pooling: tuple[str, ...]
+    says_pooling: bool
     dense: tuple[DenseLayer, ...]
     normalize: bool
     dim: int
 
     @classmethod
-    def read(cls, directory: Path) -> "SentenceTransformerFiles":
-        """Raises LoadError naming the file or the module that cannot be used."""
+    def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
+        """`projection` is the folder of another Dense layer than modules.json names.
+
+        Raises LoadError naming the file or the module that cannot be used.
+        """
         text, kinds = TextFiles.read(directory), modules_of(directory)
         normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
         has_pooling = len(kinds) > 1
         pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json") if has_pooling else Fields("", {})
         modes = _pooling_modes(pooling)
-        dense = tuple(DenseLayer.read(path) for kind, path in kinds if kind == "Dense")
-        return cls(text, modes, dense, normalize, dim=_dim(text, pooling, modes, dense))
+        folders = [path for kind, path in kinds if kind == "Dense"]
+        if projection is not None:
+            folders = [inside(directory, projection, "dense_projection_path")]
+        dense = tuple(map(DenseLayer.read, folders))
+        return cls(text, modes, has_pooling, dense, normalize, dim=_dim(text, pooling, modes, dense))
 
 
 @dataclass(frozen=True, slots=True)

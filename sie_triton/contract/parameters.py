@@ -14,7 +14,7 @@ class Parameter:
     """A request parameter: its type and the values that are allowed.
 
     `is_list` marks a comma-separated string whose members must each be in `choices`. `for_prompt`: read by preprocess
-    alone, and not sent on.
+    alone, and not sent on. `hint` ends what is said of a wrong value.
     """
 
     name: str
@@ -25,12 +25,13 @@ class Parameter:
     maximum: int | None = None
     max_characters: int | None = None
     for_prompt: bool = False
+    hint: str = ""
     doc: str = field(default="", compare=False)
 
     def check(self, value: Any) -> ParameterValue:
         """Return `value`, or raise InputError naming the parameter and what is allowed."""
         if not (self._has_type(value) and self._is_choice(value) and self._in_range(value) and self._is_short(value)):
-            raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}")
+            raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}{self.hint}")
         return self.type(value)
 
     def allowed(self) -> str:

@@ -12,6 +12,7 @@ from sie_triton.spec import Profile
 # An instruction goes with every text. A longer one, for each token that the model reads, would leave no room for the
 # texts, and cost its length for each of them.
 CHARACTERS_PER_TOKEN = 16
+LONGEST_INSTRUCTION = 32_768  # tokens
 
 Options = Mapping[str, ParameterValue]
 
@@ -90,9 +91,15 @@ class Verb(ABC):
         return {parameter.name: parameter for parameter in (*self.parameters(model), *model.parameters)}
 
 
+def _apart(model: Model) -> str:
+    """Where profiles are served that this model's weights cannot."""
+    names = ", ".join(f"{model.spec.model}.{profile}" for profile in model.spec.apart)
+    return f"; models of their own are {names}" if names else ""
+
+
 def common_parameters(model: Model) -> tuple[Parameter, ...]:
     """Those of every verb."""
-    longest = CHARACTERS_PER_TOKEN * model.spec.max_sequence_length
+    longest = CHARACTERS_PER_TOKEN * min(model.spec.max_sequence_length, LONGEST_INSTRUCTION)
     profiles = tuple(profile.name for profile in model.spec.profiles)
     return (
         Parameter(
@@ -102,5 +109,7 @@ def common_parameters(model: Model) -> tuple[Parameter, ...]:
             for_prompt=True,
             doc="prompt put before each text, or before the query of a score",
         ),
-        Parameter("profile", str, profiles, for_prompt=True, doc="named set of options of the model"),
+        Parameter(
+            "profile", str, profiles, for_prompt=True, hint=_apart(model), doc="named set of options of the model"
+        ),
     )

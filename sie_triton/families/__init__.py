@@ -5,16 +5,18 @@ let its recogniser be asked too. Nothing here imports torch; a family does, when
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from sie_triton.contract import ENCODE_OUTPUTS, Model
 from sie_triton.engines import Engine
-from sie_triton.errors import CatalogError, LoadError
+from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.extension import class_named
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.dims import check_dims
+from sie_triton.families.planned import PLANNED
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -27,6 +29,7 @@ __all__ = [
     "families",
     "family",
     "family_of",
+    "fitted",
     "load_adapter",
     "load_processor",
     "model_of",
@@ -41,6 +44,9 @@ FAMILIES: Mapping[str, str] = {
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
+
+# Where SIE keeps its adapters; nothing of it is imported here.
+SIE_PACKAGE = "sie_server."
 
 # Of installed packages, whose families are asked before ours.
 FAMILIES_GROUP = "sie_triton.families"
@@ -61,15 +67,17 @@ def families() -> Iterator[tuple[str, Family]]:
 def family_of(adapter_path: str | None, source: str) -> str:
     """The family that an `adapter_path` names, in our words or SIE's; CatalogError lists the families otherwise.
 
-    `source`: where it stands.
+    `source`: where it stands. UnbuiltFamily for one of PLANNED.
     """
-    # SIE's files name a module in one of two ways, depending on their age.
-    name = (adapter_path or "").removeprefix("sie_server.adapters.").replace(".adapter:", ":")
+    where = f"{source}: adapter_path: {adapter_path!r}"
+    name = _in_our_words(adapter_path or "")
     for known in FAMILIES:
         if name == known or name in family(known).reference_adapters:
             return known
-    where = f"{source}: profiles.default.adapter_path: {adapter_path!r}"
-    if ":" in name and not (adapter_path or "").startswith("sie_server."):
+    for planned, kind in PLANNED.items():
+        if name == planned or name in kind.reference_adapters:
+            raise UnbuiltFamily(f"{where}: a model that {kind.does} ({planned}) is not served by this version")
+    if ":" in name and not (adapter_path or "").startswith(SIE_PACKAGE):
         try:
             family(name)
         except LoadError as exc:
@@ -81,12 +89,28 @@ def family_of(adapter_path: str | None, source: str) -> str:
     )
 
 
+def _in_our_words(adapter_path: str) -> str:
+    """SIE's files name a module in several ways, depending on their age.
+
+    >>> _in_our_words("sie_server.adapters.clip.adapter:CLIPAdapter"), _in_our_words("splade")
+    ('clip:CLIPAdapter', 'splade')
+    """
+    module, colon, name = adapter_path.removeprefix(f"{SIE_PACKAGE}adapters.").partition(":")
+    return module.removesuffix(".adapter") + colon + name
+
+
 def model_of(spec: ModelSpec) -> Model:
     """What its verbs know of it."""
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}
     return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs)
+
+
+def fitted(spec: ModelSpec, directory: Path) -> ModelSpec:
+    """With no longer items than the checkpoint in `directory` reads; LoadError where its files cannot be read."""
+    longest = family(spec.family).longest(directory)
+    return replace(spec, max_sequence_length=min(spec.max_sequence_length, longest))
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Processor:

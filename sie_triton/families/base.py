@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch, Features, Output, Parameter, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
 from sie_triton.engines.base import Encoder
 from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ANY_LENGTH, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,10 @@ class Family(ABC):
         """What `directory` holds, None if no model of this family; LoadError if one that cannot be served."""
         return None
 
+    def longest(self, directory: Path) -> int:
+        """Rows of its first feature that the checkpoint in `directory` reads of one item, at most."""
+        return ANY_LENGTH
+
     @abstractmethod
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         """What makes features of elements; LoadError says what is wrong with its files."""
@@ -121,6 +126,13 @@ class Family(ABC):
     def sample(self, lengths: Sequence[int]) -> Features:
         """Features of items of these lengths, for measuring; what they hold does not matter."""
         return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
+
+
+class TextFamily(Family):
+    """A family of transformers that read tokens."""
+
+    def longest(self, directory: Path) -> int:
+        return TextFiles.read(directory).max_sequence_length
 
 
 def _ones(tensor: Tensor, lengths: Sequence[int]) -> Ragged:

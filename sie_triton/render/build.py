@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sie_triton.catalog import ModelConfig, check_dims, select
-from sie_triton.errors import SettingsError
+from sie_triton.catalog import Found, ModelConfig, check_dims, select
+from sie_triton.errors import CatalogError, SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
 from sie_triton.scheduling.hook import build_hook
 from sie_triton.settings import Settings
@@ -30,9 +30,10 @@ def write_repository(
 
     `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
     """
-    models = selected(settings, names)
-    specs = _specs(settings, models, runtime)
-    warnings = [line for model in models for line in model.warnings()]
+    found = selected(settings, names)
+    specs = _specs(settings, found.models, runtime)
+    warnings = [line for model in found.models for line in model.warnings()]
+    warnings += [f"not served: {line}" for problem in found.problems for line in str(problem).splitlines()]
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
         render(directory, specs, _options(settings, specs), built)
@@ -41,18 +42,34 @@ def write_repository(
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """What differs between `directory` and a fresh rendering."""
-    specs = _specs(settings, selected(settings, names), None)
+    specs = _specs(settings, selected(settings, names).models, None)
     return check(directory, specs, _options(settings, specs))
 
 
-def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
-    return select(names, settings.models_dir, allow_hub=settings.hf_fallback)
+def selected(settings: Settings, names: Sequence[str]) -> Found:
+    """The models that can be served, and what is wrong with others.
+
+    CatalogError where that is one of `names`, or where no model is left.
+    """
+    found = select(names, settings.models_dir, allow_hub=settings.hf_fallback, matching=settings.name_patterns)
+    models, problems = [], list(found.problems)
+    for model in found.models:
+        try:
+            model.resolve(settings.portable_runtime)
+            check_dims(model)
+        except CatalogError as exc:
+            if names and not model.base:
+                raise
+            problems.append(exc)
+        else:
+            models.append(model)
+    if not models:
+        raise CatalogError("\n".join(map(str, problems)))
+    return Found(models, problems)
 
 
 def _specs(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
-    for model in models:
-        check_dims(model)
     return specs if runtime is None else [replace(spec, weights=_of_this_machine(spec.weights)) for spec in specs]
 
 

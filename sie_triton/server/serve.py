@@ -63,7 +63,7 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
 
 def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool) -> int:
     console = Console(stderr=True)
-    configs = selected(settings, names)
+    configs = selected(settings, names).models
     models = [triton_name(config.sie_id) for config in configs]
     check_machine(settings, len(models))
     repository = clean(settings.data_dir / "model_repository")

@@ -153,7 +153,7 @@ class Inference(ColdStage[Worker]):
 
     def _read(self, worker: Worker, request: Request) -> Work | SIEError:
         try:
-            work = self._desk.take(request, worker.loaded.limits)
+            work = self._desk.take(request, worker.loaded)
             self.status.raise_to(highest_ticket=work.context.ticket)
         except SIEError as exc:
             return exc

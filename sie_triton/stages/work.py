@@ -1,6 +1,5 @@
 """One request inside inference: read and checked, in line for the device, and what has come back for it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sie_triton.contract import VERBS, Rows
@@ -15,6 +14,7 @@ from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.request import Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog, covered_ns
+from sie_triton.worker.messages import Loaded
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -34,7 +34,6 @@ class Desk:
     """Takes what preprocess sends and hands on what postprocess gets. Holds no request; any thread may call it."""
 
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
-        self._spec = spec
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
         self._sent = with_lengths(self._model.features)
@@ -48,12 +47,12 @@ class Desk:
         context = self._contexts.peek(request)
         return None if context is None else context.deadline_ns
 
-    def take(self, request: Request, limits: Mapping[str, int]) -> Work:
-        """Checked, also where clients may skip preprocess; the `cost` that came is not used. InputError."""
+    def take(self, request: Request, loaded: Loaded) -> Work:
+        """Checked by what is loaded, as clients may skip preprocess; the `cost` that came is not used. InputError."""
         sent = {tensor.name: array_of(request, tensor) for tensor in self._sent}
         features = from_tensors(sent, self._model.features)
         context = self._contexts.read(request, sent.values())
-        check_features(features, self._model.features, self._spec.max_sequence_length, limits)
+        check_features(features, self._model.features, loaded.max_length, loaded.limits)
         lengths = features[self._model.features[0].name].lengths
         assert lengths is not None
         verb, options = context.verb, context.options

@@ -19,7 +19,7 @@ from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
 from sie_triton.errors import LoadError
-from sie_triton.families import Adapter, family, load_adapter, model_of
+from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import KINDS
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
@@ -72,7 +72,7 @@ def load_error(error: Exception) -> LoadError:
 
 
 def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
-    spec = ModelSpec.from_json(order.spec)
+    spec = fitted(ModelSpec.from_json(order.spec), order.directory)
     measurements = order.measurements()
     seconds = Stopwatch()
     engine = open_engine(spec, order.device, measurements)
@@ -91,7 +91,8 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
     on_device = 0 if order.device == "cpu" else num_bytes
-    return engine, adapter, Loaded(adapter.limits, adapter.weights_bytes, best, seconds.laps, on_device)
+    limits = adapter.limits, spec.max_sequence_length
+    return engine, adapter, Loaded(*limits, adapter.weights_bytes, best, seconds.laps, on_device)
 
 
 @contextmanager

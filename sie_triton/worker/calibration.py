@@ -23,6 +23,9 @@ SMALLEST = 256
 REPEATS = 5
 PATIENCE_S = 5.0
 
+# Items up to here may cost less than they are long.
+CHEAPER_THAN_LONG = 512
+
 # Beyond this a small request would wait too long for the sub-batch before it, whatever the gain.
 LONGEST_S = 0.3
 
@@ -43,7 +46,8 @@ class Sampler:
     def batch(self, total: int) -> Batch:
         """Items that cost `total` together, of lengths as clients send them, shortest first."""
         rng = np.random.default_rng(total)
-        costs = self.cost(np.arange(1, self.max_length + 1, dtype=np.int32))
+        longest_of_all = min(self.max_length, max(total, CHEAPER_THAN_LONG))
+        costs = self.cost(np.arange(1, longest_of_all + 1, dtype=np.int32))
         lengths: list[int] = []
         while total > 0:
             longest = int(np.searchsorted(costs, total, side="right"))

@@ -56,11 +56,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`limits`: the largest value of an integer feature, by name. `sub_batch_cost` is 0 where it was not calibrated,
-    `device_bytes` on a CPU; `seconds` says what took them.
+    """`limits`: the largest value of an integer feature, by name; `max_length` that of an item. `sub_batch_cost` is 0
+    where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them.
     """
 
     limits: Mapping[str, int]
+    max_length: int
     weights_bytes: int
     sub_batch_cost: int
     seconds: Mapping[str, float] = field(default_factory=dict)

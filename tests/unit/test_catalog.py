@@ -150,8 +150,8 @@ def test_a_hub_id_that_is_not_cached_says_so():
 
 def test_own_models_join_the_starter_set(tmp_path):
     (tmp_path / "mine.yaml").write_text(MODEL_FILE)
-    assert [m.sie_id for m in select([], tmp_path, allow_hub=False)] == ["org/name"]
-    assert [m.sie_id for m in select(["org/name"], tmp_path, allow_hub=False)] == ["org/name"]
+    assert [m.sie_id for m in select([], tmp_path, allow_hub=False).models] == ["org/name", "org/name.child"]
+    assert [m.sie_id for m in select(["org/name"], tmp_path, allow_hub=False).models] == ["org/name", "org/name.child"]
 
 
 def test_the_kind_of_a_directory_is_recognised(tmp_path, minilm_directory):

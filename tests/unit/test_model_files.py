@@ -1,6 +1,7 @@
 """What a model file may say and what is not served: nothing is accepted without a word."""
 
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,12 @@ def dense_file(directory: Path, text: str) -> Path:
     [
         ({"runtime": {"lora_id": "fin"}}, "profiles.default.adapter_options.runtime.lora_id: 'fin' cannot be served"),
         (
-            {"loadtime": {"trust_remote_code": True}},
-            "profiles.default.adapter_options.loadtime.trust_remote_code: true cannot be served, .*allowed is false",
+            {"loadtime": {"config_kwargs": {"rope_scaling": 2}}},
+            "loadtime.config_kwargs.rope_scaling: cannot be served; allowed are unpad_inputs, ",
         ),
         (
             {"loadtime": {"yes_token": "yes"}},
-            "loadtime.yes_token: is no option of the family sentence_transformer; its own are trust_remote_code",
+            "loadtime.yes_token: is no option of the family sentence_transformer; it has causal, default_instruction",
         ),
         ({"loadtime": {"muvera_config": {}}}, "loadtime.muvera_config: is no option of the family"),
     ],
@@ -75,8 +76,7 @@ def test_what_has_no_effect_is_said(tmp_path, minilm_directory):
     where = f"warning: {path}: profiles"
     assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
         f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade",
-        f"{where}.tuned: is not served, as it needs weights of its own: "
-        "adapter_options.runtime.lora_id differs from profiles.default",
+        f"{where}.tuned: is not served: this version has no LoRA adapters",
     ]
 
 
@@ -178,36 +178,43 @@ def test_a_directory_of_model_files_must_be_there_and_hold_some(tmp_path):
         select([], tmp_path / "nowhere", allow_hub=False)
     with pytest.raises(CatalogError, match=r"models_dir: .* holds no model file"):
         select([], tmp_path, allow_hub=False)
-    assert [model.sie_id for model in select([MINILM], tmp_path, allow_hub=False)] == [MINILM]
+    assert [model.sie_id for model in select([MINILM], tmp_path, allow_hub=False).models] == [MINILM]
 
 
 def test_both_suffixes_are_read_and_what_is_listed_is_served(tmp_path):
     (tmp_path / "one.yaml").write_text(tiny_model_file("my/one", tmp_path))
     (tmp_path / "two.yml").write_text(tiny_model_file("my/two", tmp_path))
-    served = [model.sie_id for model in select([], tmp_path, allow_hub=False)]
+    served = [model.sie_id for model in select([], tmp_path, allow_hub=False).models]
     assert served == ["my/one", "my/two"]
-    listed = CliRunner().invoke(cli, ["models", "--models-dir", str(tmp_path)], catch_exceptions=False).output
+    listed = CliRunner().invoke(cli, ["models", "ls", "--models-dir", str(tmp_path)], catch_exceptions=False).output
     assert [line.split()[0] for line in listed.splitlines()] == served
 
 
-def test_one_sie_id_in_two_files_is_refused(tmp_path):
+def test_one_sie_id_in_two_files_is_served_from_the_first(tmp_path):
     for name in ("one.yaml", "two.yml"):
         (tmp_path / name).write_text(tiny_model_file("my/m", tmp_path))
-    with pytest.raises(CatalogError, match=r"one\.yaml and .*two\.yml: sie_id: both say my/m"):
-        select([], tmp_path, allow_hub=False)
+    found = select([], tmp_path, allow_hub=False)
+    assert [model.source for model in found.models] == [str(tmp_path / "one.yaml")]
+    (problem,) = found.problems
+    assert re.search(r"two\.yml: sie_id: .*one\.yaml says my/m too, and is served; rename one", str(problem))
 
 
-def test_two_models_of_one_name_in_triton_are_refused(tmp_path, minilm_directory, tiny_directory):
-    for name in ("org/x", "org__x"):
+def test_two_models_of_one_name_in_triton_are_never_served_together(tmp_path, minilm_directory):
+    for name in ("org/x", "org__x", "Org/X"):
         (tmp_path / f"{name.replace('/', '-')}.yaml").write_text(tiny_model_file(name, tmp_path))
+    found = select([], tmp_path, allow_hub=False)
+    assert [model.sie_id for model in found.models] == ["Org/X"]
+    first, second = map(str, found.problems)
+    assert re.search(r"Org-X\.yaml and .*org-x\.yaml: both would share a directory where capitals do not count", first)
+    assert "['Org__X', 'org__x']" in second
+    assert len(select(["org/x"], tmp_path, allow_hub=False).models) == 1
     with pytest.raises(CatalogError, match=r"org-x\.yaml and .*org__x\.yaml: both would be served as org__x"):
-        select([], tmp_path, allow_hub=False)
-    assert len(select(["org/x"], tmp_path, allow_hub=False)) == 1
+        select(["org/x", "org__x"], tmp_path, allow_hub=False)
     splade, colbert = save_splade(tmp_path / "s", minilm_directory), save_pylate(tmp_path / "c", minilm_directory)
     with pytest.raises(CatalogError, match=r"s/model and .*c/model: both would be served as model"):
         select([str(splade), str(colbert)], None, allow_hub=False)
     again = [str(splade), f"{splade}/", str(splade)]
-    assert [model.sie_id for model in select(again, None, allow_hub=False)] == ["model"]
+    assert [model.sie_id for model in select(again, None, allow_hub=False).models] == ["model"]
 
 
 def test_a_model_to_preload_must_be_served(tmp_path):

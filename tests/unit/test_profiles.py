@@ -1,5 +1,8 @@
 """What a profile takes from the one it extends, down a chain, and what comes of it in the spec."""
 
+from types import SimpleNamespace
+
+import pytest
 import yaml
 
 from sie_triton.catalog import load_file
@@ -60,17 +63,26 @@ def test_a_chain_of_three_is_applied_from_its_end(tmp_path):
     assert model.profile("middle").adapter_options.runtime.normalize is None
 
 
-def test_pooling_has_two_names_for_the_last_token(tmp_path):
-    for name in ("last", "lasttoken"):
-        assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": name}}})) == ("lasttoken",)
-    assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}})) == ("cls",)
-    assert pooling(load(tmp_path, {"default": {}})) == ("max", "mean")
+@pytest.mark.parametrize("name", ["last", "last_token", "lasttoken"])
+def test_the_last_token_has_three_names(tmp_path, name):
+    assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": name}}})) == ("lasttoken",)
 
 
-def pooling(config):
-    """Where the model's own files say otherwise."""
+def test_a_checkpoint_that_says_how_it_is_pooled_is_right(tmp_path, caplog):
+    saved = ("max", "mean")
+    assert pooling(load(tmp_path, {"default": {}}), saved) == saved
+    assert not caplog.records
+    assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}}), saved) == saved
+    assert [record.message for record in caplog.records] == [
+        "pooling: the model file says cls, its checkpoint max and mean, which is used"
+    ]
+
+
+def pooling(config, saved=None):
+    """`saved`: what the model's own files say."""
     spec = config.resolve(Runtime())
-    return family(spec.family).options_of(spec).modes(("max", "mean"))
+    files = SimpleNamespace(pooling=saved or ("mean",), says_pooling=saved is not None)
+    return family(spec.family).options_of(spec).modes(files)
 
 
 def test_instructions_and_templates_reach_the_stages(tmp_path):

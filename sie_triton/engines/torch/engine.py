@@ -42,7 +42,10 @@ class TorchEngine(Engine):
         """config.json and the safetensors there, as transformers' class `auto`; LoadError says what is wrong."""
         return load_model(directory, self.dtype, self.device, auto)
 
-    def encoder(self, model: PreTrainedModel) -> Encoder:
+    def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
+        """`is_causal` None: as the architecture is."""
+        if is_causal is not None:
+            direct(model, is_causal)
         return Encoder(model, self.spec.runtime.attention)
 
     def settle(self, encoder: Encoder) -> None:
@@ -78,3 +81,14 @@ def used_bytes(device: str) -> int:
     if device == "cpu":
         return anonymous_bytes(os.getpid())
     return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
+
+
+def direct(model: PreTrainedModel, is_causal: bool) -> None:
+    """Let every token see all of its item, or only what stands before it.
+
+    transformers asks the configuration when it makes a mask, an attention function its module.
+    """
+    model.config.get_text_config().is_causal = is_causal
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            setattr(module, "is_causal", is_causal)  # noqa: B010  # to mypy a module's attributes are tensors

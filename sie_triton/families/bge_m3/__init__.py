@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Adapter, Recognised, TextFamily
 from sie_triton.families.sentence_transformer import PoolingOptions
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
@@ -22,11 +22,11 @@ class BgeM3Options(PoolingOptions):
     muvera_config: dict[str, Any] | None = None
 
 
-class BgeM3(Family):
+class BgeM3(TextFamily):
     outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
-    reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter")
+    reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
     files = tuple(f"{name}.*" for name in LAYERS)
     recognises_quickly = False
 

@@ -96,4 +96,4 @@ def load(directory: Path, engine: TorchEngine, options: BgeM3Options) -> BgeM3Ad
     )
     encoder = engine.encoder(engine.load(files.text.transformer))
     engine.settle(encoder)
-    return BgeM3Adapter(encoder, layers.eval().to(engine.device), files, options.modes(files.dense.pooling))
+    return BgeM3Adapter(encoder, layers.eval().to(engine.device), files, options.modes(files.dense))

@@ -7,7 +7,7 @@ from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_enc
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Adapter, Recognised, TextFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 
-class CrossEncoder(Family):
+class CrossEncoder(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS, TOKEN_TYPE_IDS)
     reference_adapters = (

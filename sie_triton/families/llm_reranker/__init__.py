@@ -9,7 +9,7 @@ from annotated_types import MinLen
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -32,7 +32,7 @@ class RerankerOptions(Options):
     default_instruction: str = ""
 
 
-class LlmReranker(Family):
+class LlmReranker(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS,)
     options = RerankerOptions

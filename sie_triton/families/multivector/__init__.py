@@ -1,15 +1,20 @@
 """Late-interaction models (ColBERT): a small vector for each token."""
 
-from dataclasses import dataclass
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Gt
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
+from sie_triton.checkpoints.multi_vector import QUERY_LENGTH, Expansion, MultiVectorFiles
 from sie_triton.checkpoints.stanford_colbert import METADATA, is_stanford_colbert, read_multi_vector
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -17,14 +22,28 @@ if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 
+Length = Annotated[int, Gt(0)]
+
+
 @dataclass(frozen=True)
 class MultiVectorOptions(Options):
-    """`muvera_config` fills a profile's empty `runtime.muvera`."""
+    """What checkpoints of sentence-transformers, PyLate and Stanford's code say themselves, which then holds; for those
+    that do not. `muvera_config` fills a profile's empty `runtime.muvera`.
+    """
 
     muvera_config: dict[str, Any] | None = None
+    token_dim: Length | None = None
+    normalize: bool | None = None
+    query_prefix: str = ""
+    doc_prefix: str = ""
+    query_max_length: Length | None = None
+    doc_max_length: Length | None = None
+    query_expansion: bool | None = None
+    skip_special_tokens: Literal[False] | None = None
+    doc_punctuation_skiplist: bool | None = None
 
 
-class MultiVector(Family):
+class MultiVector(TextFamily):
     outputs = (ENCODE_OUTPUTS["multivector"],)
     score_modes = ("maxsim",)
     features = (INPUT_IDS,)
@@ -46,12 +65,49 @@ class MultiVector(Family):
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.multivector.tokens import MultiVectorTokenizer
 
-        return MultiVectorTokenizer.load(directory, spec.max_sequence_length)
+        return MultiVectorTokenizer.of(files_of(directory, self.options_of(spec)), spec.max_sequence_length)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.multivector.adapter import load
 
-        return load(spec, directory, engine)
+        return load(spec, directory, engine, self.options_of(spec))
+
+
+def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:
+    """As the checkpoint says; by `options` where nothing in it speaks of late interaction."""
+    files = read_multi_vector(directory)
+    if _reason(directory):
+        return files
+    prompts = {"query": options.query_prefix, "document": options.doc_prefix}
+    query_length = options.query_max_length or QUERY_LENGTH
+    return replace(
+        files,
+        text=replace(files.text, prompts=prompts, default_prompt=options.doc_prefix),
+        normalize=options.normalize is not False,
+        query_length=query_length,
+        document_length=options.doc_max_length or 0,
+        expansion=None if options.query_expansion is False else Expansion(query_length, True, False, ""),
+        markers=tuple(filter(None, prompts.values())),
+        skipped=tuple(string.punctuation) if options.doc_punctuation_skiplist else (),
+    )
+
+
+def disagreements(files: MultiVectorFiles, options: MultiVectorOptions) -> Iterator[str]:
+    """Where a model file says something else than its checkpoint, which holds."""
+    length = files.expansion.length if files.expansion is not None else files.query_length
+    for name, used in (
+        ("token_dim", files.dim),
+        ("normalize", files.normalize),
+        ("query_prefix", files.text.prompts.get("query", "")),
+        ("doc_prefix", files.text.prompts.get("document", "")),
+        ("query_max_length", length),
+        ("doc_max_length", files.document_length),
+        ("query_expansion", files.expansion is not None),
+        ("doc_punctuation_skiplist", bool(files.skipped)),
+    ):
+        said = getattr(options, name)
+        if said not in (None, "", used) and str(said).strip() != str(used).strip():
+            yield f"{name}: the model file says {said!r}, its checkpoint {used!r}, which is used"
 
 
 def _reason(directory: Path) -> str:

@@ -1,5 +1,6 @@
 """The late-interaction family (ColBERT): a small vector for each token."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -7,17 +8,19 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.checkpoints.multi_vector import MultiVectorFiles
-from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
+from sie_triton.families.multivector import MultiVectorOptions, disagreements, files_of
 from sie_triton.families.multivector.tokens import expansion_id, with_markers
 from sie_triton.families.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
+
+log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int32]
 
@@ -72,9 +75,11 @@ class MultiVectorAdapter(Adapter):
         return keys
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine, options: MultiVectorOptions) -> MultiVectorAdapter:
     """Load what MultiVectorEncoder, PyLate or Stanford's ColBERT saved; LoadError says what in it cannot be used."""
-    files = read_multi_vector(directory)
+    files = files_of(directory, options)
+    for line in disagreements(files, options):
+        log.warning("%s", line)
     encoder = engine.encoder(engine.load(files.text.transformer))
     projection = dense_layers(files.dense).eval().to(engine.device)
     tokenizer = with_markers(read_tokenizer(files.text, spec.max_sequence_length), files.markers)

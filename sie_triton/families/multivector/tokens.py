@@ -35,7 +35,11 @@ class MultiVectorTokenizer(TextTokenizer):
     @classmethod
     def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
-        files = read_multi_vector(directory)
+        return cls.of(read_multi_vector(directory), max_length)
+
+    @classmethod
+    def of(cls, files: MultiVectorFiles, max_length: int) -> "MultiVectorTokenizer":
+        """The same, where the model's files have been read."""
         longest = min(max_length, files.text.max_sequence_length)
         query_length = files.query_length or longest
         if files.expansion is not None and files.expansion.is_ceiling:

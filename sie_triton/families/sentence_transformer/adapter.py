@@ -11,8 +11,9 @@ from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import pool
+from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.sentence_transformer import PoolingOptions
+from sie_triton.families.sentence_transformer import DenseOptions
 from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
@@ -33,10 +34,13 @@ class SentenceTransformerAdapter(Adapter):
         return {DENSE.name: self._head(pooled.float()).cpu().numpy()}
 
 
-def load(directory: Path, engine: TorchEngine, options: PoolingOptions) -> SentenceTransformerAdapter:
+def load(directory: Path, engine: TorchEngine, options: DenseOptions) -> SentenceTransformerAdapter:
     """Load a sentence-transformers directory; LoadError says what in it cannot be used."""
-    files = SentenceTransformerFiles.read(directory)
-    encoder = engine.encoder(engine.load(files.text.transformer))
+    files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
+    if options.dense_dim not in (None, files.dim):
+        message = f"dense_dim: the model file says {options.dense_dim}, the layers give {files.dim}"
+        raise LoadError(message, "unsupported")
+    encoder = engine.encoder(engine.load(files.text.transformer), options.is_causal)
     head = dense_layers(files.dense).eval().to(engine.device)
     engine.settle(encoder)
-    return SentenceTransformerAdapter(encoder, head, options.modes(files.pooling))
+    return SentenceTransformerAdapter(encoder, head, options.modes(files))

@@ -7,7 +7,7 @@ from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Adapter, Recognised, TextFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 
-class Splade(Family):
+class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
     features = (INPUT_IDS,)
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")

@@ -1,24 +1,19 @@
 """The command line: `sie-triton serve | render | models | bench | perf`."""
 
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-try:
-    import click
-    from pydantic.fields import FieldInfo
+import click
 
-    from sie_triton.settings import PREFIX, Settings, flag, read_settings, unknown_variables
-except ModuleNotFoundError as exc:  # installed for the client alone
-    sys.exit(f"error: the command line needs {exc.name}: pip install 'sie-triton[server,embedded]'")
-
+from sie_triton.cli.models import models
+from sie_triton.cli.options import settings_options
 from sie_triton.errors import SIEError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from sie_triton.settings import Settings, read_settings, unknown_variables
 
 RENDER_SETTINGS = (
     "models_dir",
+    "model_filter",
     "device",
     "default_compute_precision",
     "max_batch_requests",
@@ -34,28 +29,6 @@ RENDER_SETTINGS = (
     "open_steps",
     "hf_fallback",
 )
-
-
-def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
-    """One command-line option per setting, so that flags and variables never drift apart."""
-
-    def decorate(command: Command) -> Command:
-        for name in reversed(names):
-            command = _option(name, Settings.model_fields[name])(command)
-        return command
-
-    return decorate
-
-
-def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
-    default = field.get_default(call_default_factory=True)
-    shown = "" if default in (None, "") else f"; default {default}"
-    declaration, text = flag(name), f"{field.description} [{PREFIX}{name.upper()}{shown}]"
-    members = get_args(field.annotation)
-    choices = [c for member in members for c in ([member] if isinstance(member, str) else get_args(member))]
-    if field.annotation is bool:
-        return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, help=text)
-    return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", help=text)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -170,16 +143,7 @@ def evict(model: str, **flags: Any) -> None:
     act(read_settings(**flags), model, "evict")
 
 
-@cli.command()
-@settings_options(["models_dir"])
-def models(**flags: Any) -> None:
-    """List the models that `serve` starts where none is named: those of --models-dir, else the demo model."""
-    from sie_triton.catalog import select
-
-    settings = read_settings(**flags)
-    for model in select([], settings.models_dir, allow_hub=False):
-        dims = ", ".join(f"{name} {dim}" for name, dim in model.dims.items())
-        click.echo(f"{model.sie_id:50} {dims:30} {model.weights}")
+cli.add_command(models)
 
 
 @cli.command()
@@ -244,7 +208,3 @@ def main() -> None:
         for line in str(exc).splitlines():
             click.echo(f"error: {line}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

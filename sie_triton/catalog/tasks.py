@@ -1,0 +1,47 @@
+"""A model file's inputs and tasks: what goes in, what comes out."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from sie_triton.catalog.options import Frozen
+from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, TASKS
+from sie_triton.contract.tensors import TEXT
+
+# Outputs of vectors, which may come with scales.
+SCALED = tuple(name for name, output in ENCODE_OUTPUTS.items() if output.scales)
+
+# Kinds that SIE's model files name; no family of ours reads video.
+INPUTS = (*ITEMS, "video")
+_kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
+Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
+
+
+class Output(Frozen):
+    """`scales`: int8 and uint8 come with the scale of each row, one tensor more."""
+
+    dim: Annotated[int, Field(gt=0, le=10_000_000)]
+    scales: bool = False
+
+
+class Encode(BaseModel):
+    """What else stands here are outputs of the family's own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Output | None]
+
+    dense: Output | None = None
+    sparse: Output | None = None
+    multivector: Output | None = None
+
+
+class Plain(Frozen):
+    """A verb that says no more than that the model does it."""
+
+
+class Encodes(Frozen):
+    encode: Encode | None = None
+
+
+_verbs: dict[str, Any] = {task: (Plain | None, None) for task in TASKS if task != "encode"}
+Tasks = create_model("Tasks", __base__=Encodes, **_verbs)

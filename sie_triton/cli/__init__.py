@@ -1,0 +1,12 @@
+"""The command line."""
+
+import sys
+
+try:
+    from sie_triton.cli.main import cli, main
+except ModuleNotFoundError as exc:  # installed for the client alone
+    if (exc.name or "").startswith("sie_triton"):
+        raise
+    sys.exit(f"error: the command line needs {exc.name}: pip install 'sie-triton[server,embedded]'")
+
+__all__ = ["cli", "main"]

@@ -1,0 +1,3 @@
+from sie_triton.cli.main import main
+
+main()

@@ -1,0 +1,33 @@
+"""One command-line option for each setting, so that flags and variables never drift apart."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
+
+import click
+from pydantic.fields import FieldInfo
+
+from sie_triton.settings import PREFIX, Settings, flag
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
+    """Those of the settings of these names."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = _option(name, Settings.model_fields[name])(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    default = field.get_default(call_default_factory=True)
+    shown = "" if default in (None, "") else f"; default {default}"
+    declaration, text = flag(name), f"{field.description} [{PREFIX}{name.upper()}{shown}]"
+    members = get_args(field.annotation)
+    choices = [c for member in members for c in ([member] if isinstance(member, str) else get_args(member))]
+    if field.annotation is bool:
+        return click.option(f"{declaration}/--no-{declaration[2:]}", name, default=None, help=text)
+    return click.option(declaration, name, metavar="|".join(choices) if choices else "VALUE", help=text)

@@ -1,0 +1,38 @@
+"""Families that model files name and this version does not serve: what they are for, and SIE's names of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """`does` finishes "a model that"; `reference_adapters` are its names in SIE's own model files."""
+
+    does: str
+    reference_adapters: tuple[str, ...]
+
+
+PLANNED: Mapping[str, Planned] = {
+    "clip": Planned("embeds images and texts", ("clip:CLIPAdapter",)),
+    "siglip": Planned("embeds images and texts", ("siglip:SiglipAdapter",)),
+    "colpali": Planned("embeds pages for late interaction", ("colpali:ColPaliAdapter",)),
+    "colqwen2": Planned("embeds pages for late interaction", ("colqwen2:ColQwen2Adapter",)),
+    "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
+    "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
+    "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
+    "gliner": Planned("extracts entities", ("gliner:GLiNERAdapter",)),
+    "gliner_bi": Planned("extracts entities", ("gliner_bi:GLiNERBiAdapter",)),
+    "gliner2": Planned("extracts entities and structures", ("gliner2:GLiNER2Adapter",)),
+    "glirel": Planned("extracts relations", ("glirel:GLiRELAdapter",)),
+    "gliclass": Planned("classifies texts", ("gliclass:GLiClassAdapter",)),
+    "nli_classification": Planned("classifies texts", ("nli_classification_flash:NLIClassificationFlashAdapter",)),
+    "stablebridge_pruner": Planned("prunes passages", ("stablebridge_pruner:StablebridgePrunerAdapter",)),
+    "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
+    "donut": Planned("reads documents", ("donut:DonutAdapter",)),
+    "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),
+    "owlv2": Planned("finds objects in images", ("owlv2:Owlv2Adapter",)),
+    "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),
+    "lighton_ocr": Planned("reads documents", ("lighton_ocr:LightOnOCRAdapter",)),
+    "paddleocr_vl": Planned("reads documents", ("paddleocr_vl:PaddleOCRVLAdapter",)),
+    "docling": Planned("reads documents", ("docling:DoclingAdapter",)),
+}

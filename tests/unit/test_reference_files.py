@@ -1,0 +1,141 @@
+"""SIE's own model files: read unchanged; served, or refused by name; one never stops another."""
+
+import re
+
+import pytest
+
+from sie_triton.catalog import load_file
+from sie_triton.errors import CatalogError, UnbuiltFamily
+from sie_triton.families import PLANNED, family
+from sie_triton.render.build import selected, write_repository
+from sie_triton.settings import read_settings
+from sie_triton.spec import ANY_LENGTH, Runtime
+from tests import reference_files
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    made = tmp_path_factory.mktemp("models")
+    reference_files.write(made)
+    return made
+
+
+def resolved(directory, name):
+    return load_file(directory / f"org__{name}.yaml").resolve(Runtime())
+
+
+def test_every_adapter_is_known():
+    """As many as there are in SIE's own files."""
+    paths = [
+        profile["adapter_path"]
+        for document in {**reference_files.SERVED, **reference_files.PLANNED}.values()
+        for profile in document["profiles"].values()
+        if "adapter_path" in profile
+    ]
+    assert len(set(paths)) == 45
+
+
+def test_all_are_rendered_but_those_whose_family_is_not_there(directory, tmp_path):
+    settings = read_settings(models_dir=directory)
+    found = selected(settings, [])
+    variants = ["org/bge-m3.flag"]
+    assert {model.sie_id for model in found.models} == {f"org/{name}" for name in reference_files.SERVED} | {*variants}
+    said = "\n".join(map(str, found.problems))
+    assert "candle:CandleEmbeddingAdapter" in said
+    for name, document in reference_files.PLANNED.items():
+        path = document["profiles"]["default"]["adapter_path"]
+        assert re.search(
+            rf"org__{name}\.yaml: profiles\.default: adapter_path: '{path}': a model that .* \(\w+\) is", said
+        )
+    assert len(found.problems) == len(reference_files.PLANNED) + 1
+    lines = write_repository(tmp_path, settings, [], hook=False)
+    assert len([line for line in lines if line.startswith("not served: ")]) == len(found.problems)
+    assert len(list(tmp_path.glob("*-inference"))) == len(found.models)
+
+
+@pytest.mark.parametrize("name", reference_files.PLANNED)
+def test_a_family_to_come_is_named(directory, name):
+    with pytest.raises(UnbuiltFamily, match="is not served by this version"):
+        resolved(directory, name)
+
+
+def test_the_families_to_come_are_not_there_yet():
+    for name in PLANNED:
+        with pytest.raises(Exception, match="cannot be imported"):
+            family(name)
+
+
+def test_without_a_length_the_checkpoints_holds(directory):
+    assert resolved(directory, "modernbert").max_sequence_length == ANY_LENGTH
+    assert resolved(directory, "colbert-rotary").max_sequence_length == 300
+
+
+def test_what_the_options_come_to(directory):
+    assert resolved(directory, "gritlm").options == {"pooling": "mean", "forward_kwargs": {"is_causal": False}}
+    grit = family("sentence_transformer").options_of(resolved(directory, "gritlm"))
+    assert grit.is_causal is False
+    qwen = resolved(directory, "qwen2")
+    assert qwen.options["dense_projection_path"] == "2_Dense_1024"
+    assert qwen.profiles[0].query_template == f"Instruct: {reference_files.INSTRUCTION}\nQuery: {{text}}"
+    colbert = resolved(directory, "colbert")
+    assert (colbert.muvera.projection_dim, colbert.muvera.final_projection_dim) == (8, None)
+    muvera = colbert.profile("muvera")
+    assert muvera.parameters["output_types"] == "muvera"
+    reranker = resolved(directory, "reranker-qwen3")
+    assert (reranker.options["input_format"], reranker.options["default_instruction"]) == (
+        "qwen3",
+        reference_files.INSTRUCTION,
+    )
+    assert reranker.profiles[0].query_instruction == ""
+
+
+def test_profiles_that_need_weights_of_their_own(directory):
+    config = load_file(directory / "org__bge-m3.yaml")
+    assert config.apart == {
+        "banking": ("adapter_options.runtime.lora_id",),
+        "flag": ("compute_precision", "adapter_options.runtime.pooling"),
+    }
+    (flag,) = config.variants()
+    assert (flag.sie_id, flag.base, flag.resolve(Runtime()).runtime.precision) == ("org/bge-m3.flag", "org/bge-m3", "")
+    spec = config.resolve(Runtime())
+    assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse"], ("flag",))
+    said = "\n".join(config.warnings())
+    assert "profiles.banking: is not served: this version has no LoRA adapters" in said
+    assert "profiles.flag: is a model of its own, org/bge-m3.flag: compute_precision, " in said
+
+
+def test_what_other_servers_need_is_said_and_not_refused(directory):
+    config = load_file(directory / "org__rope.yaml")
+    where = f"note: {directory}/org__rope.yaml: profiles.default.adapter_options.loadtime"
+    assert [line.split(": is not needed")[0] for line in config.notes()] == [
+        f"{where}.config_kwargs",
+        f"{where}.trust_remote_code",
+    ]
+
+
+def test_a_variant_is_found_by_its_name(directory):
+    settings = read_settings(models_dir=directory)
+    assert [model.sie_id for model in selected(settings, ["org/bge-m3.flag"]).models] == ["org/bge-m3.flag"]
+    with pytest.raises(CatalogError, match=r"org/bge-m3\.none: no model file has this sie_id"):
+        selected(read_settings(models_dir=directory, hf_fallback=False), ["org/bge-m3.none"])
+
+
+def test_patterns_choose_among_files(directory):
+    found = selected(read_settings(models_dir=directory, model_filter="org/colbert*, org/st"), [])
+    assert {model.sie_id for model in found.models} == {
+        *("org/colbert", "org/colbert-modernbert", "org/colbert-rotary", "org/st")
+    }
+    with pytest.raises(CatalogError, match=r"model_filter: nobody/\*: matches no model of"):
+        selected(read_settings(models_dir=directory, model_filter="nobody/*"), [])
+
+
+def test_files_that_are_wrong_stop_no_other(directory, tmp_path):
+    (tmp_path / "good.yaml").write_text((directory / "org__st.yaml").read_text())
+    (tmp_path / "bad.yaml").write_text("sie_id: [")
+    (tmp_path / "typo.yaml").write_text((directory / "org__bert.yaml").read_text().replace("pooling", "poling"))
+    found = selected(read_settings(models_dir=tmp_path), [])
+    assert [model.sie_id for model in found.models] == ["org/st"]
+    assert [str(problem).split(":")[0].rpartition("/")[2] for problem in found.problems] == ["bad.yaml", "typo.yaml"]
+    (tmp_path / "good.yaml").unlink()
+    with pytest.raises(CatalogError, match=r"(?s)bad\.yaml.*typo\.yaml"):
+        selected(read_settings(models_dir=tmp_path), [])
