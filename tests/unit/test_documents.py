@@ -80,6 +80,8 @@ def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "
 def type_of(option: dict[str, Any]) -> str:
     if "enum" in option:
         return " ".join(f"`{each}`" for each in option["enum"])
+    if "const" in option:
+        return f"`{str(option['const']).lower()}`"
     if option.get("type") == "array":
         return f"list of {type_of(option['items'])}"
     if option.get("type") == "integer":
