@@ -13,8 +13,8 @@ from sie_triton.families import FAMILIES
 INTRODUCTION = """\
 # Models
 
-{num} public models have a model file in the package, under the name that stands here. "later": no family of this version reads them yet.
-An empty cell is left to the hub and to the checkpoint, which says it when it is there. The licence is that of the weights.
+{num} public models have a model file in the package, under the name that stands here. "later": no family of this
+version reads them yet. An empty cell is left to the hub and to the checkpoint. The licence is that of the weights.
 
 | model | tasks | dims | tokens | licence | family |
 |---|---|---|---|---|---|
@@ -36,8 +36,8 @@ def page() -> str:
 
 def row(model: Mapping[str, Any]) -> str:
     """
-    >>> row({"sie_id": "a/b", "tasks": {"encode": {"dense": {"dim": 4}}}, "profiles": {"default": {"adapter_path": "x"}}})
-    '| a/b | encode | dense 4 | | | x, later |'
+    >>> row({"sie_id": "a/b", "tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
+    '| a/b | score | | | | cross_encoder |'
     """
     outputs = model["tasks"].get("encode") or {}
     family = model["profiles"]["default"]["adapter_path"]
