@@ -1,0 +1,56 @@
+"""Model files of the package → docs/models.md: `python -m sie_triton.catalog.table > docs/models.md`."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sie_triton.families import FAMILIES
+
+INTRODUCTION = """\
+# Models
+
+{num} public models have a model file in the package, under the name that stands here. "later": no family of this
+version reads them yet. An empty cell is left to the hub and to the checkpoint. The licence is that of the weights.
+
+| model | tasks | dims | tokens | licence | family |
+|---|---|---|---|---|---|
+"""
+
+
+def shipped() -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The model files that come with the package, as they stand, by the names of the models."""
+    directory = Path(str(resources.files("sie_triton.catalog")))
+    paths = [*directory.glob("models/*.yaml"), *directory.glob("known/*.yaml")]
+    found = [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in paths]
+    yield from sorted(found, key=lambda each: each[1]["sie_id"].lower())
+
+
+def page() -> str:
+    rows = [row(model) for _, model in shipped()]
+    return INTRODUCTION.format(num=len(rows)) + "".join(f"{each}\n" for each in rows)
+
+
+def row(model: Mapping[str, Any]) -> str:
+    """
+    >>> row({"sie_id": "a/b", "tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
+    '| a/b | score | | | | cross_encoder |'
+    """
+    outputs = model["tasks"].get("encode") or {}
+    family = model["profiles"]["default"]["adapter_path"]
+    cells = (
+        model["sie_id"],
+        ", ".join(model["tasks"]),
+        ", ".join(f"{name} {output['dim']}" for name, output in outputs.items()),
+        str(model.get("max_sequence_length", "")),
+        model.get("license", ""),
+        family if family in FAMILIES else f"{family}, later",
+    )
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
