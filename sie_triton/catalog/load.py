@@ -69,13 +69,14 @@ def starter_set() -> list[ModelConfig]:
 
 def known_models() -> Sequence[str]:
     """The names of public models whose files come with the package."""
-    return sorted(path.stem.replace("__", "/", 1) for path in (_shipped() / "known").glob("*.yaml"))
+    names = (path.stem.replace("__", "/", 1) for path in (_shipped() / "known").glob("*.yaml"))
+    return sorted(names, key=str.lower)
 
 
 def known_model(name: str) -> ModelConfig | None:
     """The file that comes with the package for a public model."""
     path = _shipped() / "known" / f"{triton_name(name)}.yaml"
-    return load_file(path) if name.count("/") == 1 and has_file(path) else None
+    return load_file(path) if has_file(path) else None
 
 
 def _shipped() -> Path:

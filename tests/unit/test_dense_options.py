@@ -1,5 +1,7 @@
 """What a model file says of a dense checkpoint: beside what transformers computes when told the same."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,16 @@ def test_a_decoder_can_see_all_of_a_text(decoder, options):
     found = ours(directory, ids, pooling="mean", **options)
     np.testing.assert_allclose(found, theirs(directory, ids, "mean", sees_all=True), atol=1e-5)
     assert np.abs(found - theirs(directory, ids, "mean", sees_all=False)).max() > 1e-3
+
+
+def test_a_checkpoint_may_say_so_itself(decoder):
+    directory, ids = decoder
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "is_causal": False}))
+    found = ours(directory, ids, pooling="mean")
+    np.testing.assert_allclose(found, theirs(directory, ids, "mean", sees_all=True), atol=1e-5)
+    told = ours(directory, ids, pooling="mean", causal=True)
+    assert np.abs(found - told).max() > 1e-3
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}])

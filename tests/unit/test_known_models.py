@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.catalog import starter_set, triton_name
+from sie_triton.catalog import known_models, starter_set, triton_name
+from sie_triton.catalog.load import known_model
 from sie_triton.catalog.options import check_template
 from sie_triton.catalog.table import page, shipped
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
+from sie_triton.errors import UnbuiltFamily
 from sie_triton.families import FAMILIES
+from sie_triton.spec import Runtime
 
 MODELS_PAGE = Path(__file__).parents[2] / "docs/models.md"
 
@@ -133,3 +136,19 @@ def test_templates_hold_real_line_breaks(known):
 def test_the_page_of_models_is_in_step_with_the_files():
     written = MODELS_PAGE.read_text(encoding="utf-8")
     assert written == page(), "run: python -m sie_triton.catalog.table > docs/models.md"
+
+
+def test_each_is_served_or_of_a_family_to_come():
+    served, later = [], []
+    for name in known_models():
+        model = known_model(name)
+        assert model.sie_id == name
+        try:
+            model.resolve(Runtime())
+        except UnbuiltFamily:
+            later.append(name)
+        else:
+            served.append(name)
+            assert all("LoRA" in line for line in model.warnings()), model.warnings()
+    assert len(served) >= 139
+    assert len(served) + len(later) == 227

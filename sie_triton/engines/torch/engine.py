@@ -43,9 +43,10 @@ class TorchEngine(Engine):
         return load_model(directory, self.dtype, self.device, auto)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
-        """`is_causal` None: as the architecture is."""
-        if is_causal is not None:
-            direct(model, is_causal)
+        """`is_causal` None: as config.json says, else as the architecture is."""
+        said = getattr(model.config.get_text_config(), "is_causal", None) if is_causal is None else is_causal
+        if said is not None:
+            direct(model, said)
         return Encoder(model, self.spec.runtime.attention)
 
     def settle(self, encoder: Encoder) -> None:
