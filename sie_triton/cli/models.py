@@ -1,7 +1,8 @@
 """`sie-triton models`: what is served, what a model file says, which models are known."""
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from rich.table import Table
 
 from sie_triton.catalog import ModelConfig, known_models, load_file, select
 from sie_triton.cli.options import settings_options
-from sie_triton.errors import CatalogError
+from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.render.build import selected
 from sie_triton.settings import Settings, read_settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
+
+WRONG = "wrong"
 
 
 @click.group()
@@ -104,24 +107,35 @@ def check(paths: Sequence[Path], **flags: Any) -> None:
     if not given:
         raise click.UsageError("name model files, or a directory of them, or give --models-dir")
     files = [file for path in given for file in _model_files(path)]
-    num_wrong = sum(_is_wrong(file, settings) for file in files)
-    click.echo(f"{len(files)} files, {num_wrong} wrong" if num_wrong else f"{len(files)} files, all can be served")
-    sys.exit(1 if num_wrong else 0)
+    results = Counter(_checked(file, settings) for file in files)
+    click.echo(", ".join([f"{len(files)} files", *(f"{count} {result}" for result, count in sorted(results.items()))]))
+    sys.exit(1 if results[WRONG] else 0)
 
 
 def _model_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
 
 
-def _is_wrong(file: Path, settings: Settings) -> bool:
+def _checked(file: Path, settings: Settings) -> str:
     try:
         config = load_file(file)
-        lines = [*config.warnings(), *config.notes()]
-        for each in (config, *config.variants()):
-            each.resolve(settings.portable_runtime)
+        config.resolve(settings.portable_runtime)
+        lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
+    except UnbuiltFamily as exc:
+        click.echo(f"not served: {exc}")
+        return "of a kind to come"
     except CatalogError as exc:
         click.echo("\n".join(f"error: {line}" for line in str(exc).splitlines()))
-        return True
+        return WRONG
     for line in lines:
         click.echo(line)
-    return False
+    return "right"
+
+
+def _unserved(variants: Sequence[ModelConfig], settings: Settings) -> Iterator[str]:
+    """CatalogError where one is wrong."""
+    for variant in variants:
+        try:
+            variant.resolve(settings.portable_runtime)
+        except UnbuiltFamily as exc:
+            yield f"not served: {exc}"

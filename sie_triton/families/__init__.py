@@ -47,6 +47,7 @@ FAMILIES: Mapping[str, str] = {
 
 # Where SIE keeps its adapters; nothing of it is imported here.
 SIE_PACKAGE = "sie_server."
+SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
 
 # Of installed packages, whose families are asked before ours.
 FAMILIES_GROUP = "sie_triton.families"
@@ -77,7 +78,9 @@ def family_of(adapter_path: str | None, source: str) -> str:
     for planned, kind in PLANNED.items():
         if name == planned or name in kind.reference_adapters:
             raise UnbuiltFamily(f"{where}: a model that {kind.does} ({planned}) is not served by this version")
-    if ":" in name and not (adapter_path or "").startswith(SIE_PACKAGE):
+    if (adapter_path or "").startswith(SIE_PACKAGES):
+        raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
+    if ":" in name:
         try:
             family(name)
         except LoadError as exc:

@@ -1,0 +1,64 @@
+"""`sie-triton models`, as somebody reads it in a terminal."""
+
+import pytest
+from click.testing import CliRunner
+
+from sie_triton.cli import cli
+from tests import reference_files
+from tests.conftest import MINILM
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    made = tmp_path_factory.mktemp("models")
+    reference_files.write(made)
+    return made
+
+
+def run(*arguments, status=0):
+    result = CliRunner().invoke(cli, ["models", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_what_serve_would_start(directory):
+    (line,) = run("ls").output.splitlines()
+    assert line.split()[:3] == [MINILM, "dense", "384"]
+    listed = run("ls", "--models-dir", directory, "--model-filter", "org/reranker*,org/gliner*,org/bge*")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == [
+        *("org/bge-m3", "org/bge-m3.flag", "org/reranker-jina", "org/reranker-modernbert", "org/reranker-qwen3"),
+        "org/reranker",
+    ]
+    assert "a model that extracts entities (gliner) is not served by this version" in listed.stderr
+
+
+def test_the_models_we_know():
+    names = run("ls", "--known").output.splitlines()
+    assert {"BAAI/bge-m3", "intfloat/e5-base-v2", "docling"} <= set(names)
+    assert len(names) == 227
+
+
+def test_what_is_made_of_a_file():
+    shown = run("show", "intfloat/e5-base-v2").output
+    for text in ("hub://intfloat/e5-base-v2", "mit", "sentence_transformer", "dense 768", "query: query: {text}"):
+        assert text in shown
+
+
+def test_a_directory_is_shown_without_a_file(tiny_directory):
+    assert "dense 64" in run("show", tiny_directory).output
+
+
+def test_all_is_said_of_files(directory, tmp_path):
+    said = run("check", directory).output.splitlines()
+    assert said[-1] == "43 files, 22 of a kind to come, 21 right"
+    assert any("org__rope.yaml: profiles.candle: profiles.default: adapter_path" in line for line in said)
+    assert any("profiles.banking: is not served: this version has no LoRA adapters" in line for line in said)
+    assert any(line.startswith("note: ") and "mem_fraction_static: is not needed" in line for line in said)
+    (tmp_path / "bad.yaml").write_text("sie_id: 5")
+    said = run("check", tmp_path / "bad.yaml", directory / "org__st.yaml", status=1).output.splitlines()
+    assert said[0].startswith(f"error: {tmp_path}/bad.yaml: sie_id: ")
+    assert said[-1] == "2 files, 1 right, 1 wrong"
+
+
+def test_there_must_be_something_to_check():
+    assert "name model files, or a directory of them" in run("check", status=2).output
