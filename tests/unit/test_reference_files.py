@@ -5,8 +5,9 @@ import re
 import pytest
 
 from sie_triton.catalog import load_file
-from sie_triton.errors import CatalogError, UnbuiltFamily
-from sie_triton.families import PLANNED, family
+from sie_triton.contract import VERBS
+from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
+from sie_triton.families import PLANNED, family, model_of
 from sie_triton.render.build import selected, write_repository
 from sie_triton.settings import read_settings
 from sie_triton.spec import ANY_LENGTH, Runtime
@@ -102,6 +103,15 @@ def test_profiles_that_need_weights_of_their_own(directory):
     said = "\n".join(config.warnings())
     assert "profiles.banking: is not served: this version has no LoRA adapters" in said
     assert "profiles.flag: is a model of its own, org/bge-m3.flag: compute_precision, " in said
+
+
+def test_a_request_for_such_a_profile_is_told_where_it_is(directory):
+    parameters = VERBS["encode"].all_parameters(model_of(resolved(directory, "bge-m3")))
+    assert parameters["profile"].check("sparse") == "sparse"
+    with pytest.raises(
+        InputError, match=r"profile: 'flag' is not .* sparse; models of their own are org/bge-m3\.flag$"
+    ):
+        parameters["profile"].check("flag")
 
 
 def test_what_other_servers_need_is_said_and_not_refused(directory):
