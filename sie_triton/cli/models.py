@@ -22,13 +22,15 @@ WRONG = "wrong"
 
 @click.group()
 def models() -> None:
-    """List, show and check model files.
+    """List, show, check and write model files; add models to a running server.
 
     \b
     sie-triton models ls                   what `serve` would start
     sie-triton models ls --known           public models whose files come with the package
     sie-triton models show BAAI/bge-m3     what is made of a model's file, or of a directory
     sie-triton models check my-models/     every complaint about model files, and what they say in vain
+    sie-triton models init ./my-model      a model file for what is in a directory, or on the hub
+    sie-triton models add org/name         serve it on the running server; rm takes it out
     """
 
 
@@ -95,6 +97,65 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
         if text:
             made.add_row(name, text)
     return made
+
+
+@models.command()
+@click.argument("model")
+@click.option("--name", help="the model's name; default: that of the hub, or of the directory")
+@click.option("--family", default="", help="what to take it for, where its files allow for several")
+@click.option("--output", type=click.Path(path_type=Path), help="write it there, not to the screen")
+@settings_options(["hf_fallback"])
+def init(model: str, name: str | None, family: str, output: Path | None, **flags: Any) -> None:
+    """Write a model file for MODEL, a directory or a hub id, of what its files say."""
+    text = model_file(model, read_settings(**flags), name=name, family=family)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    if output.exists():
+        raise click.UsageError(f"{output} is there already; remove it first")
+    output.write_text(text, encoding="utf-8")
+    click.echo(f"wrote {output}; sie-triton models check {output} says more", err=True)
+
+
+def model_file(model: str, settings: Settings, *, name: str | None = None, family: str = "") -> str:
+    """The text of a file for it; CatalogError where it is none that can be served."""
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        source = {"weights_path": str(directory.resolve())}
+        return to_yaml(*explain(directory.resolve(), name or directory.resolve().name, source, family))
+    found = locate_hub(model, allow_hub=settings.hf_fallback)
+    return to_yaml(*explain(found, name or model, {"hf_id": model}, family))
+
+
+RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
+
+
+@models.command()
+@click.argument("model")
+@settings_options([*RUNNING, "hf_fallback"])
+def add(model: str, **flags: Any) -> None:
+    """Serve MODEL on the running server: a model file, a name that we know, a directory, or a hub id.
+
+    What is served under its name goes on until the new one takes its place; no request fails. It stays for later
+    starts with the same --data-dir.
+    """
+    settings = read_settings(**flags)
+    path = Path(model)
+    if path.is_file():
+        text = path.read_text(encoding="utf-8-sig")
+    elif (known := known_model(model)) is not None:
+        text = Path(known.source).read_text(encoding="utf-8")
+    else:
+        text = model_file(model, settings)
+    commands.add(settings, text)
+
+
+@models.command()
+@click.argument("model")
+@settings_options(RUNNING)
+def rm(model: str, **flags: Any) -> None:
+    """Take MODEL out of the running server; what it is working on is finished."""
+    commands.remove(read_settings(**flags), model)
 
 
 @models.command()

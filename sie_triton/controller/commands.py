@@ -18,6 +18,8 @@ from sie_triton.controller.token import known_token
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings
 
+MODELS = "/v1/models"
+
 REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
 
@@ -29,30 +31,41 @@ STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "re
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
     """Print the table, or the JSON it is made of, once, or keep it up to date; `picture` is an SVG file to write."""
     if as_json:
-        Console().print_json(data=ask(settings, "/v1/models"))
+        Console().print_json(data=ask(settings, MODELS))
         return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
-        console.print(table(ask(settings, "/v1/models")))
+        console.print(table(ask(settings, MODELS)))
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(table(ask(settings, "/v1/models")), refresh=True)
+            live.update(table(ask(settings, MODELS)), refresh=True)
             time.sleep(REFRESH_S)
 
 
 def act(settings: Settings, model: str, action: str) -> None:
-    done = ask(settings, f"/v1/models/{quote(model.replace('/', '__'), safe='')}/{action}", post=True)
+    done = ask(settings, f"{_path(model)}/{action}", "POST")
     Console().print(f"{done['model']}: {action} done", highlight=False)
 
 
-def ask(settings: Settings, path: str, *, post: bool = False) -> Any:
+def add(settings: Settings, model_file: str) -> None:
+    """Have the model of `model_file`, its text, served; in the place of what was served under its name."""
+    done = ask(settings, MODELS, "PUT", model_file.encode())
+    Console().print(f"{done['model']}: {done['done']}", highlight=False)
+
+
+def remove(settings: Settings, model: str) -> None:
+    done = ask(settings, _path(model), "DELETE")
+    Console().print(f"{done['model']}: {done['done']}", highlight=False)
+
+
+def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:
     """The controller's JSON; ServerError says why there is none."""
     url = f"http://{settings.host}:{settings.controller_port}{path}"
-    request = urllib.request.Request(url, method="POST" if post else "GET")
-    if post and (token := known_token(settings.data_dir, settings.admin_token)):
+    request = urllib.request.Request(url, data=body, method=method)
+    if method != "GET" and (token := known_token(settings.data_dir, settings.admin_token)):
         request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
     try:
         with urllib.request.urlopen(request, timeout=settings.load_timeout_s + ANSWER_S) as response:
@@ -65,6 +78,10 @@ def ask(settings: Settings, path: str, *, post: bool = False) -> Any:
         ) from exc
     except (ValueError, HTTPException) as exc:
         raise ServerError(f"what answers at {url} is no controller; --host and --controller-port say where") from exc
+
+
+def _path(model: str) -> str:
+    return f"{MODELS}/{quote(model.replace('/', '__'), safe='')}"
 
 
 def table(answer: Any) -> Table:
