@@ -12,7 +12,8 @@ from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
-from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
+from sie_triton.spec import Profile
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,10 @@ class MultiVectorTokenizer(TextTokenizer):
         self._filler = expansion_id(queries, expansion) if expansion else 0
 
     @classmethod
-    def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
+    def load(cls, directory: Path, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
         files = read_multi_vector(directory)
+        log_disagreements(files.text, max_length, profiles)
         longest = min(max_length, files.text.max_sequence_length)
         query_length = files.query_length or longest
         if files.expansion is not None and files.expansion.is_ceiling:
