@@ -11,7 +11,7 @@ from sie_triton.catalog.config import Inputs, ModelConfig
 from sie_triton.catalog.load import complaints
 from sie_triton.checkpoints.contents import check_complete
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import Family, Recognised, families, family
+from sie_triton.families import Recognised, families, family
 from sie_triton.weights.locate import locate
 
 
@@ -33,10 +33,28 @@ def explain(directory: Path, model: str, source: dict[str, Any], family_name: st
     except LoadError as exc:
         raise CatalogError(str(exc)) from exc
     try:
-        content = {"sie_id": model, **source, **_described(name, family(name), found)}
-        return ModelConfig.model_validate(content).found_in(directory), found.reason
+        return config_of(model, source, name, found).found_in(directory), found.reason
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{directory}: {line}" for line in complaints(exc, ModelConfig))) from exc
+
+
+def config_of(model: str, source: Mapping[str, Any], family_name: str, found: Recognised) -> ModelConfig:
+    """What that family has found, as a model file says it; pydantic's ValidationError where `model` is no name."""
+    usual, reads = Inputs().model_dump(), family(family_name).inputs
+    encode = {"encode": {output: {"dim": dim} for output, dim in found.dims.items()}} if found.dims else {}
+    score: dict[str, Any] = {"score": {}} if found.scores else {}
+    loadtime = {"loadtime": dict(found.options)} if found.options else {}
+    runtime = {"runtime": given} if (given := _runtime(found)) else {}
+    options = {"adapter_options": {**loadtime, **runtime}} if loadtime or runtime else {}
+    content = {
+        "sie_id": model,
+        **source,
+        "inputs": {each: each in reads for each, read in usual.items() if read or each in reads},
+        "tasks": {**encode, **score},
+        "max_sequence_length": found.max_sequence_length,
+        "profiles": {"default": {"adapter_path": family_name, **options}},
+    }
+    return ModelConfig.model_validate(content)
 
 
 def to_yaml(config: ModelConfig, reason: str) -> str:
@@ -44,7 +62,10 @@ def to_yaml(config: ModelConfig, reason: str) -> str:
     shown = ("".join(letter if letter.isprintable() else " " for letter in line) for line in reason.splitlines())
     comment = "".join(f"# {line}\n" for line in shown)
     content = config.model_dump(mode="json", exclude_unset=True)
-    return comment + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
+    readable, escaped = (
+        yaml.safe_dump(content, sort_keys=False, allow_unicode=each, width=110) for each in (True, False)
+    )
+    return comment + (escaped if "\x85" in readable else readable)  # PyYAML takes it for a line break
 
 
 def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
@@ -66,22 +87,6 @@ def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
             return name, found
     who = f"the family {family_name} does not know" if family_name else "no family knows"
     raise LoadError(f"{directory}: {who} what this is", "unsupported")
-
-
-def _described(name: str, kind: Family, found: Recognised) -> dict[str, Any]:
-    """The keys of a model file."""
-    usual = Inputs().model_dump()
-    encode = {"encode": {output: {"dim": dim} for output, dim in found.dims.items()}} if found.dims else {}
-    score: dict[str, Any] = {"score": {}} if found.scores else {}
-    loadtime = {"loadtime": dict(found.options)} if found.options else {}
-    runtime = {"runtime": given} if (given := _runtime(found)) else {}
-    options = {"adapter_options": {**loadtime, **runtime}} if loadtime or runtime else {}
-    return {
-        "inputs": {each: each in kind.inputs for each, read in usual.items() if read or each in kind.inputs},
-        "tasks": {**encode, **score},
-        "max_sequence_length": found.max_sequence_length,
-        "profiles": {"default": {"adapter_path": name, **options}},
-    }
 
 
 def _runtime(found: Recognised) -> Mapping[str, Any]:

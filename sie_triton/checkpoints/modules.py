@@ -157,7 +157,9 @@ def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path
     """The directory of the one module of these kinds."""
     found = [path for kind, path in kinds if kind in wanted]
     if len(found) != 1:
-        raise LoadError(f"modules.json in {directory} must name one {wanted[0]}, it names {len(found)}", "unsupported")
+        chain = " → ".join(kind for kind, _ in kinds) or "nothing"
+        message = f"modules.json in {directory}: {chain} cannot be served; it must name one {wanted[0]}"
+        raise LoadError(message, "unsupported")
     return found[0]
 
 

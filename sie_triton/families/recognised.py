@@ -12,7 +12,7 @@ def said_by(directory: Path, files: TextFiles, chain: str) -> str:
     """`chain` with the file that it stands in, and the prompts that there are."""
     saved_as = architecture(files.config) or "a transformer"
     bare = f"config.json: {saved_as} without modules.json, which sentence-transformers takes for"
-    prompts = [name for name, prompt in files.prompts.items() if prompt]
+    prompts = sorted(name for name, prompt in files.prompts.items() if prompt)
     named = f"; config_sentence_transformers.json: prompts {', '.join(prompts)}" if prompts else ""
     return f"{bare if is_bare(directory) else 'modules.json:'} {chain}{named}"
 
