@@ -90,14 +90,14 @@ def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
 
 
 def _runtime(found: Recognised) -> Mapping[str, Any]:
-    """What requests leave open. A prompt is a template only where the template does the same: one for documents would
-    stand before texts without a role too, which have a prompt of their own."""
-    query, document, other = (found.prompts.get(role, "") for role in ("query", "document", ""))
+    """What requests leave open, as the files have it: a request's instruction stands in place of the prompt of queries.
+
+    The prompts of other texts are left to the files: a doc_template would stand before texts without a role too, and
+    whatever the request's instruction is.
+    """
     given: dict[str, Any] = {} if found.normalize is None else {"normalize": found.normalize}
-    if query:
-        given |= {"query_template": "{instruction}{text}", "default_instruction": query}
-    if document == other and document and not set("{}") & set(document):
-        given["doc_template"] = f"{document}{{text}}"
+    if found.query_prompt:
+        given |= {"query_template": "{instruction}{text}", "default_instruction": found.query_prompt}
     return given
 
 

@@ -31,9 +31,9 @@ class Recognised:
     """What a directory is found to hold, without a model file. `normalize` None: the family has no dense vectors.
 
     `reason` says which file said what. `dims` are the output types of encode and their sizes. `options` are the
-    family's own, as the files have them. `prompts` are those of the roles query and document, and that of "", for texts
-    without a role. `weights` are the directories that must hold weights, that of the transformer, with its tokenizer,
-    first. `doubt`: why a model file has to say that it is of this family; empty where the files say it.
+    family's own, as the files have them. `query_prompt` is what they put before a query. `weights` are the directories
+    that must hold weights, that of the transformer, with its tokenizer, first. `doubt`: why a model file has to say
+    that it is of this family; empty where the files say it.
     """
 
     reason: str
@@ -42,7 +42,7 @@ class Recognised:
     scores: bool = False
     normalize: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    query_prompt: str = ""
     weights: tuple[Path, ...] = ()
     doubt: str = ""
 

@@ -1,5 +1,6 @@
 """Directories as libraries save them: recognised for what they are, and computed as their own library does."""
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from sie_triton.catalog.recognise import config_of, explain, to_yaml
 from sie_triton.contract import Batch, Part, Rows
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import Recognised, families, load_processor, model_of
-from sie_triton.spec import Runtime
+from sie_triton.inputs.prompt import prompt_of
+from sie_triton.spec import Profile, Runtime
 from sie_triton.transforms import normalize
 from tests.conftest import model_file
 from tests.layouts import (
@@ -77,10 +79,9 @@ LAYOUTS = {
     "dense 6, its documents' prompt for all": dense_layout(
         changed(dense(), SETTINGS, default_prompt_name="document"),
         512,
-        "prompts document, query",
+        "prompts document 'text: ', query 'search for: '",
         "mean",
         **ASKING,
-        doc_template="text: {text}",
     ),
     "dense 6, prompt not pooled": dense_layout(dense(include_prompt=False), 512, "(mean)", "mean", **ASKING),
     "dense 6, cut vectors": dense_layout(changed(dense(), SETTINGS, truncate_dim=24), 512, "", "mean", **ASKING),
@@ -294,18 +295,30 @@ def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **
     return [record.getMessage() for record in caplog.records if record.name.startswith("sie_triton")]
 
 
+def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
+    """Whatever the role and the instruction of a request."""
+    found = Recognised("", 512, {"dense": 64}, query_prompt=PROMPTS["query"])
+    config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
+    (profile,) = config.resolve(Runtime()).profiles
+    for is_query, instruction in itertools.product((None, True, False), (None, "", "find: ")):
+        alone, recognised = (
+            prompt_of(PROMPTS, "usual: ", Part("text", [], each, is_query, instruction))
+            for each in (Profile(), profile)
+        )
+        assert alone == recognised
+
+
 @pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
 def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
     """Prompts and reasons are of others: lines, braces, quotes, what no YAML may hold as it is."""
-    found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, prompts={"query": odd, "document": odd, "": odd})
+    found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)
     config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
     text = to_yaml(config, found.reason)
     path = tmp_path / "model.yaml"
     path.write_text(text)
     assert load_file(path) == config.found_in(path)
     runtime = config.profile("default").adapter_options.runtime
-    assert runtime.default_instruction == odd
-    assert runtime.doc_template == (None if "{" in odd else f"{odd}{{text}}")
+    assert (runtime.query_template, runtime.default_instruction) == ("{instruction}{text}", odd)
     assert text == to_yaml(config, found.reason)
     comments, _, rest = text.partition("sie_id: my/m\n")
     assert all(line.startswith("# ") for line in comments.split("\n")[:-1])

@@ -8,9 +8,10 @@ from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.recognised import prompts_of, said_by
+from sie_triton.families.recognised import said_by
 from sie_triton.families.sentence_transformer import PoolingOptions
 from sie_triton.inputs import Processor
+from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class BgeM3(Family):
             scores=True,
             normalize=files.dense.normalize,
             options={"pooling": files.dense.pooling[0]} if len(files.dense.pooling) == 1 else {},
-            prompts=prompts_of(files.text),
+            query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *(layer.directory for layer in files.dense.dense)),
         )
 

@@ -11,8 +11,9 @@ from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Family, Options, Recognised
-from sie_triton.families.recognised import doubtful, prompts_of, said_by
+from sie_triton.families.recognised import doubtful, said_by
 from sie_triton.inputs import Processor
+from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec, Profile
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class SentenceTransformer(Family):
             {"dense": files.dim},
             normalize=files.normalize,
             options={"pooling": files.pooling[0]} if len(files.pooling) == 1 else {},
-            prompts=prompts_of(files.text),
+            query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *(layer.directory for layer in files.dense)),
             doubt=doubt,
         )

@@ -11,8 +11,9 @@ from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFi
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.recognised import doubtful, prompts_of, said_by
+from sie_triton.families.recognised import doubtful, said_by
 from sie_triton.inputs import Processor
+from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Splade(Family):
             said_by(directory, files.text, files.chain),
             files.text.max_sequence_length,
             {"sparse": files.dim},
-            prompts=prompts_of(files.text),
+            query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *([files.idf] if files.idf is not None else [])),
             doubt=doubtful(files.text, *MEANINGS) if is_doubtful else "",
         )
