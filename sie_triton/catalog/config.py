@@ -46,6 +46,7 @@ class ModelConfig(Frozen):
     profiles: dict[str, Profile] = Field(min_length=1)
     _source: str = PrivateAttr("")
     _base: str = PrivateAttr("")
+    _reason: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -59,9 +60,9 @@ class ModelConfig(Frozen):
             self.profile(name)
         return self
 
-    def found_in(self, source: Path) -> "ModelConfig":
-        """Itself, saying from now on which model file or directory it was read from."""
-        self._source = str(source)
+    def found_in(self, source: Path, reason: str = "") -> "ModelConfig":
+        """Itself, saying from now on which model file or directory it was read from; of a directory, what says so."""
+        self._source, self._reason = str(source), reason
         return self
 
     @property
@@ -160,7 +161,9 @@ class ModelConfig(Frozen):
         return variant
 
     def warnings(self) -> list[str]:
-        """What stands in the file and has no effect, or another than one may think."""
+        """What stands in the file and has no effect, or another than one may think; what a directory was taken for."""
+        if self._reason:
+            return [f"recognised: {self.source}: {self.family}: {self._reason}"]
         kind, lines = family(self.family), []
         for name in self.profiles:
             keys = self.apart.get(name, ())

@@ -103,13 +103,17 @@ def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
+    return recognise(small_files(name, allow_hub=allow_hub), name, {"hf_id": name})
+
+
+def small_files(name: str, *, allow_hub: bool) -> Path:
+    """A directory with what the hub has of a model but its weights; CatalogError where it has none."""
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise CatalogError(f"{name}: no model file has this sie_id, it is no directory, and no hub id (org/name)")
     try:
-        directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=recognised_by())
+        return locate(f"hub://{name}", allow_hub=allow_hub, patterns=recognised_by())
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}") from exc
-    return recognise(directory, name, {"hf_id": name})
 
 
 def recognised_by() -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class BgeM3Files:
         dense = SentenceTransformerFiles.read(directory)
         if len(modules_of(directory)) == 1:
             # As FlagEmbedding saves a fine-tune.
-            dense = replace(dense, pooling=("cls",), normalize=True)
+            dense = replace(dense, pooling=("cls",), normalize=True, is_said=True)
         sparse, colbert = (_layer_file(directory, name) for name in LAYERS)
         return cls(
             dense=dense,

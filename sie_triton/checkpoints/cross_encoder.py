@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.errors import LoadError
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
@@ -30,8 +31,8 @@ class CrossEncoderFiles:
         saved = read_fields(directory / "config_sentence_transformers.json", required=False)
         num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
-            message = f"config.json in {text.transformer} has {num_labels} labels; a score needs a model with one"
-            raise LoadError(message, "unsupported")
+            message = f"{text.config.where}: a classifier of {num_labels} labels"
+            raise LoadError(f"{message}; this version serves classifiers of one label, as a score", "unsupported")
         tokenizer = read_fields(text.transformer / "tokenizer_config.json", required=False)
         return cls(
             text,
@@ -40,10 +41,24 @@ class CrossEncoderFiles:
             tokenizer.text("tokenizer_class", ""),
         )
 
+    @property
+    def chain(self) -> str:
+        """What makes its scores, in words."""
+        name = architecture(self.text.config) or "a classifier"
+        return f"{name} with 1 label, {self.activation.rpartition('.')[2]}"
 
-def is_cross_encoder(config: Fields) -> bool:
-    """By transformers' config.json."""
-    return any(name.endswith("ForSequenceClassification") for name in config.texts("architectures")[:1])
+
+def is_cross_encoder(directory: Path) -> bool:
+    """A transformer alone whose config.json names a classifier; LoadError for a CrossEncoder of other modules."""
+    modules = modules_of(directory)
+    if len(modules) == 1:
+        return head(read_fields(modules[0][1] / "config.json", required=False)) == CLASSIFIER
+    saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+    if saved.text("model_type", "") == "CrossEncoder":
+        chain = " → ".join(kind for kind, _ in modules)
+        message = f"modules.json in {directory}: a CrossEncoder of {chain} cannot be served; supported is Transformer"
+        raise LoadError(message, "unsupported")
+    return False
 
 
 def _activation(saved: Fields, config: Fields) -> str:

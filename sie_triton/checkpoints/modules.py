@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sie_triton.checkpoints.files import Fields, inside, read_fields, read_json
+from sie_triton.checkpoints.contents import read_config
+from sie_triton.checkpoints.files import Fields, inside, read_fields, read_json, shortened
 from sie_triton.errors import LoadError
 
 # Their first token's position id is padding_idx + 1, so that as many positions are never used.
@@ -29,10 +30,30 @@ HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
 
 TANH = "torch.nn.modules.activation.Tanh"
 
+# A Transformer module's own settings; sentence-transformers before 2 named them by the kind of model.
+SETTINGS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+ITS_STATES = ("last_hidden_state", "logits")
+
+# What those settings may pass on to transformers and which changes nothing here.
+WITHOUT_EFFECT = (
+    "model_max_length",
+    "padding_side",
+    "use_fast",
+    "trust_remote_code",
+    "revision",
+    "code_revision",
+    "attn_implementation",
+    "dtype",
+    "torch_dtype",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """What every such directory says of its transformer and its prompts. Lengths are in tokens."""
+    """What every such directory says of its transformer and its prompts. Lengths are in tokens.
+
+    `default_prompt` is for texts of which nobody says whether they are queries.
+    """
 
     transformer: Path
     config: Fields
@@ -47,10 +68,11 @@ class TextFiles:
         """Raises LoadError naming the file that cannot be used."""
         kinds = modules_of(directory)
         transformer = only(kinds, TRANSFORMERS, directory)
-        config = read_fields(transformer / "config.json")
+        config = read_config(transformer)
         for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
             config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
-        sbert = read_fields(transformer / "sentence_bert_config.json", required=False)
+        sbert = transformer_settings(transformer)
+        _check_settings(sbert)
         saved = read_fields(directory / "config_sentence_transformers.json", required=False)
         pooling = next((read_fields(path / "config.json") for kind, path in kinds if kind == "Pooling"), Fields("", {}))
         prompts = saved.text_map("prompts")
@@ -61,7 +83,7 @@ class TextFiles:
             max_sequence_length=_max_sequence_length(sbert, transformer, config),
             do_lower_case=sbert.flag("do_lower_case", False),
             prompts=prompts,
-            default_prompt=prompts.get(saved.text("default_prompt_name", ""), ""),
+            default_prompt=_default_prompt(saved, prompts),
         )
 
 
@@ -109,6 +131,19 @@ def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path
     return [(_class_name(types[each]), inside(home, each, f"{routes.where}: {route}")) for each in named]
 
 
+def check_one_way(kinds: list[tuple[str, Path]], directory: Path) -> None:
+    """LoadError where a Router sends queries another way than `kinds`, that of documents."""
+    if modules_of(directory, "query") != kinds:
+        message = f"{directory}: queries and documents go through different modules"
+        raise LoadError(f"{message}; this family serves one way for both", "unsupported")
+
+
+def transformer_settings(transformer: Path) -> Fields:
+    """Those of the first of its files that is there; empty where none is."""
+    files = (read_fields(transformer / f"sentence_{name}_config.json", required=False) for name in SETTINGS)
+    return next((found for found in files if found.values), Fields(str(transformer), {}))
+
+
 def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
     fields = Fields.of(where, entry)
     return _class_name(fields.text("type")), inside(directory, fields.text("path"), f"{where}: path")
@@ -122,7 +157,9 @@ def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path
     """The directory of the one module of these kinds."""
     found = [path for kind, path in kinds if kind in wanted]
     if len(found) != 1:
-        raise LoadError(f"modules.json in {directory} must name one {wanted[0]}, it names {len(found)}", "unsupported")
+        chain = " → ".join(kind for kind, _ in kinds) or "nothing"
+        message = f"modules.json in {directory}: {chain} cannot be served; it must name one {wanted[0]}"
+        raise LoadError(message, "unsupported")
     return found[0]
 
 
@@ -134,6 +171,32 @@ def hidden_size(config: Fields) -> int:
     return config.integer(name, least=1, most=MAX_WIDTH)
 
 
+def _default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
+    name = saved.text("default_prompt_name", "")
+    if name and name not in prompts:
+        known = ", ".join(prompts) or "none"
+        message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; there are {known}"
+        raise LoadError(message, "corrupt")
+    return prompts.get(name, "")
+
+
+def _check_settings(sbert: Fields) -> None:
+    """LoadError where they make something else of a text than the state of each of its tokens."""
+    way = sbert.fields("modality_config").fields("text")
+    method, output = way.text("method", "forward"), way.text("method_output_name", ITS_STATES[0])
+    if method != "forward" or output not in ITS_STATES:
+        message = f"{way.where}: {method} → {output} cannot be served; supported is forward → {ITS_STATES[0]}"
+        raise LoadError(message, "unsupported")
+    calls = sbert.fields("processing_kwargs")
+    passed_on = [sbert.fields(key) for key in ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")]
+    for fields in (*passed_on, calls.fields("text"), calls.fields("common")):
+        if own := sorted(set(fields.values) - set(WITHOUT_EFFECT)):
+            message = (
+                f"{fields.where}: {', '.join(own)} cannot be served; set it in config.json or tokenizer.json itself"
+            )
+            raise LoadError(message, "unsupported")
+
+
 def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> int:
     tokenizer = read_fields(transformer / "tokenizer_config.json", required=False)
     unused = config.integer("pad_token_id", 0) + 1 if config.text("model_type", "") in COUNT_FROM_PADDING else 0
@@ -142,4 +205,6 @@ def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> in
         raise LoadError(f"{config.where}: max_position_embeddings: leaves no position past pad_token_id", "corrupt")
     # A tokenizer without a limit writes 10^30.
     limit = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)
+    for key in ("tokenizer_args", "processor_kwargs"):
+        limit = sbert.fields(key).integer("model_max_length", limit, least=1, most=None)
     return min(sbert.integer("max_seq_length", limit, least=1), positions)

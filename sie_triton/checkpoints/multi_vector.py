@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.modules import DenseLayer, TextFiles, hidden_size, modules_of
+from sie_triton.checkpoints.modules import DenseLayer, TextFiles, check_one_way, hidden_size, modules_of
 from sie_triton.errors import LoadError
 
 # PyLate's, where its files do not say.
 QUERY_LENGTH = 32
+
+# What PyLate writes, whose versions before sentence-transformers 5 had no model_type.
+PYLATE_KEYS = ("query_prefix", "document_prefix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,13 @@ class MultiVectorFiles:
         """Raises LoadError naming the file or the module that cannot be used."""
         text, kinds = TextFiles.read(directory), modules_of(directory)
         names = [kind for kind, _ in kinds]
+        check_one_way(kinds, directory)
         _check(names, directory)
         saved = read_fields(directory / "config_sentence_transformers.json", required=False)
         own = read_fields(text.transformer / "sentence_bert_config.json", required=False)
         newer = {key: value for key, value in own.values.items() if value is not None}
         settings = Fields(own.where if newer else saved.where, {**saved.values, **newer})
-        is_pylate = saved.text("model_type", "") == "ColBERT"
+        is_pylate = is_saved_by_pylate(directory)
         mask = next((read_fields(path / "config.json") for kind, path in kinds if kind == "MultiVectorMask"), saved)
         dense = tuple(DenseLayer.read(path, "token_embeddings") for kind, path in kinds if kind == "Dense")
         markers = {role: saved.text(f"{role}_prefix", "") for role in ("query", "document")}
@@ -76,6 +80,20 @@ class MultiVectorFiles:
             skipped=mask.texts("skiplist_words", tuple(string.punctuation) if is_pylate and mask is saved else ()),
             skipped_in=mask.texts("skiplist_tasks", ("document",)),
         )
+
+    @property
+    def chain(self) -> str:
+        """What makes its vectors, in words."""
+        expansion = self.expansion
+        queries = [f"queries filled up to {expansion.length} tokens"] if expansion is not None else []
+        layers = [f"Dense ({layer.out_features})" for layer in self.dense]
+        return ", ".join(["Transformer", *layers, *(["Normalize"] if self.normalize else []), *queries])
+
+
+def is_saved_by_pylate(directory: Path) -> bool:
+    saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+    kind = saved.text("model_type", "")
+    return kind == "ColBERT" or (not kind and any(key in saved.values for key in PYLATE_KEYS))
 
 
 def _check(names: list[str], directory: Path) -> None:

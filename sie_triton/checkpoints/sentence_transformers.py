@@ -6,12 +6,14 @@ Standard library only: render and preprocess read these without torch.
 from dataclasses import dataclass
 from pathlib import Path
 
+from sie_triton.checkpoints.architecture import MASKED_LM, default_pooling, head, is_bare
 from sie_triton.checkpoints.files import Fields, inside, read_fields
 from sie_triton.checkpoints.modules import (
     MAX_WIDTH,
     TRANSFORMERS,
     DenseLayer,
     TextFiles,
+    check_one_way,
     hidden_size,
     modules_of,
     only,
@@ -35,14 +37,18 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class SentenceTransformerFiles:
-    """A dense model's files: what they say before any weight is read. `says_pooling` False: `pooling` is assumed."""
+    """A dense model's files: what they say before any weight is read.
+
+    Of what the modules give the first `dim` entries are the vector. `is_said` is False where pooling and normalize are
+    the library's choice for a directory that says neither.
+    """
 
     text: TextFiles
     pooling: tuple[str, ...]
-    says_pooling: bool
     dense: tuple[DenseLayer, ...]
     normalize: bool
     dim: int
+    is_said: bool = True
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
@@ -51,15 +57,27 @@ class SentenceTransformerFiles:
         Raises LoadError naming the file or the module that cannot be used.
         """
         text, kinds = TextFiles.read(directory), modules_of(directory)
+        check_one_way(kinds, directory)
+        if is_bare(directory):
+            modes: tuple[str, ...] = (default_pooling(text.config),)
+            return cls(text, modes, (), normalize=False, dim=hidden_size(text.config), is_said=False)
         normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
-        has_pooling = len(kinds) > 1
-        pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json") if has_pooling else Fields("", {})
+        pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json")
         modes = _pooling_modes(pooling)
         folders = [path for kind, path in kinds if kind == "Dense"]
         if projection is not None:
             folders = [inside(directory, projection, "dense_projection_path")]
         dense = tuple(map(DenseLayer.read, folders))
-        return cls(text, modes, has_pooling, dense, normalize, dim=_dim(text, pooling, modes, dense))
+        dim = _dim(text, pooling, modes, dense)
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        return cls(text, modes, dense, normalize, dim=min(dim, saved.integer("truncate_dim", dim, least=1)))
+
+    @property
+    def chain(self) -> str:
+        """Its modules, in words."""
+        layers = [f"Dense ({layer.out_features})" for layer in self.dense]
+        last = ["Normalize"] if self.normalize else []
+        return ", ".join(["Transformer", f"Pooling ({', '.join(self.pooling)})", *layers, *last])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +93,11 @@ class SparseEncoderFiles:
     @classmethod
     def read(cls, directory: Path) -> "SparseEncoderFiles":
         """Raises LoadError naming the file or the module that cannot be used."""
-        text, kinds = TextFiles.read(directory), modules_of(directory)
-        if [kind for kind, _ in kinds] not in ([*TRANSFORMERS[:1], SPLADE], [*TRANSFORMERS[1:], SPLADE]):
-            names = " → ".join(kind for kind, _ in kinds)
-            message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
-            raise LoadError(message, "unsupported")
-        config = read_fields(only(kinds, (SPLADE,), directory) / "config.json")
-        queries = modules_of(directory, "query")
+        text = TextFiles.read(directory)
+        config = _splade_pooling(text, directory)
+        queries, documents = (modules_of(directory, route) for route in ("query", "document"))
         static = [path for kind, path in queries if kind == STATIC]
-        if queries != kinds and (len(static) != 1 or len(queries) != 1):
+        if queries != documents and (len(static) != 1 or len(queries) != 1):
             message = f"{directory}: queries must go the way of documents, or through one {STATIC}"
             raise LoadError(message, "unsupported")
         return cls(
@@ -93,6 +107,24 @@ class SparseEncoderFiles:
             activation=config.one_of("activation_function", ("relu", "log1p_relu")),
             idf=static[0] if static else None,
         )
+
+    @property
+    def chain(self) -> str:
+        """Its modules, in words."""
+        queries = f"; queries {STATIC}" if self.idf is not None else ""
+        return f"Transformer, {SPLADE} ({self.pooling}, {self.activation}){queries}"
+
+
+def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
+    """The module's settings; none for a bare masked language model, which SparseEncoder takes with its defaults."""
+    kinds = modules_of(directory)
+    if is_bare(directory) and head(text.config) == MASKED_LM:
+        return Fields("", {})
+    if [kind for kind, _ in kinds] not in ([*TRANSFORMERS[:1], SPLADE], [*TRANSFORMERS[1:], SPLADE]):
+        names = " → ".join(kind for kind, _ in kinds)
+        message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
+        raise LoadError(message, "unsupported")
+    return read_fields(only(kinds, (SPLADE,), directory) / "config.json")
 
 
 def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:
@@ -107,7 +139,7 @@ def _check_order(kinds: list[str], directory: Path) -> bool:
     """True if the chain ends in Normalize."""
     normalize = kinds[-1] == "Normalize"
     middle = kinds[2:-1] if normalize else kinds[2:]
-    if kinds[:2] not in (["Transformer", "Pooling"], ["Transformer"]) or set(middle) - {"Dense"}:
+    if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
         raise LoadError(
             f"modules.json in {directory}: {' → '.join(kinds)} cannot be served; "
             "supported is Transformer → Pooling → Dense (any number) → Normalize (optional)",

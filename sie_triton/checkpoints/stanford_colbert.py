@@ -8,6 +8,7 @@ import string
 from dataclasses import replace
 from pathlib import Path
 
+from sie_triton.checkpoints.architecture import is_bare
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
 from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
 from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
@@ -27,10 +28,11 @@ def read_multi_vector(directory: Path) -> MultiVectorFiles:
 
 
 def is_stanford_colbert(directory: Path) -> bool:
-    """By transformers' config.json, unless modules.json is there to say more."""
-    if has_file(directory / "modules.json"):
+    """By transformers' config.json or its own file, unless modules.json is there to say more."""
+    if not is_bare(directory):
         return False
-    return ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")
+    named = ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")
+    return named or has_file(directory / METADATA)
 
 
 def _read(directory: Path) -> MultiVectorFiles:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +31,10 @@ class Options:
 class Recognised:
     """What a directory is found to hold, without a model file. `normalize` None: the family has no dense vectors.
 
-    `dims` are the output types of encode and their sizes.
+    `reason` says which file said what. `dims` are the output types of encode and their sizes. `options` are the
+    family's own, as the files have them. `query_prompt` is what they put before a query. `weights` are the directories
+    that must hold weights, that of the transformer, with its tokenizer, first. `doubt`: why a model file has to say
+    that it is of this family; empty where the files say it.
     """
 
     reason: str
@@ -39,6 +42,10 @@ class Recognised:
     dims: Mapping[str, int]
     scores: bool = False
     normalize: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    query_prompt: str = ""
+    weights: tuple[Path, ...] = ()
+    doubt: str = ""
 
 
 class Adapter(ABC):

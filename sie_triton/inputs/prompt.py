@@ -1,11 +1,12 @@
 """What is put around a text before it is tokenized."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from sie_triton.contract import Part
+from sie_triton.spec import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,22 @@ def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:
         return Prompt(before.replace("{instruction}", instruction), after.replace("{instruction}", instruction))
     if instruction is not None:
         return Prompt(instruction)
-    if is_query is None:
-        return Prompt(default)
-    roles = ("query",) if is_query else ("document", "passage")
-    return Prompt(next((prompts[role] for role in roles if role in prompts), ""))
+    return Prompt(default if is_query is None else own_prompt(prompts, is_query))
+
+
+def own_prompt(prompts: Mapping[str, str], is_query: bool) -> str:
+    """Of a model's files, for a role: names as sentence-transformers has them."""
+    names = ("query",) if is_query else ("document", "passage", "corpus")
+    return next((prompts[name] for name in names if name in prompts), "")
+
+
+def overridden(prompts: Mapping[str, str], profile: Profile) -> Iterator[str]:
+    """A sentence for each prompt of a model's files over which the profile's template or instruction stands."""
+    for role, is_query in (("query", True), ("document", False)):
+        own = Prompt(own_prompt(prompts, is_query))
+        used = prompt_of(prompts, "", Part("text", [], profile, is_query, profile.instruction))
+        if own.before and used != own:
+            yield (
+                f"profile {profile.name}: a {role} is read as {used.around('…')!r}, as the model file says, "
+                f"not as {own.around('…')!r}, the prompt in the model's own files"
+            )

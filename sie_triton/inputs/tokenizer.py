@@ -1,5 +1,6 @@
 """Texts → packed token ids, as sentence-transformers would tokenize them. No torch."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,7 +14,10 @@ from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.prompt import Prompt, Question, prompt_of
+from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
+from sie_triton.spec import Profile
+
+log = logging.getLogger(__name__)
 
 MUCH = 4
 
@@ -33,9 +37,13 @@ class TextTokenizer(Processor):
         self.include_prompt = files.include_prompt
 
     @classmethod
-    def load(cls, directory: Path, max_length: int) -> Self:
-        """Read the tokenizer of a model directory, truncating to `max_length` tokens."""
+    def load(cls, directory: Path, max_length: int, profiles: Sequence[Profile] = ()) -> Self:
+        """Read the tokenizer of a model directory, truncating to `max_length` tokens.
+
+        The log says which of the model's own prompts `profiles` stand over.
+        """
         files = TextFiles.read(directory)
+        log_disagreements(files, max_length, profiles)
         longest = min(max_length, files.max_sequence_length)
         return cls(read_tokenizer(files, longest, pairs=cls.reads_pairs), files)
 
@@ -86,6 +94,15 @@ class TextTokenizer(Processor):
             return 0
         ids = self._tokenizer.encode(prompt).ids
         return len(ids) - (bool(ids) and ids[-1] in self._special_ids)
+
+
+def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Profile] = ()) -> None:
+    """What a model file says and the model's own files say otherwise."""
+    own = files.max_sequence_length
+    if max_length > own:
+        log.warning("texts are cut to %d tokens, as the model's own files say, not to %d", own, max_length)
+    for line in (line for profile in profiles for line in overridden(files.prompts, profile)):
+        log.warning("%s", line)
 
 
 def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:

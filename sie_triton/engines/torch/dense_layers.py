@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.contents import PICKLE, WEIGHTS
+from sie_triton.checkpoints.files import first_line, has_file, shortened
 from sie_triton.checkpoints.modules import DenseLayer
 from sie_triton.errors import LoadError
 
@@ -33,13 +34,25 @@ def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
 
 
 def _weights(directory: Path) -> dict[str, torch.Tensor]:
+    if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
+        return _unpickled(directory / PICKLE)
     try:
-        with safe_open(directory / "model.safetensors", "pt") as weights:
+        with safe_open(directory / WEIGHTS, "pt") as weights:
             # Stanford's ColBERT keeps its encoder in the same file.
             names = [name for name in weights.keys() if name.startswith("linear.")]  # noqa: SIM118
             return {name.removeprefix("linear."): weights.get_tensor(name) for name in names}
     except (OSError, RuntimeError, SafetensorError) as exc:
         raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
+
+
+def _unpickled(path: Path) -> dict[str, torch.Tensor]:
+    """As sentence-transformers before 2.3 saved them. A pickle may hold tensors only, and none of its code is run."""
+    try:
+        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = {name: weight for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
+        return {name.removeprefix("linear."): weight for name, weight in tensors.items()}
+    except Exception as exc:  # a broken pickle raises anything
+        raise LoadError(f"{path}: cannot be loaded: {first_line(exc)}", "corrupt") from exc
 
 
 def activation(path: str, directory: Path) -> torch.nn.Module:

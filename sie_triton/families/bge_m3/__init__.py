@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
+from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.recognised import said_by
 from sie_triton.families.sentence_transformer import PoolingOptions
 from sie_triton.inputs import Processor
+from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ class BgeM3(TextFamily):
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
     reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
-    files = tuple(f"{name}.*" for name in LAYERS)
+    files = (*(f"{name}.*" for name in LAYERS), *PICKLED_LAYERS)
     recognises_quickly = False
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -40,17 +43,21 @@ class BgeM3(TextFamily):
             "multivector": read_linear(files.colbert_linear, files.hidden_size).out_features,
         }
         return Recognised(
-            f"it has {' and '.join(LAYERS)}",
+            f"{files.sparse_linear.name} and {files.colbert_linear.name}; "
+            f"{said_by(directory, files.text, files.dense.chain)}",
             files.text.max_sequence_length,
             dims,
             scores=True,
             normalize=files.dense.normalize,
+            options={"pooling": files.dense.pooling[0]} if len(files.dense.pooling) == 1 else {},
+            query_prompt=own_prompt(files.text.prompts, True),
+            weights=(files.text.transformer, *(layer.directory for layer in files.dense.dense)),
         )
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.inputs.tokenizer import TextTokenizer
 
-        return TextTokenizer.load(directory, spec.max_sequence_length)
+        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.bge_m3.adapter import load

@@ -25,6 +25,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import pool
 from sie_triton.families.base import Adapter
 from sie_triton.families.bge_m3 import BgeM3Options
+from sie_triton.families.sentence_transformer import log_normalize
 from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
@@ -96,4 +97,5 @@ def load(directory: Path, engine: TorchEngine, options: BgeM3Options) -> BgeM3Ad
     )
     encoder = engine.encoder(engine.load(files.text.transformer))
     engine.settle(encoder)
+    log_normalize(engine.spec.profiles, files.dense)
     return BgeM3Adapter(encoder, layers.eval().to(engine.device), files, options.modes(files.dense))

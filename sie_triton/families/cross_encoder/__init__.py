@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
-from sie_triton.checkpoints.files import read_fields
-from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
 from sie_triton.inputs import Processor
@@ -26,12 +24,12 @@ class CrossEncoder(TextFamily):
     )
 
     def recognise(self, directory: Path) -> Recognised | None:
-        modules = modules_of(directory)
-        if len(modules) != 1 or not is_cross_encoder(read_fields(modules[0][1] / "config.json", required=False)):
+        if not is_cross_encoder(directory):
             return None
         files = CrossEncoderFiles.read(directory)
-        reason = "config.json names a model for sequence classification"
-        return Recognised(reason, files.text.max_sequence_length, {}, scores=True)
+        reason = f"config.json: {files.chain}"
+        weights = (files.text.transformer,)
+        return Recognised(reason, files.text.max_sequence_length, {}, scores=True, weights=weights)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.cross_encoder.tokens import PairTokenizer

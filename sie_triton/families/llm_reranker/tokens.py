@@ -12,7 +12,7 @@ from sie_triton.contract import Features
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.inputs.prompt import Question
-from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 from sie_triton.spec import ModelSpec
 
 # The most of a question that its query may take, so that something of the text is left.
@@ -82,6 +82,7 @@ class RerankerTokenizer(TextTokenizer):
     @classmethod
     def of(cls, spec: ModelSpec, directory: Path, options: RerankerOptions) -> "RerankerTokenizer":
         files = TextFiles.read(directory)
+        log_disagreements(files, spec.max_sequence_length)
         max_length = min(spec.max_sequence_length, files.max_sequence_length)
         tokenizer = read_tokenizer(files, max_length)
         tokenizer.no_truncation()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Gt
 
-from sie_triton.checkpoints.files import read_fields
+from sie_triton.checkpoints.contents import PICKLED_LAYERS
+from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import modules_of
-from sie_triton.checkpoints.multi_vector import QUERY_LENGTH, Expansion, MultiVectorFiles
-from sie_triton.checkpoints.stanford_colbert import METADATA, is_stanford_colbert, read_multi_vector
+from sie_triton.checkpoints.multi_vector import QUERY_LENGTH, Expansion, MultiVectorFiles, is_saved_by_pylate
+from sie_triton.checkpoints.stanford_colbert import ARCHITECTURE, METADATA, is_stanford_colbert, read_multi_vector
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
@@ -53,19 +54,27 @@ class MultiVector(TextFamily):
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",
         "colbert_rotary_flash:ColBERTRotaryFlashAdapter",
     )
-    files = (METADATA,)
+    files = (METADATA, *PICKLED_LAYERS)
 
     def recognise(self, directory: Path) -> Recognised | None:
         reason = _reason(directory)
         if not reason:
             return None
         files = read_multi_vector(directory)
-        return Recognised(reason, files.text.max_sequence_length, {"multivector": files.dim}, scores=True)
+        layers = [layer.directory for layer in files.dense]
+        return Recognised(
+            f"{reason}: {files.chain}",
+            files.text.max_sequence_length,
+            {"multivector": files.dim},
+            scores=True,
+            weights=(files.text.transformer, *(each for each in layers if each != files.text.transformer)),
+        )
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.multivector.tokens import MultiVectorTokenizer
 
-        return MultiVectorTokenizer.of(files_of(directory, self.options_of(spec)), spec.max_sequence_length)
+        files = files_of(directory, self.options_of(spec))
+        return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.multivector.adapter import load
@@ -113,9 +122,7 @@ def disagreements(files: MultiVectorFiles, options: MultiVectorOptions) -> Itera
 def _reason(directory: Path) -> str:
     """Empty where nothing speaks for a late-interaction model."""
     if is_stanford_colbert(directory):
-        return "config.json names HF_ColBERT"
+        return METADATA if has_file(directory / METADATA) else f"config.json names {ARCHITECTURE}"
     if "MultiVectorMask" in [name for name, _ in modules_of(directory)]:
         return "modules.json names MultiVectorMask"
-    saved = read_fields(directory / "config_sentence_transformers.json", required=False)
-    is_pylate = saved.text("model_type", "") == "ColBERT"
-    return "config_sentence_transformers.json says ColBERT" if is_pylate else ""
+    return "config_sentence_transformers.json is PyLate's" if is_saved_by_pylate(directory) else ""

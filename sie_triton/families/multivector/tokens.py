@@ -12,7 +12,8 @@ from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
-from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
+from sie_triton.spec import Profile
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,14 @@ class MultiVectorTokenizer(TextTokenizer):
         self._filler = expansion_id(queries, expansion) if expansion else 0
 
     @classmethod
-    def load(cls, directory: Path, max_length: int) -> "MultiVectorTokenizer":
+    def load(cls, directory: Path, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
         """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
-        return cls.of(read_multi_vector(directory), max_length)
+        return cls.of(read_multi_vector(directory), max_length, profiles)
 
     @classmethod
-    def of(cls, files: MultiVectorFiles, max_length: int) -> "MultiVectorTokenizer":
+    def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
         """The same, where the model's files have been read."""
+        log_disagreements(files.text, max_length, profiles)
         longest = min(max_length, files.text.max_sequence_length)
         query_length = files.query_length or longest
         if files.expansion is not None and files.expansion.is_ceiling:

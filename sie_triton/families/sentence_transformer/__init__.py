@@ -1,20 +1,29 @@
 """Dense models: Transformer → Pooling → Dense layers; Normalize is left to postprocess."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
+from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.recognised import doubtful, said_by
 from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.inputs.prompt import own_prompt
+from sie_triton.spec import ModelSpec, Profile
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 log = logging.getLogger(__name__)
+
+# Of a bare language model; no other family's recogniser takes one.
+MEANINGS = ("an embedding model (sentence_transformer)", "a judge of query and text (llm_reranker)")
+
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last_token", "last"]
 
 LAST = ("last", "last_token")
@@ -31,11 +40,20 @@ class PoolingOptions(Options):
         if self.pooling is None:
             return files.pooling
         asked = ("lasttoken",) if self.pooling in LAST else (self.pooling,)
-        if not files.says_pooling or asked == files.pooling:
+        if not files.is_said or asked == files.pooling:
             return asked
         kept = " and ".join(files.pooling)
         log.warning("pooling: the model file says %s, its checkpoint %s, which is used", self.pooling, kept)
         return files.pooling
+
+
+def log_normalize(profiles: Sequence[Profile], files: SentenceTransformerFiles) -> None:
+    """Profiles that normalize, or do not, against what the model's own files say."""
+    for profile in profiles:
+        said = profile.parameters.get("normalize")
+        if files.is_said and said not in (None, files.normalize):
+            own = "end in Normalize" if files.normalize else "have no Normalize"
+            log.warning("profile %s: normalize is %s, and the model's own modules %s", profile.name, said, own)
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,7 @@ class DenseOptions(PoolingOptions):
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
     options = DenseOptions
+    files = PICKLED_LAYERS
     reference_adapters = (
         "sentence_transformer:SentenceTransformerDenseAdapter",
         "bert_flash:BertFlashAdapter",
@@ -76,13 +95,25 @@ class SentenceTransformer(TextFamily):
     def recognise(self, directory: Path) -> Recognised:
         """Whatever no other family has recognised."""
         files = SentenceTransformerFiles.read(directory)
-        reason = "a transformer whose states are pooled"
-        return Recognised(reason, files.text.max_sequence_length, {"dense": files.dim}, normalize=files.normalize)
+        doubt = ""
+        if is_bare(directory):
+            check_pooled(files.text.config)
+            doubt = doubtful(files.text, *MEANINGS) if head(files.text.config) == CAUSAL_LM else ""
+        return Recognised(
+            said_by(directory, files.text, files.chain),
+            files.text.max_sequence_length,
+            {"dense": files.dim},
+            normalize=files.normalize,
+            options={"pooling": files.pooling[0]} if len(files.pooling) == 1 else {},
+            query_prompt=own_prompt(files.text.prompts, True),
+            weights=(files.text.transformer, *(layer.directory for layer in files.dense)),
+            doubt=doubt,
+        )
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.inputs.tokenizer import TextTokenizer
 
-        return TextTokenizer.load(directory, spec.max_sequence_length)
+        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.sentence_transformer.adapter import load

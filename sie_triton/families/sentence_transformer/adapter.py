@@ -13,25 +13,28 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import pool
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.sentence_transformer import DenseOptions
+from sie_triton.families.sentence_transformer import DenseOptions, log_normalize
 from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
 class SentenceTransformerAdapter(Adapter):
+    """Of what `head` makes of the pooled states the first `dim` entries are the vector."""
+
     encoder: Encoder
 
-    def __init__(self, encoder: Encoder, head: torch.nn.Module, pooling: tuple[str, ...]) -> None:
+    def __init__(self, encoder: Encoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self.weights_bytes += num_bytes(head)
         self._head = head
         self._pooling = pooling
+        self._dim = dim
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
         hidden = self.encoder.hidden_states(input_ids, lengths)
         pooled = pool(hidden, lengths, prompt_tokens(batch), self._pooling)
-        return {DENSE.name: self._head(pooled.float()).cpu().numpy()}
+        return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
 
 
 def load(directory: Path, engine: TorchEngine, options: DenseOptions) -> SentenceTransformerAdapter:
@@ -43,4 +46,5 @@ def load(directory: Path, engine: TorchEngine, options: DenseOptions) -> Sentenc
     encoder = engine.encoder(engine.load(files.text.transformer), options.is_causal)
     head = dense_layers(files.dense).eval().to(engine.device)
     engine.settle(encoder)
-    return SentenceTransformerAdapter(encoder, head, options.modes(files))
+    log_normalize(engine.spec.profiles, files)
+    return SentenceTransformerAdapter(encoder, head, options.modes(files), files.dim)

@@ -3,16 +3,25 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sie_triton.checkpoints.architecture import MASKED_LM, head, is_bare
+from sie_triton.checkpoints.contents import CONFIG
+from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.recognised import doubtful, said_by
 from sie_triton.inputs import Processor
+from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
+
+
+# Of a bare masked language model.
+MEANINGS = ("a sparse model (splade)", "a dense one of averaged states (sentence_transformer)")
 
 
 class Splade(TextFamily):
@@ -21,15 +30,24 @@ class Splade(TextFamily):
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if SPLADE not in [name for name, _ in modules_of(directory)]:
+        """Of a bare masked language model only a model file can say whether it is one."""
+        is_doubtful = is_bare(directory) and head(read_fields(directory / CONFIG, required=False)) == MASKED_LM
+        if not is_doubtful and SPLADE not in [name for name, _ in modules_of(directory)]:
             return None
         files = SparseEncoderFiles.read(directory)
-        return Recognised(f"modules.json names {SPLADE}", files.text.max_sequence_length, {"sparse": files.dim})
+        return Recognised(
+            said_by(directory, files.text, files.chain),
+            files.text.max_sequence_length,
+            {"sparse": files.dim},
+            query_prompt=own_prompt(files.text.prompts, True),
+            weights=(files.text.transformer, *([files.idf] if files.idf is not None else [])),
+            doubt=doubtful(files.text, *MEANINGS) if is_doubtful else "",
+        )
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.inputs.tokenizer import TextTokenizer
 
-        return TextTokenizer.load(directory, spec.max_sequence_length)
+        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.splade.adapter import load

@@ -1,0 +1,143 @@
+"""What a directory holds that families cannot serve, and what it lacks: in one sentence each, with what to do.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, shortened
+from sie_triton.errors import LoadError
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+
+# Patterns of layers behind a transformer that sentence-transformers before 2.3 saved.
+PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
+
+# A file that tells a format by its name: pattern, what it is, and what to do instead.
+FORMATS = (
+    ("*.gguf", "GGUF", "serve the directory with config.json and safetensors that it was made of"),
+    ("*.onnx", "ONNX", "this version reads safetensors: save the model with save_pretrained of transformers"),
+    ("onnx/*.onnx", "ONNX", "this version reads safetensors: save the model with save_pretrained of transformers"),
+    ("pytorch_model*.bin", "a pickle", "other formats are refused: save it again with safe_serialization=True"),
+    ("tf_model.h5", "TensorFlow", "save it from PyTorch with safe_serialization=True"),
+    ("flax_model.msgpack", "Flax", "save it from PyTorch with safe_serialization=True"),
+)
+
+# Keys of config.json that models of something else than text have.
+OTHER_INPUTS = {
+    "vision_config": "images",
+    "image_size": "images",
+    "audio_config": "audio",
+    "num_mel_bins": "audio",
+    "conv_kernel": "audio",
+}
+
+# The length of a header of safetensors, in front of it.
+LENGTH_BYTES = 8
+MAX_HEADER = 100_000_000
+LFS_POINTER = b"version https://git-lfs"
+
+
+def read_config(directory: Path) -> Fields:
+    """transformers' config.json of a model of texts; LoadError says what is there instead."""
+    if has_file(directory / "adapter_config.json"):
+        raise LoadError(_lora(directory), "unsupported")
+    if has_file(directory / "model_index.json"):
+        raise LoadError(
+            f"{directory}: is a pipeline of diffusers (model_index.json), which makes images", "unsupported"
+        )
+    if not has_file(directory / CONFIG) and not (directory / CONFIG).is_symlink():
+        raise LoadError(f"{directory}: {_instead(directory)}", "not found")
+    config = read_fields(directory / CONFIG)
+    key = next(filter(config.has, OTHER_INPUTS), None)
+    if key is not None:
+        kind = f"{config.text('model_type', 'it')} ({key})"
+        message = f"{config.where}: {kind} reads {OTHER_INPUTS[key]}; families of this version read texts"
+        raise LoadError(message, "unsupported")
+    return config
+
+
+def check_complete(transformer: Path, *layers: Path) -> None:
+    """LoadError says which weights, or what of the tokenizer, a directory of this machine lacks, or has only a part of.
+
+    `layers` are the directories of what stands behind the transformer.
+    """
+    if not has_file(transformer / TOKENIZER):
+        message = f"{TOKENIZER} is missing in {transformer}; save the tokenizer in its fast form"
+        raise LoadError(message, "not found")
+    for path in _weight_files(transformer):
+        check_safetensors(path)
+    for layer in layers:
+        if has_file(layer / WEIGHTS) or not has_file(layer / PICKLE):
+            check_safetensors(layer / WEIGHTS)
+
+
+def check_safetensors(path: Path) -> None:
+    """LoadError where the file is shorter or longer than its header says."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(len(LFS_POINTER))
+            if start == LFS_POINTER:
+                raise LoadError(f"{path}: is a pointer of Git LFS, not the weights; run git lfs pull", "corrupt")
+            length = int.from_bytes(start[:LENGTH_BYTES], "little")
+            file.seek(LENGTH_BYTES)
+            header = file.read(length) if length < min(size, MAX_HEADER) else b""
+        expected = LENGTH_BYTES + length + _end_of_data(json.loads(header))
+    except FileNotFoundError as exc:
+        raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
+        raise LoadError(f"{path}: is no file of safetensors, or cut off within its header", "corrupt") from exc
+    if size != expected:
+        message = f"{path}: has {size} bytes, and its header says {expected}: it is cut off; fetch it again"
+        raise LoadError(message, "corrupt")
+
+
+def _end_of_data(header: dict[str, Any]) -> int:
+    offsets = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return int(max(offsets, default=0))
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    if has_file(directory / INDEX):
+        index = read_fields(directory / INDEX)
+        return [inside(directory, name, index.where) for name in sorted(set(index.text_map("weight_map").values()))]
+    if not has_file(directory / WEIGHTS):
+        message = f"{directory}: has no {WEIGHTS}; {_other_format(directory) or 'the weights are not there'}"
+        raise LoadError(message, "not found")
+    return [directory / WEIGHTS]
+
+
+def _lora(directory: Path) -> str:
+    base = read_fields(directory / "adapter_config.json").values.get("base_model_name_or_path")
+    return (
+        f"{directory}: is an adapter of PEFT (adapter_config.json) for {shortened(base)}, no model of its own; "
+        "merge it into that model (merge_and_unload) and save the result"
+    )
+
+
+def _instead(directory: Path) -> str:
+    """Where config.json is missing."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory))
+    except OSError as exc:
+        return f"cannot be read ({exc.strerror})"
+    if not names:
+        return f"is empty; a model has {CONFIG}, {TOKENIZER} and {WEIGHTS}"
+    if other := _other_format(directory):
+        return f"{CONFIG} is missing, and {other}"
+    if TOKENIZER in names and WEIGHTS not in names:
+        return f"{CONFIG} is missing: a tokenizer is there, and no model"
+    return f"{CONFIG} is missing; there are {', '.join(map(shortened, names[:5]))}{' …' if len(names) > 5 else ''}"
+
+
+def _other_format(directory: Path) -> str:
+    """Empty where no file tells of one."""
+    for pattern, name, advice in FORMATS:
+        if found := sorted(directory.glob(pattern)):
+            return f"{found[0].relative_to(directory)} is {name}; {advice}"
+    return ""

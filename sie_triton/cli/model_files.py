@@ -1,0 +1,126 @@
+"""What `sie-triton models` does with model files."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sie_triton.catalog import ModelConfig, load_file, select
+from sie_triton.catalog.load import known_model
+from sie_triton.catalog.recognise import explain, to_yaml
+from sie_triton.catalog.select import small_files
+from sie_triton.errors import CatalogError, UnbuiltFamily
+from sie_triton.render.build import selected
+from sie_triton.settings import Settings
+from sie_triton.spec import ANY_LENGTH, ModelSpec
+
+WRONG = "wrong"
+
+
+def list_served(settings: Settings) -> None:
+    found = selected(settings, [])
+    for model in found.models:
+        further = [verb for verb in model.verbs if verb != "encode"]
+        gives = ", ".join([*(f"{name} {dim}" for name, dim in model.dims.items()), *further])
+        click.echo(f"{model.sie_id:50} {gives:40} {model.family:22} {model.weights}")
+    for problem in found.problems:
+        click.echo(f"not served: {problem}", err=True)
+
+
+def show(model: str, settings: Settings) -> None:
+    console = Console(highlight=False)
+    for config in select([model], settings.models_dir, allow_hub=settings.hf_fallback).models:
+        console.print(_table(config, config.resolve(settings.portable_runtime)))
+        for line in (*config.warnings(), *config.notes()):
+            console.print(line, style="yellow" if line.startswith("warning") else "dim", soft_wrap=True)
+
+
+def check(paths: Sequence[Path], settings: Settings) -> bool:
+    """False where a file is wrong."""
+    files = [file for path in paths for file in _model_files(path)]
+    results = Counter(_checked(file, settings) for file in files)
+    click.echo(", ".join([f"{len(files)} files", *(f"{count} {result}" for result, count in sorted(results.items()))]))
+    return not results[WRONG]
+
+
+def text_of(model: str, settings: Settings) -> str:
+    """The model file of a name as somebody types it."""
+    if (path := Path(model)).is_file():
+        return path.read_text(encoding="utf-8-sig")
+    if (known := known_model(model)) is not None:
+        return Path(known.source).read_text(encoding="utf-8")
+    return model_file(model, settings)
+
+
+def model_file(model: str, settings: Settings, *, name: str | None = None, family: str = "") -> str:
+    """The text of a file for a directory or a hub id; CatalogError where it holds none that can be served."""
+    directory = Path(model).expanduser().resolve()
+    if directory.is_dir():
+        return to_yaml(*explain(directory, name or directory.name, {"weights_path": str(directory)}, family))
+    found = small_files(model, allow_hub=settings.hf_fallback)
+    return to_yaml(*explain(found, name or model, {"hf_id": model}, family))
+
+
+def _table(config: ModelConfig, spec: ModelSpec) -> Table:
+    made = Table(title=config.sie_id, show_header=False, title_justify="left")
+    for _ in range(2):
+        made.add_column(overflow="fold")
+    length = "the checkpoint's" if spec.max_sequence_length == ANY_LENGTH else f"{spec.max_sequence_length} tokens"
+    rows = {
+        "from": config.source,
+        "weights": spec.weights,
+        "license": config.license or "",
+        "family": spec.family,
+        "engine": spec.engine,
+        "reads": ", ".join(spec.inputs),
+        "does": ", ".join(spec.tasks),
+        "outputs": ", ".join(f"{name} {dim}" for name, dim in spec.dims.items()),
+        "scores by": ", ".join(spec.score_modes),
+        "longest item": length,
+        "options": ", ".join(f"{name}: {value}" for name, value in spec.options.items() if value not in (None, "", {})),
+    }
+    for profile in spec.profiles:
+        said: dict[str, Any] = {
+            **profile.parameters,
+            "query": profile.query_template,
+            "document": profile.document_template,
+        }
+        said |= {"query instruction": profile.query_instruction, "instruction": profile.instruction or ""}
+        rows[f"profile {profile.name}"] = "\n".join(f"{key}: {value}" for key, value in said.items() if value != "")
+    for name, text in rows.items():
+        if text:
+            made.add_row(name, text)
+    return made
+
+
+def _model_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+
+
+def _checked(file: Path, settings: Settings) -> str:
+    try:
+        config = load_file(file)
+        config.resolve(settings.portable_runtime)
+        lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
+    except UnbuiltFamily as exc:
+        click.echo(f"not served: {exc}")
+        return "of a kind to come"
+    except CatalogError as exc:
+        click.echo("\n".join(f"error: {line}" for line in str(exc).splitlines()))
+        return WRONG
+    for line in lines:
+        click.echo(line)
+    return "right"
+
+
+def _unserved(variants: Sequence[ModelConfig], settings: Settings) -> Iterator[str]:
+    """CatalogError where one is wrong."""
+    for variant in variants:
+        try:
+            variant.resolve(settings.portable_runtime)
+        except UnbuiltFamily as exc:
+            yield f"not served: {exc}"

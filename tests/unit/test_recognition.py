@@ -1,0 +1,354 @@
+"""Directories as libraries save them: recognised for what they are, and computed as their own library does."""
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from huggingface_hub.utils import filter_repo_objects
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import load_file, recognise
+from sie_triton.catalog.recognise import config_of, explain, to_yaml
+from sie_triton.contract import Batch, Part, Rows
+from sie_triton.errors import CatalogError, LoadError
+from sie_triton.families import Recognised, families, load_processor, model_of
+from sie_triton.inputs.prompt import prompt_of
+from sie_triton.spec import Profile, Runtime
+from sie_triton.transforms import normalize
+from tests.conftest import model_file
+from tests.layouts import (
+    PROMPTS,
+    SETTINGS,
+    Build,
+    architecture,
+    bare,
+    bare_with_head,
+    changed,
+    cross_encoder_before_6,
+    dense,
+    multi_vector,
+    pylate,
+    renamed,
+    splade,
+)
+from tests.loading import load_adapter
+from tests.models import save_bge_m3, save_cross_encoder, save_stanford
+from tests.parity import assert_parity
+from tests.unit.test_bge_m3_comparison import Trap
+
+QUERY = "how do vines climb, and why?"
+SHORT = ["", "Stop. Look, listen!", "Naïve 😀 日本語", " ".join(texts(4, seed=4))]  # the last is longer than 128 tokens
+TEXTS = [*SHORT, *texts(2, seed=3), " ".join(texts(14, seed=4))]  # … than 512
+DENSE = {"encode": {"dense": {"dim": 64}}}
+
+
+class Layout(NamedTuple):
+    """What is known of a directory: its family, how many tokens it reads, and words of the reason."""
+
+    build: Build
+    family: str
+    max_length: int
+    reason: str
+    runtime: Mapping[str, Any] = MappingProxyType({})
+    pooling: str | None = None
+    named: str = ""  # the family, where the files alone do not say it
+
+
+def dense_layout(build: Build, length: int, reason: str, pooling: str | None, **runtime: Any) -> Layout:
+    return Layout(build, "sentence_transformer", length, reason, {"normalize": True, **runtime}, pooling)
+
+
+ASKING = {"query_template": "{instruction}{text}", "default_instruction": PROMPTS["query"]}
+NO_NORMALIZE = {"normalize": False}
+PLAIN_SETTINGS = {"model_type": None, "prompts": {}}
+STANFORD = {"query_maxlen": 24, "doc_maxlen": 100, "dim": 32}
+NO_TYPE = changed(pylate, SETTINGS, model_type=None, query_prefix="[unused0]")
+OWN_ACTIVATION = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "4.0.1"}}
+OLD_ACTIVATION = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
+
+LAYOUTS = {
+    "dense 6": dense_layout(dense(pooling="cls"), 512, "Transformer, Pooling (cls), Normalize; ", "cls", **ASKING),
+    "dense 6, its documents' prompt for all": dense_layout(
+        changed(dense(), SETTINGS, default_prompt_name="document"),
+        512,
+        "prompts document 'text: ', query 'search for: '",
+        "mean",
+        **ASKING,
+    ),
+    "dense 6, prompt not pooled": dense_layout(dense(include_prompt=False), 512, "(mean)", "mean", **ASKING),
+    "dense 6, cut vectors": dense_layout(changed(dense(), SETTINGS, truncate_dim=24), 512, "", "mean", **ASKING),
+    "dense 6, two modes": dense_layout(dense(pooling=("cls", "mean")), 512, "Pooling (cls, mean)", None, **ASKING),
+    "dense 5": dense_layout(dense("5.0.0", pooling="weightedmean"), 128, "(weightedmean)", "weightedmean", **ASKING),
+    "dense 5, two modes": dense_layout(dense("5.0.0", pooling=("max", "lasttoken")), 128, "(max, ", None, **ASKING),
+    "dense 3": dense_layout(
+        dense("3.0.0", pooling="lasttoken", dense=24), 128, "(lasttoken), Dense (24), Normalize", "lasttoken", **ASKING
+    ),
+    "dense 2.2, a pickled layer": dense_layout(
+        dense("2.2.2", pooling="max", dense=24, normalize=False, prompts={}),
+        128,
+        "modules.json: Transformer, Pooling (max), Dense (24)",
+        "max",
+        **NO_NORMALIZE,
+    ),
+    "dense 1.2": dense_layout(
+        dense("1.2.0", pooling="mean_sqrt_len_tokens"), 128, "(mean_sqrt_len_tokens)", "mean_sqrt_len_tokens"
+    ),
+    "dense 1.2, lower case": dense_layout(
+        changed(dense("1.2.0"), "0_Transformer/sentence_bert_config.json", do_lower_case=True), 128, "(mean)", "mean"
+    ),
+    "dense 1.2 of RoBERTa": dense_layout(
+        renamed(
+            dense("1.2.0", architecture="roberta"),
+            "0_Transformer/sentence_bert_config.json",
+            "0_Transformer/sentence_roberta_config.json",
+        ),
+        128,
+        "(mean)",
+        "mean",
+    ),
+    "T5's encoder": dense_layout(architecture("T5 encoder"), 512, "Pooling (mean)", "mean"),
+    "a language model that embeds": dense_layout(architecture("Qwen3, causal"), 512, "(lasttoken)", "lasttoken"),
+    "transformers' encoder": dense_layout(
+        bare(), 512, "config.json: BertModel without modules.json", "mean", **NO_NORMALIZE
+    ),
+    "transformers' encoder, nameless": dense_layout(
+        changed(bare("distilbert"), "config.json", architectures=None), 512, "a transformer", "mean", **NO_NORMALIZE
+    ),
+    "a language model, named": dense_layout(
+        bare_with_head("CausalLM", "qwen3"), 512, "Qwen3ForCausalLM", "lasttoken", **NO_NORMALIZE
+    )._replace(named="sentence_transformer"),
+    "a masked language model, named dense": dense_layout(
+        bare_with_head("MaskedLM"), 512, "BertForMaskedLM", "mean", **NO_NORMALIZE
+    )._replace(named="sentence_transformer"),
+    "a masked language model, named sparse": Layout(
+        bare_with_head("MaskedLM"), "splade", 512, "SpladePooling (max, relu)", named="splade"
+    ),
+    "sparse 6": Layout(splade(), "splade", 512, "modules.json: Transformer, SpladePooling (max, relu)"),
+    "sparse 5": Layout(splade("5.0.0"), "splade", 128, "SpladePooling"),
+    "sparse 6, queries without a forward pass": Layout(
+        splade(idf=True), "splade", 512, "queries SparseStaticEmbedding"
+    ),
+    "sparse 5, queries without a forward pass": Layout(splade("5.0.0", idf=True), "splade", 512, "SparseStatic"),
+    "late interaction 6": Layout(
+        multi_vector, "multivector", 512, "MultiVectorMask: Transformer, Dense (32), Normalize"
+    ),
+    "PyLate": Layout(pylate, "multivector", 180, "PyLate's: Transformer, Dense (32)"),
+    "PyLate before sentence-transformers 5": Layout(NO_TYPE, "multivector", 180, "PyLate's"),
+    "Stanford's ColBERT": Layout(
+        lambda root, tokenizer: save_stanford(root, tokenizer, STANFORD), "multivector", 512, "artifact.metadata"
+    ),
+    "Stanford's ColBERT, no metadata": Layout(
+        lambda root, tokenizer: save_stanford(root, tokenizer, None), "multivector", 512, "HF_ColBERT"
+    ),
+    "cross-encoder 6": Layout(save_cross_encoder, "cross_encoder", 512, "BertForSequenceClassification with 1 label"),
+    "cross-encoder 4": Layout(
+        lambda root, tokenizer: cross_encoder_before_6(root, tokenizer, **OWN_ACTIVATION), "cross_encoder", 512, "Tanh"
+    ),
+    "cross-encoder 2": Layout(
+        lambda root, tokenizer: cross_encoder_before_6(root, tokenizer, **OLD_ACTIVATION),
+        "cross_encoder",
+        512,
+        "1 label, Identity",
+    ),
+    "transformers' classifier": Layout(
+        bare_with_head("SequenceClassification", "roberta", num_labels=1), "cross_encoder", 512, "Sigmoid"
+    ),
+    "BGE-M3": Layout(
+        save_bge_m3, "bge_m3", 512, "sparse_linear.pt and colbert_linear.pt; ", {"normalize": True}, "cls"
+    ),
+}
+
+
+class Ours:
+    """What serving a directory does, in one process."""
+
+    def __init__(self, directory: Path, family: str) -> None:
+        self.config, self.reason = explain(directory, "my/model", {"weights_path": str(directory)}, family)
+        self.spec = self.config.resolve(Runtime("cpu"))
+        self.model = model_of(self.spec)
+        self._adapter = load_adapter(self.spec, directory)
+        self._processor = load_processor(self.spec, directory)
+
+    def rows(self, items: list[str], is_query: bool | None = None, query: str | None = None) -> Rows:
+        part = Part("text", items, self.spec.profiles[0], is_query, None, query)
+        frame = self._processor.frame(part)
+        features = self._processor.encode([frame.around(item) for item in items], is_query=bool(is_query))
+        features = self._processor.finish(features, frame)
+        outputs = frozenset(output.made_of or name for name, output in self.model.outputs.items())
+        return self._adapter.forward(Batch(features, np.full(len(items), bool(is_query)), outputs))
+
+    def dense(self, is_query: bool | None) -> np.ndarray:
+        vectors = self.rows(TEXTS, is_query)["dense"]
+        return normalize(vectors) if self.spec.profiles[0].parameters["normalize"] else vectors
+
+
+def by_role(library: Any) -> dict[bool | None, Callable[..., Any]]:
+    return {None: library.encode, True: library.encode_query, False: library.encode_document}
+
+
+def check_dense(ours: Ours, directory: Path) -> None:
+    """For each role; the library leaves vectors shorter that it cuts after Normalize."""
+    library = SentenceTransformer(str(directory), device="cpu")
+    assert ours.spec.max_sequence_length == library.max_seq_length
+    for is_query, encode in by_role(library).items():
+        theirs, vectors = encode(TEXTS), ours.dense(is_query)
+        assert_parity(vectors, theirs)
+        if library.truncate_dim is None:
+            lengths = np.linalg.norm(theirs, axis=1)
+            np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), lengths, rtol=1e-4)
+
+
+def check_sparse(ours: Ours, directory: Path) -> None:
+    library = SparseEncoder(str(directory), device="cpu")
+    for is_query, encode in by_role(library).items():
+        rows = ours.rows(SHORT, is_query)
+        vectors = np.zeros((len(SHORT), ours.spec.dims["sparse"]), np.float32)
+        items = np.repeat(np.arange(len(SHORT)), rows["sparse_lengths"])
+        vectors[items, rows["sparse_indices"]] = rows["sparse_values"]
+        np.testing.assert_allclose(vectors, encode(SHORT).to_dense().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def check_multivector(ours: Ours, directory: Path) -> None:
+    library = MultiVectorEncoder(str(directory), device="cpu")
+    for is_query in (True, False):
+        rows = ours.rows(TEXTS, is_query)
+        theirs = by_role(library)[is_query](TEXTS)
+        assert rows["multivector_lengths"].tolist() == [len(each) for each in theirs]
+        np.testing.assert_allclose(rows["multivector"], np.concatenate([each.numpy() for each in theirs]), atol=2e-5)
+
+
+def check_scores(ours: Ours, directory: Path) -> None:
+    theirs = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    scores = ours.rows(TEXTS, query=QUERY)["scores"]
+    np.testing.assert_allclose(scores, theirs, rtol=1e-4, atol=2e-5)
+
+
+CHECKS = {
+    "sentence_transformer": check_dense,
+    "bge_m3": check_dense,
+    "splade": check_sparse,
+    "multivector": check_multivector,
+    "cross_encoder": check_scores,
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_directory_is_recognised_and_gives_what_its_own_library_gives(name, tmp_path, minilm_directory):
+    layout = LAYOUTS[name]
+    directory = layout.build(tmp_path / "saved", minilm_directory)
+    ours = Ours(directory, layout.named)
+    profile = ours.config.profile("default")
+    found = (ours.config.family, ours.config.max_sequence_length)
+    assert found == (layout.family, layout.max_length)
+    assert profile.adapter_options.runtime.model_dump(exclude_unset=True) == layout.runtime
+    assert profile.adapter_options.loadtime.own.get("pooling") == layout.pooling
+    assert layout.reason in ours.reason
+    CHECKS[layout.family](ours, directory)
+    path = tmp_path / "model.yaml"
+    path.write_text(to_yaml(ours.config, ours.reason))
+    assert path.read_text().startswith(f"# {ours.reason}\nsie_id: my/model\nweights_path: ")
+    assert load_file(path).found_in(directory, ours.reason) == ours.config
+
+
+def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog):
+    """The log says once what is done: pooling as the checkpoint says, what requests may change as the file does."""
+    directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
+    said = {"pooling": "mean", "normalize": False, "query_template": "Q: {text}", "doc_template": "text: {text}"}
+    lines = logged(tmp_path, directory, caplog, said, max_sequence_length=1024)
+    assert lines == [
+        "profile default: normalize is False, and the model's own modules end in Normalize",
+        "pooling: the model file says mean, its checkpoint cls, which is used",
+        "texts are cut to 512 tokens, as the model's own files say, not to 1024",
+        "profile default: a query is read as 'Q: …', as the model file says, "
+        "not as 'search for: …', the prompt in the model's own files",
+    ]
+
+
+@pytest.mark.parametrize("said", [{}, {"pooling": "cls", "normalize": True, **ASKING, "doc_template": "text: {text}"}])
+def test_where_they_agree_the_log_says_nothing(tmp_path, minilm_directory, caplog, said):
+    directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
+    assert logged(tmp_path, directory, caplog, said) == []
+
+
+def test_a_bare_directory_says_nothing_that_a_file_could_disagree_with(tmp_path, minilm_directory, caplog):
+    directory = bare()(tmp_path / "saved", minilm_directory)
+    assert logged(tmp_path, directory, caplog, {"pooling": "cls", "normalize": True}) == []
+
+
+def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **keys: Any) -> list[str]:
+    """What loading weights and tokenizer says of a model file, and a reminder that both is done once each."""
+    content = yaml.safe_load(model_file("my/m", directory, "sentence_transformer", DENSE, runtime=runtime))
+    path = root / "model.yaml"
+    path.write_text(yaml.safe_dump({**content, **keys}))
+    spec = load_file(path).resolve(Runtime("cpu"))
+    with caplog.at_level(logging.WARNING):
+        load_adapter(spec, directory)
+        load_processor(spec, directory)
+    return [record.getMessage() for record in caplog.records if record.name.startswith("sie_triton")]
+
+
+def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
+    """Whatever the role and the instruction of a request."""
+    found = Recognised("", 512, {"dense": 64}, query_prompt=PROMPTS["query"])
+    config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
+    (profile,) = config.resolve(Runtime()).profiles
+    for is_query, instruction in itertools.product((None, True, False), (None, "", "find: ")):
+        alone, recognised = (
+            prompt_of(PROMPTS, "usual: ", Part("text", [], each, is_query, instruction))
+            for each in (Profile(), profile)
+        )
+        assert alone == recognised
+
+
+@pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
+def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
+    """Prompts and reasons are of others: lines, braces, quotes, what no YAML may hold as it is."""
+    found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)
+    config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
+    text = to_yaml(config, found.reason)
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    assert load_file(path) == config.found_in(path)
+    runtime = config.profile("default").adapter_options.runtime
+    assert (runtime.query_template, runtime.default_instruction) == ("{instruction}{text}", odd)
+    assert text == to_yaml(config, found.reason)
+    comments, _, rest = text.partition("sie_id: my/m\n")
+    assert all(line.startswith("# ") for line in comments.split("\n")[:-1])
+    assert rest.startswith("weights_path: ")
+
+
+def test_the_family_that_is_named_is_asked_and_no_other(tmp_path, minilm_directory, tiny_directory):
+    with pytest.raises(CatalogError, match="the family splade does not know what this is"):
+        recognise(tiny_directory, "my/m", {"weights_path": str(tiny_directory)}, "splade")
+    directory = changed(bare(), "config.json", architectures=None)(tmp_path / "saved", minilm_directory)
+    assert recognise(directory, "my/m", {"hf_id": "my/m"}, "sentence_transformer").dims == {"dense": 64}
+
+
+def test_of_the_hub_weights_are_not_here_yet(tmp_path, minilm_directory):
+    """Only small files are fetched to know what a model is."""
+    directory = dense()(tmp_path / "saved", minilm_directory)
+    (directory / "model.safetensors").unlink()
+    assert recognise(directory, "my/m", {"hf_id": "my/m"}).dims == {"dense": 64}
+    with pytest.raises(CatalogError, match=r"has no model\.safetensors"):
+        recognise(directory, "my/m", {"weights_path": str(directory)})
+    layers = [file for _, kind in families() for file in kind.files if file.endswith(".bin")]
+    assert list(filter_repo_objects(["2_Dense/pytorch_model.bin", "pytorch_model.bin"], allow_patterns=layers)) == [
+        "2_Dense/pytorch_model.bin"
+    ]
+
+
+def test_no_code_of_a_pickled_layer_is_run(tmp_path, minilm_directory):
+    directory = dense("2.2.2", dense=24)(tmp_path / "saved", minilm_directory)
+    spec = recognise(directory, "my/m", {"weights_path": str(directory)}).resolve(Runtime("cpu"))
+    torch.save(Trap(tmp_path / "sprung"), directory / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(LoadError, match=r"pytorch_model\.bin: cannot be loaded"):
+        load_adapter(spec, directory)
+    assert not (tmp_path / "sprung").exists()

@@ -1,0 +1,175 @@
+"""Directories that no family can serve: each has a sentence of its own, which names what is there and what to do."""
+
+from pathlib import Path
+
+import pytest
+import transformers
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Dense, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder
+
+from sie_triton.catalog import recognise
+from sie_triton.errors import CatalogError
+from tests.layouts import (
+    SETTINGS,
+    Build,
+    bare,
+    bare_with_head,
+    changed,
+    cut_off,
+    dense,
+    files,
+    of_modules,
+    saved,
+    with_file,
+)
+from tests.models import save_cross_encoder, save_tokenizer
+
+TINY = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32, "d_kv": 16, "vocab_size": 99}
+VIT = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+WAV2VEC2 = transformers.Wav2Vec2Config(
+    hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, conv_dim=(8,), conv_stride=(2,),
+    conv_kernel=(2,), num_feat_extract_layers=1, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+)  # fmt: skip
+LORA = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 8, "target_modules": ["query"]}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90868376\n"
+SHARDED = b'{"weight_map": {"embeddings.word_embeddings.weight": "model-00001-of-00002.safetensors"}}'
+
+
+def tokenizer_alone(root: Path, tokenizer: Path) -> Path:
+    save_tokenizer(root, tokenizer)
+    return root
+
+
+def encoder(directory: Path) -> Transformer:
+    return Transformer(str(directory))
+
+
+def two_ways(directory: Path) -> Router:
+    way = [Transformer(str(directory)), Pooling(64)]
+    return Router.for_query_document(query_modules=way, document_modules=[way[0], Pooling(64, "cls")])
+
+
+def static(directory: Path) -> StaticEmbedding:
+    return StaticEmbedding(transformers.AutoTokenizer.from_pretrained(directory), embedding_dim=8)
+
+
+REFUSED: dict[str, tuple[Build, str]] = {
+    "nothing": (files(), r"is empty; a model has config\.json, tokenizer\.json and model\.safetensors"),
+    "a tokenizer alone": (tokenizer_alone, "a tokenizer is there, and no model"),
+    "something else": (files(README__md=b"# Notes"), r"config\.json is missing; there are 'README\.md'"),
+    "no weights": (with_file(bare(), "", b""), r"has no model\.safetensors; the weights are not there"),
+    "GGUF": (files(model__gguf=b"GGUF"), r"config\.json is missing, and model\.gguf is GGUF; serve the directory"),
+    "ONNX alone": (with_file(bare(), "onnx/model.onnx", b"\x08"), r"onnx/model\.onnx is ONNX; this version reads"),
+    "a pickle alone": (with_file(bare(), "pytorch_model.bin", b"\x80"), "is a pickle; other formats are refused: save"),
+    "TensorFlow alone": (
+        with_file(bare(), "tf_model.h5", b"\x89"),
+        r"tf_model\.h5 is TensorFlow; save it from PyTorch",
+    ),
+    "a LoRA adapter": (files(adapter_config__json=LORA), "is an adapter of PEFT .* for 'org/base', .*merge it into"),
+    "an adapter beside its model": (
+        with_file(bare(), "adapter_config.json", b"{}", without="nothing"),
+        "is an adapter of PEFT .* for None",
+    ),
+    "a pipeline of diffusers": (
+        files(model_index__json={"_class_name": "StableDiffusionPipeline"}),
+        r"is a pipeline of diffusers \(model_index\.json\)",
+    ),
+    "an encoder-decoder": (
+        saved(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**TINY))),
+        "T5ForConditionalGeneration is an encoder-decoder, which writes text; save its encoder alone",
+    ),
+    "three labels": (
+        bare_with_head("SequenceClassification", num_labels=3),
+        "a classifier of 3 labels; this version serves classifiers of one label",
+    ),
+    "three labels, as a CrossEncoder saves them": (
+        lambda root, tokenizer: save_cross_encoder(root, tokenizer, num_labels=3),
+        "a classifier of 3 labels",
+    ),
+    "labels for tokens": (
+        bare_with_head("TokenClassification"),
+        "BertForTokenClassification ends in a head that no family .*adapter_path: sentence_transformer",
+    ),
+    "an image model": (saved(lambda: transformers.ViTModel(VIT)), r"vit \(image_size\) reads images; .* read texts"),
+    "an audio model": (
+        saved(lambda: transformers.Wav2Vec2Model(WAV2VEC2)),
+        r"wav2vec2 \(conv_kernel\) reads audio; .* read texts",
+    ),
+    "weights cut off": (cut_off(bare()), r"model\.safetensors: has \d+ bytes, and its header says \d+: it is cut off"),
+    "weights that are text": (with_file(bare(), "model.safetensors", b"no"), "is no file of safetensors, or cut off"),
+    "a pointer of Git LFS": (
+        with_file(bare(), "model.safetensors", POINTER),
+        "is a pointer of Git LFS, .*git lfs pull",
+    ),
+    "a part of the weights": (
+        with_file(bare(), "model.safetensors.index.json", SHARDED),
+        r"model-00001-of-00002\.safetensors is missing in",
+    ),
+    "a layer cut off": (cut_off(dense(dense=48), "2_Dense/model.safetensors"), "2_Dense/model.safetensors: has"),
+    "no fast tokenizer": (
+        with_file(bare(), "", b"", without="tokenizer.json"),
+        r"tokenizer\.json is missing in .*; save the tokenizer in its fast form",
+    ),
+    "a masked language model": (
+        bare_with_head("MaskedLM"),
+        r"BertForMaskedLM may be meant as a sparse model \(splade\) or as a dense .*profiles\.default\.adapter_path",
+    ),
+    "a language model": (
+        bare_with_head("CausalLM", "qwen3"),
+        r"Qwen3ForCausalLM may be meant as an embedding model \(sentence_transformer\) or as a judge",
+    ),
+    "a CrossEncoder of other modules": (
+        of_modules(
+            encoder, lambda _: Pooling(64), lambda _: Dense(64, 1, module_output_name="scores"), library=CrossEncoder
+        ),
+        "a CrossEncoder of Transformer → Pooling → Dense cannot be served; supported is Transformer$",
+    ),
+    "static vectors": (
+        of_modules(static, library=SentenceTransformer),
+        "StaticEmbedding cannot be served; it must name one Transformer",
+    ),
+    "a sparse autoencoder": (
+        of_modules(encoder, lambda _: Pooling(64), lambda _: SparseAutoEncoder(64, 128, 8, 8), library=SparseEncoder),
+        "Transformer → Pooling → SparseAutoEncoder cannot be served",
+    ),
+    "states without pooling": (
+        of_modules(encoder, library=SentenceTransformer),
+        r"Transformer cannot be served; supported is Transformer → Pooling",
+    ),
+    "two ways": (
+        of_modules(two_ways, library=SentenceTransformer),
+        "queries and documents go through different modules",
+    ),
+    "tokens of its own": (
+        changed(dense(), "sentence_bert_config.json", processor_kwargs={"add_eos_token": True}),
+        "processor_kwargs: add_eos_token cannot be served; set it in config.json or tokenizer.json itself",
+    ),
+    "other states": (
+        changed(
+            dense(),
+            "sentence_bert_config.json",
+            modality_config={"text": {"method": "get_text_features", "method_output_name": "pooler_output"}},
+        ),
+        "get_text_features → pooler_output cannot be served; supported is forward → last_hidden_state",
+    ),
+    "a default prompt that is none": (
+        changed(dense(), SETTINGS, default_prompt_name="passage"),
+        "default_prompt_name: prompts has no 'passage'; there are",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_served_has_a_sentence_of_its_own(name, tmp_path, minilm_directory):
+    build, sentence = REFUSED[name]
+    directory = build(tmp_path / "saved", minilm_directory)
+    with pytest.raises(CatalogError, match=sentence) as caught:
+        recognise(directory, "my/model", {"weights_path": str(directory)})
+    assert str(directory) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_sentence_is_another():
+    assert len({sentence for _, sentence in REFUSED.values()}) == len(REFUSED)
