@@ -215,7 +215,9 @@ def multi_vector(root: Path, tokenizer: Path) -> Path:
         Normalize(module_input_name="token_embeddings"),
     ]
     prompts = {"query": "[unused0]", "document": "[unused1]"}
-    MultiVectorEncoder(modules=modules, prompts=prompts, device="cpu").save(str(root / "model"))
+    MultiVectorEncoder(modules=modules, prompts=prompts, device="cpu").save(
+        str(root / "model"), create_model_card=False
+    )
     return root / "model"
 
 
@@ -272,7 +274,7 @@ def of_modules(*modules: Callable[[Path], Any], library: Any, **options: Any) ->
     def build(root: Path, tokenizer: Path) -> Path:
         save_encoder(root / "encoder", tokenizer, "bert")
         made = [module(root / "encoder") for module in modules]
-        library(modules=made, device="cpu", **options).save(str(root / "model"))
+        library(modules=made, device="cpu", **options).save(str(root / "model"), create_model_card=False)
         return root / "model"
 
     return build

@@ -69,7 +69,9 @@ CONFIGS: dict[str, Any] = {
 
 def save_bert(directory: Path, tokenizer: Path, architecture: str = "bert", **options: Any) -> Path:
     """A sentence-transformers directory of a tiny encoder; `options` as for `build`."""
-    build(directory / "encoder", tokenizer, architecture, **options).save(str(directory / "model"))
+    build(directory / "encoder", tokenizer, architecture, **options).save(
+        str(directory / "model"), create_model_card=False
+    )
     return directory / "model"
 
 
@@ -134,7 +136,7 @@ def save_splade(
     if idf:
         static = SparseStaticEmbedding(fast, weight=torch.rand(30522))
         modules = [Router.for_query_document(query_modules=[static], document_modules=modules)]
-    SparseEncoder(modules=modules, device="cpu").save(str(root / "model"))
+    SparseEncoder(modules=modules, device="cpu").save(str(root / "model"), create_model_card=False)
     return root / "model"
 
 
@@ -203,7 +205,7 @@ def save_cross_encoder(root: Path, tokenizer: Path, architecture: str = "bert", 
     # Only some tell a model query from text.
     types = ["token_type_ids"] if architecture in ("bert", "electra") else []
     save_tokenizer(root / "encoder", tokenizer, model_input_names=["input_ids", "attention_mask", *types])
-    CrossEncoder(str(root / "encoder"), device="cpu").save(str(root / "model"))
+    CrossEncoder(str(root / "encoder"), device="cpu").save(str(root / "model"), create_model_card=False)
     return root / "model"
 
 

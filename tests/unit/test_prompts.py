@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.errors import InputError
-from sie_triton.inputs.prompt import Prompt
+from sie_triton.inputs.prompt import Prompt, own_prompt
 from sie_triton.inputs.tokenizer import TextTokenizer, read_tokenizer
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
@@ -39,6 +39,14 @@ def stage(tmp_path, minilm_directory, request):
     tokenizer.include_prompt = False
     yield made
     made.close()
+
+
+def test_names_of_the_documents_prompt_are_the_librarys():
+    """In its order."""
+    prompts = {"corpus": "c: ", "passage": "p: ", "document": "d: "}
+    for name in ("document", "passage", "corpus"):
+        assert own_prompt(prompts, is_query=False) == prompts.pop(name)
+    assert own_prompt(prompts, is_query=False) == ""
 
 
 def texts_of(stage, answer):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+import transformers
 import yaml
 from huggingface_hub.utils import filter_repo_objects
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
@@ -37,6 +38,7 @@ from tests.layouts import (
     multi_vector,
     pylate,
     renamed,
+    saved,
     splade,
 )
 from tests.loading import load_adapter
@@ -60,6 +62,12 @@ class Layout(NamedTuple):
     runtime: Mapping[str, Any] = MappingProxyType({})
     pooling: str | None = None
     named: str = ""  # the family, where the files alone do not say it
+
+
+def t5_encoder() -> transformers.T5EncoderModel:
+    sizes = {"vocab_size": 30522, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+    torch.manual_seed(7)
+    return transformers.T5EncoderModel(transformers.T5Config(**sizes))
 
 
 def dense_layout(build: Build, length: int, reason: str, pooling: str | None, **runtime: Any) -> Layout:
@@ -114,7 +122,13 @@ LAYOUTS = {
         "(mean)",
         "mean",
     ),
-    "T5's encoder": dense_layout(architecture("T5 encoder"), 512, "Pooling (mean)", "mean"),
+    "T5's encoder": dense_layout(
+        changed(saved(t5_encoder), "config.json", is_encoder_decoder=True),
+        512,
+        "T5EncoderModel without",
+        "mean",
+        **NO_NORMALIZE,
+    ),
     "a language model that embeds": dense_layout(architecture("Qwen3, causal"), 512, "(lasttoken)", "lasttoken"),
     "transformers' encoder": dense_layout(
         bare(), 512, "config.json: BertModel without modules.json", "mean", **NO_NORMALIZE
@@ -132,7 +146,7 @@ LAYOUTS = {
         bare_with_head("MaskedLM"), "splade", 512, "SpladePooling (max, relu)", named="splade"
     ),
     "sparse 6": Layout(splade(), "splade", 512, "modules.json: Transformer, SpladePooling (max, relu)"),
-    "sparse 5": Layout(splade("5.0.0"), "splade", 128, "SpladePooling"),
+    "sparse 5": Layout(changed(splade("5.0.0"), SETTINGS, prompts=PROMPTS), "splade", 128, "SpladePooling", ASKING),
     "sparse 6, queries without a forward pass": Layout(
         splade(idf=True), "splade", 512, "queries SparseStaticEmbedding"
     ),
@@ -280,7 +294,17 @@ def test_where_they_agree_the_log_says_nothing(tmp_path, minilm_directory, caplo
 
 def test_a_bare_directory_says_nothing_that_a_file_could_disagree_with(tmp_path, minilm_directory, caplog):
     directory = bare()(tmp_path / "saved", minilm_directory)
-    assert logged(tmp_path, directory, caplog, {"pooling": "cls", "normalize": True}) == []
+    said = {"pooling": "cls", "normalize": True, "query_template": "Q: {text}", "doc_template": "T: {text}"}
+    assert logged(tmp_path, directory, caplog, said) == []
+
+
+def test_a_file_of_stanfords_code_is_enough(tmp_path, minilm_directory):
+    """Some name another architecture beside it."""
+    directory = save_stanford(tmp_path, minilm_directory, STANFORD)
+    renamed_class = changed(lambda *_: directory, "config.json", architectures=["BertModel"])
+    config, reason = explain(renamed_class(tmp_path, minilm_directory), "my/m", {"weights_path": str(directory)})
+    assert (config.family, config.dims, config.verbs) == ("multivector", {"multivector": 32}, ("encode", "score"))
+    assert reason.startswith("artifact.metadata: Transformer, Dense (32)")
 
 
 def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **keys: Any) -> list[str]:
