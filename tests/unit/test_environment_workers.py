@@ -94,8 +94,8 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
         ("sentence_transformer", "engine torch: cannot be imported .No module named 'torch'."),
     ],
 )
-def test_what_a_worker_lacks_is_told(arrays, tmp_path, family, said):
-    spec = spec_of(save_frames(tmp_path / "letters"), ARRAYS, arrays.directory.parent, family)
+def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, said):
+    spec = spec_of(tiny_directory, ARRAYS, arrays.directory.parent, family)
     if family == "sentence_transformer":
         spec = replace(spec, engine="torch")
     with pytest.raises(LoadError, match=f"^environment {ARRAYS}: .*{said}; make it again: .* PACKAGE") as caught:
@@ -151,12 +151,11 @@ def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
     assert child.wait(0)
 
 
-def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path):
+def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path, tiny_directory):
     """Not for one that cannot be used; and what it forks says what is missing there."""
     environments = arrays.directory.parent
     settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cpu")
-    weights = save_frames(tmp_path / "letters")
-    specs = [spec_of(weights, name, environments, "frames_family:Frames") for name in ("", ARRAYS)]
+    specs = [spec_of(tiny_directory, name, environments, "frames_family:Frames") for name in ("", ARRAYS)]
     ours = replace(specs[1], engine="torch", family="sentence_transformer")
     specs += [replace(ours, environment=name) for name in ("", "nowhere", ARRAYS, ARRAYS)]
     with nurseries(settings, specs):
