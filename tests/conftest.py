@@ -21,6 +21,9 @@ from sie_triton.weights import locate
 from tests.environments import add_arrays
 from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 
+# Its library cannot be installed here: that is what it is for.
+collect_ignore = ["arrays_family"]
+
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook; its steps are open to clients
 TINY_NO_HOOK = "test/tiny-no-hook"

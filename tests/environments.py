@@ -59,7 +59,7 @@ def linked(environments: Path, name: str, *site_packages: Path, python: str = sy
     """An environment with what is in `site_packages`, there in a moment."""
     environments.mkdir(mode=0o700, exist_ok=True)
     subprocess.run([python, "-m", "venv", "--without-pip", environments / name], check=True)
-    venv = Venv(environments / name, ("linked",), "", make.version_of(python), "now")
+    venv = Venv(environments / name, ("linked[all]",), "", make.version_of(python), "now")
     make._share_this_package(venv)
     (venv.site_packages / "linked.pth").write_text("".join(f"{path}\n" for path in site_packages))
     venv.write()

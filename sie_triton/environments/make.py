@@ -119,7 +119,11 @@ def _recorded(place: Path) -> Venv | None:
 
 
 def _wherever(package: str) -> str:
-    """A path, with or without extras, holds wherever the same is asked for again."""
+    """A path, with or without extras, holds wherever the same is asked for again.
+
+    >>> _wherever("numpy[x]>=2"), _wherever("./[x]") == f"{Path.cwd()}[x]"
+    ('numpy[x]>=2', True)
+    """
     path, bracket, extras = package.partition("[")
     return f"{Path(path).resolve()}{bracket}{extras}" if os.sep in path and Path(path).exists() else package
 

@@ -64,7 +64,8 @@ def stage_side(monkeypatch):
     monkeypatch.syspath_prepend(SOURCE)
 
 
-def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp_path, stage_side):
+def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp_path, stage_side, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(SITE_PACKAGES))  # of whoever started the server
     directory = save_arrays(tmp_path / "weights")
     spec = spec_of(directory, ARRAYS, arrays.directory.parent)
     with pytest.raises(ImportError, match="array_api_strict"):

@@ -126,7 +126,12 @@ def test_they_are_listed_and_removed(tmp_path, empty):
         text=True,
     )
     row = next(line for line in done.stdout.splitlines() if "test/a" in line)
-    assert [cell.strip() for cell in row.split("│")][1:5] == ["empty", empty.python_version, "0.1.0", "linked"]
+    assert [cell.strip() for cell in row.split("│")][1:5] == [
+        "empty",
+        empty.python_version,
+        version("sie-triton"),
+        "linked[all]",
+    ]
     assert (
         "environment empty: its Python cannot run a worker (ModuleNotFoundError: No module named 'numpy')"
         in done.stdout
@@ -168,7 +173,8 @@ def another_package(venv: Venv) -> None:
 def test_what_is_wrong_with_one_is_told_when_a_model_is_loaded(empty, tmp_path, spoil, said):
     assert find(empty.directory.parent, "empty") == empty
     spoil(empty)
-    loader = loader_of(spec_of(tmp_path, "empty", empty.directory.parent, "frames_family:Frames"), tmp_path)
+    weights = tmp_path / "none"  # looked for later: they may have to be fetched
+    loader = loader_of(spec_of(weights, "empty", empty.directory.parent, "frames_family:Frames"), tmp_path)
     with pytest.raises(LoadError, match=f"^environment empty: .*{said}") as caught:
         loader.order(1, 1)
     assert caught.value.reason == "dependency"
