@@ -17,7 +17,7 @@ from sie_triton.server.companions import nurseries
 from sie_triton.settings import read_settings
 from sie_triton.worker.process import Worker
 from tests.controller import wait_for
-from tests.environments import ARRAYS, SOURCE, loader_of, save_arrays, spec_of
+from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, loader_of, save_arrays, spec_of
 from tests.loading import load_adapter
 from tests.models import save_frames
 from tests.server.test_own_family import mapped
