@@ -35,11 +35,13 @@ class Measurements:
         settings: Sequence[str],
         patterns: Sequence[str] = ("*.json", "*.safetensors"),
         *,
+        versions: Sequence[str] = (),
         redo: bool = False,
     ) -> "Measurements":
-        """For the files under `weights` of these patterns, this processor or GPU, and `settings` that matter."""
+        """For the files under `weights` of these patterns, this processor or GPU, and `settings` and `versions` that
+        matter."""
         files = sorted({path for pattern in patterns for path in weights.rglob(pattern) if path.is_file()})
-        facts = [f"{p.relative_to(weights)} {_content(p)}" for p in files] + [*settings, *_hardware(), *_versions()]
+        facts = [f"{p.relative_to(weights)} {_content(p)}" for p in files] + [*settings, *_hardware(), *versions]
         key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
         return cls(cache / f"{model.replace('/', '__')}-{key}.json", redo=redo)
 
@@ -69,7 +71,8 @@ def _hardware() -> list[str]:
     return [str(len(os.sched_getaffinity(0))), *sorted(cpu), *gpus]
 
 
-def _versions() -> list[str]:
+def installed_versions() -> list[str]:
+    """Of PACKAGES, where this process runs."""
     # 3 MB, and not needed by a process that never loads anything.
     from importlib.metadata import PackageNotFoundError, version
 

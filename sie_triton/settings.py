@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from platformdirs import user_cache_path
+from platformdirs import user_cache_path, user_data_path
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -49,6 +49,10 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
         description="where the rendered repository, logs and status records are kept",
+    )
+    environments_dir: Path = Field(
+        default_factory=lambda: user_data_path("sie-triton") / "environments",
+        description="where `sie-triton env` keeps the worker environments that model files name",
     )
     models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml, *.yml)")
     model_filter: str = Field(
@@ -141,6 +145,7 @@ class Settings(BaseSettings):
             device=choose_device(self.device),
             status_dir=str(self.status_dir),
             cache_dir=str(self.data_dir.absolute() / "measurements"),
+            environments_dir=str(self.environments_dir.absolute()),
         )
 
     @property

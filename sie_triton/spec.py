@@ -26,7 +26,7 @@ class Runtime:
     cores. A forward pass longer than `forward_timeout_s` is ended together with its process, as is a load
     longer than `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it.
     `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running
-    tritonserver; `cache_dir` empty: the user's cache directory.
+    tritonserver; `cache_dir` and `environments_dir` empty: the user's directories for caches and data.
     """
 
     device: str = "auto"
@@ -42,6 +42,7 @@ class Runtime:
     open_steps: bool = False
     status_dir: str = ""
     cache_dir: str = ""
+    environments_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,9 @@ class ModelSpec:
     ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder. `tasks` are
     names of verbs. `dims` are the output types of encode, and the size of each; the int8 and uint8 forms of those
     `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
-    has none reads query and text together. `inputs` are the kinds of input it reads. Lengths are in tokens. Profiles
-    `apart` are models of their own, `model.profile`.
+    has none reads query and text together. `inputs` are the kinds of input it reads. `environment` names the one its
+    worker runs in; empty: that of the server. Lengths are in tokens. Profiles `apart` are models of their own,
+    `model.profile`.
     """
 
     model: str
@@ -111,6 +113,7 @@ class ModelSpec:
     batch_cost: str = "tokens"
     options: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "torch"
+    environment: str = ""
     inputs: tuple[str, ...] = ("text",)
     scaled: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("encode",)

@@ -18,7 +18,11 @@ from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
+from tests.environments import add_arrays
 from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+
+# Its library cannot be installed here: that is what it is for.
+collect_ignore = ["arrays_family"]
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook; its steps are open to clients
@@ -111,6 +115,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     with Server(settings, repository, names) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `sie-triton env add` has made the environment of tests/arrays_family."""
+    return add_arrays(tmp_path_factory.mktemp("environments"))
 
 
 @pytest.fixture(params=["http", "grpc"])

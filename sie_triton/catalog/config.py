@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
@@ -14,6 +14,7 @@ from sie_triton.catalog.options import LORA, Frozen, Profile, RuntimeOptions
 from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, Encode, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
+from sie_triton.environments.venv import check_name as check_environment
 from sie_triton.errors import CatalogError
 from sie_triton.families import Family, family, family_of
 from sie_triton.spec import ANY_LENGTH, ModelSpec, MuveraConfig, Runtime
@@ -22,7 +23,7 @@ DEFAULT_BATCH_COST = 16384
 
 Tokens = Annotated[int, Field(gt=0, le=ANY_LENGTH)]
 
-Word = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$", max_length=100)]
+EnvironmentName = Annotated[str, AfterValidator(check_environment)]
 
 
 class ModelConfig(Frozen):
@@ -38,7 +39,7 @@ class ModelConfig(Frozen):
     hf_revision: str | None = None
     license: str | None = None
     allow_pickle: Literal["tensors"] | None = None
-    environment: Word | None = None
+    environment: EnvironmentName | None = None
     inputs: Inputs = Inputs()
     tasks: Tasks
     max_sequence_length: Tokens | None = None
@@ -244,6 +245,7 @@ class ModelConfig(Frozen):
             dims=dims,
             options=family_options(profile, kind, self.source),
             engine=profile.engine or kind.engines[0],
+            environment=self.environment or "",
             inputs=tuple(name for name, read in self.inputs.model_dump().items() if read),
             max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,

@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | render | models | bench | perf`."""
+"""The command line: `sie-triton serve | render | models | env | bench | perf`."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sie_triton.cli.environments import env
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import SIEError
@@ -14,6 +15,7 @@ from sie_triton.settings import Settings, read_settings, unknown_variables
 RENDER_SETTINGS = (
     "models_dir",
     "model_filter",
+    "environments_dir",
     "device",
     "default_compute_precision",
     "max_batch_requests",
@@ -144,6 +146,7 @@ def evict(model: str, **flags: Any) -> None:
 
 
 cli.add_command(models)
+cli.add_command(env)
 
 
 @cli.command()

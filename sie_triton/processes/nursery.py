@@ -2,7 +2,8 @@
 
 `python -m sie_triton.processes.nursery MODULE DIR`, where MODULE has `import_all()` and `main(descriptors)`. A forked
 process is there in milliseconds, and shares the memory of what was imported with all others. Without a nursery each is
-started by itself, which takes seconds.
+started by itself, which takes seconds. With `lazily` as last argument it imports when it is first asked for a process:
+until then it is small.
 """
 
 import gc
@@ -21,6 +22,9 @@ from struct import Struct
 from sie_triton.private import private_directory
 from sie_triton.processes.child import Child
 from sie_triton.processes.pids import ProcessId
+
+# Of those beside the first one, below its directory.
+OTHERS = "nurseries"
 
 SOCKET = "nursery.sock"
 PID = "nursery.pid"
@@ -73,12 +77,19 @@ def fork(directory: Path, descriptors: Sequence[int]) -> Forked | None:
     return None
 
 
+def nursery_directory(directory: Path, name: str) -> Path:
+    """Where the one of that name is; the first has none."""
+    return directory / OTHERS / name if name else directory
+
+
 def nursery_ids(directory: Path) -> list[ProcessId]:
-    """Of the nursery in `directory`, if there has been one."""
-    with suppress(OSError, ValueError):
-        pid, started = (directory / PID).read_text().split()
-        return [ProcessId(int(pid), int(started))]
-    return []
+    """Of the nurseries in `directory`, if there have been some."""
+    found = []
+    for path in (directory / PID, *directory.glob(f"{OTHERS}/*/{PID}")):
+        with suppress(OSError, ValueError):
+            pid, started = path.read_text().split()
+            found.append(ProcessId(int(pid), int(started)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +172,10 @@ class Nursery:
             os._exit(1)
 
 
-def serve(directory: Path, prepare: Callable[[], None], work: Work) -> None:
+def serve(directory: Path, prepare: Callable[[], None], work: Work, *, lazily: bool = False) -> None:
     """Fork a process for whoever connects, until this process is ended.
 
-    Who connects before `prepare` is done waits. `work` runs in what is forked.
+    Who connects before `prepare` is done waits; `lazily` it begins only then. `work` runs in what is forked.
     """
     directory = private_directory(directory)
     (directory / SOCKET).unlink(missing_ok=True)
@@ -174,6 +185,8 @@ def serve(directory: Path, prepare: Callable[[], None], work: Work) -> None:
         listener.listen()
         pid, started = ProcessId.of(os.getpid())
         (directory / PID).write_text(f"{pid} {started}")
+        if lazily:
+            select.select([listener], [], [])
         prepare()
         Nursery(listener, work).serve()
 
@@ -195,13 +208,13 @@ def _short(directory: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    _, name, where = sys.argv
-    module = import_module(name)
+    _, name, where, *lazily = sys.argv
 
     def prepare() -> None:
-        module.import_all()
+        with suppress(ImportError):  # who needs what is missing says so
+            import_module(name).import_all()
         # What is here now stays: processes that collect garbage must not copy it.
         gc.collect()
         gc.freeze()
 
-    serve(Path(where), prepare, module.main)
+    serve(Path(where), prepare, lambda descriptors: import_module(name).main(descriptors), lazily=bool(lazily))

@@ -95,6 +95,8 @@ class Supervisor:
 class Companion:
     """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that this process was started in.
 
+    `python` is the start of the command.
+
     Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
     as soon as it is there, so that it is given up only where the system cannot start it.
     """
@@ -106,11 +108,13 @@ class Companion:
         log: Path,
         environment: Mapping[str, str],
         say: Callable[[str], None] = lambda line: None,
+        *,
+        python: Sequence[str] = (sys.executable, "-P"),
     ) -> None:
         self.name = name
         self.log_path = log
         self.environment = environment
-        self._command = [sys.executable, "-P", "-m", *command]
+        self._command = [*python, "-m", *command]
         self._child: Started | None = None
         self._say = say
         self._supervisor = Supervisor(self, say)

@@ -1,12 +1,13 @@
 """Settings and model names → the repository: the catalog and render arrows joined."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sie_triton.catalog import Found, ModelConfig, check_dims, select
-from sie_triton.errors import CatalogError, SettingsError
+from sie_triton.environments.venv import find, try_out
+from sie_triton.errors import CatalogError, LoadError, SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
 from sie_triton.scheduling.hook import build_hook
 from sie_triton.settings import Settings
@@ -37,7 +38,18 @@ def write_repository(
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
         render(directory, specs, _options(settings, specs), built)
+    warnings += environment_warnings(settings, specs)
     return [*warnings, *([NO_HOOK] if hook and built is None else [])]
+
+
+def environment_warnings(settings: Settings, specs: Sequence[ModelSpec]) -> Iterator[str]:
+    """One for each that `specs` name and that cannot be used as it is."""
+    for name in sorted({spec.environment for spec in specs} - {""}):
+        try:
+            try_out(find(settings.environments_dir, name))
+        except LoadError as exc:
+            models = ", ".join(spec.model for spec in specs if spec.environment == name)
+            yield f"warning: {models}: requests fail as long as this is so: {exc}"
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:

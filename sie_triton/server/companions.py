@@ -1,14 +1,20 @@
-"""The processes beside tritonserver: nursery and controller."""
+"""The processes beside tritonserver: nurseries and controller."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
-from sie_triton.errors import ServerError
+from sie_triton.engines import IN_NURSERY
+from sie_triton.environments.venv import find, try_out
+from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.nursery import nursery_directory
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import mark
 from sie_triton.server.launch import answers
 from sie_triton.settings import CONTROL_TOKEN, FILE_VARIABLE, Settings, variable
+from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0
 
@@ -30,9 +36,32 @@ def resolved(settings: Settings) -> dict[str, str]:
 
 def nursery(settings: Settings, say: Say = lambda line: None) -> Companion:
     """The process that forks workers."""
-    log = settings.data_dir / "logs" / "workers.log"
-    command = ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(settings.status_dir)]
-    return Companion("the nursery", command, log, mark(settings.data_dir), say)
+    return Companion("the nursery", _nursing(settings.status_dir), _log(settings), mark(settings.data_dir), say)
+
+
+@contextmanager
+def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda line: None) -> Iterator[None]:
+    """The nursery, and a lazy one for each environment whose workers can be forked.
+
+    In an environment that cannot be used now, and is put right later, workers are started by themselves.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(nursery(settings, say))
+        for name in sorted({spec.environment for spec in specs if spec.environment and spec.engine in IN_NURSERY}):
+            with suppress(LoadError):
+                venv = try_out(find(settings.environments_dir, name))
+                command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
+                title, marked = f"the nursery of environment {name}", mark(settings.data_dir)
+                stack.enter_context(Companion(title, command, _log(settings), marked, say, python=venv.command))
+        yield
+
+
+def _nursing(directory: Path) -> list[str]:
+    return ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
+
+
+def _log(settings: Settings) -> Path:
+    return settings.data_dir / "logs" / "workers.log"
 
 
 def wait_for_controller(settings: Settings) -> None:

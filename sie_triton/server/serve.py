@@ -21,7 +21,7 @@ from sie_triton.errors import ServerError
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
-from sie_triton.server.companions import controller, nursery, wait_for_controller
+from sie_triton.server.companions import controller, nurseries, wait_for_controller
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
@@ -69,12 +69,12 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     repository = clean(settings.data_dir / "model_repository")
     clean(settings.status_dir)
     for warning in write_repository(repository, settings, names, runtime=settings.runtime):
-        console.print(warning, style="yellow")
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)
     server = Server(settings, repository, models, verbose=verbose)
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-        nursery(settings, _say),
+        nurseries(settings, [config.resolve(settings.runtime) for config in configs], _say),
         server,
         controller(settings, server.control_token, _say),
     ):

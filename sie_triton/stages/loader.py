@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from platformdirs import user_cache_path
+from platformdirs import user_cache_path, user_data_path
 
+from sie_triton.environments.venv import Venv, find
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
@@ -39,8 +40,8 @@ class Loader:
         self._lock = status.directory / f"{status.model}.{device}.weights"
 
     def order(self, num_lanes: int, threads: int) -> Load:
-        """For a worker of so many lanes with `threads` each; LoadError where there are no weights."""
-        runtime = self._spec.runtime
+        """For a worker of so many lanes with `threads` each; LoadError where weights or environment are missing."""
+        runtime, environment = self._spec.runtime, self._environment()
         patterns = (*MODEL_FILES, *family(self._spec.family).files)
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
         return Load(
@@ -52,7 +53,14 @@ class Loader:
             lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
             num_lanes=num_lanes,
             threads=threads,
+            environment=environment,
         )
+
+    def _environment(self) -> Venv | None:
+        if not self._spec.environment:
+            return None
+        given = self._spec.runtime.environments_dir
+        return find(Path(given) if given else user_data_path("sie-triton") / "environments", self._spec.environment)
 
     def start(self, order: Load, check: Callable[[], object]) -> Worker:
         """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.engines import IN_NURSERY
+from sie_triton.environments.venv import Venv
 from sie_triton.families import family
-from sie_triton.measurements import Measurements
+from sie_triton.measurements import Measurements, installed_versions
 from sie_triton.processes.channel import Channel
+from sie_triton.processes.nursery import nursery_directory
 from sie_triton.spec import ModelSpec
 
 
@@ -22,8 +24,8 @@ from sie_triton.spec import ModelSpec
 class Load:
     """What to load, where and how.
 
-    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane. The worker
-    holds the file `lock` while weights are in memory, so that there are never two copies.
+    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane; `environment` None:
+    that of the stage. The worker holds the file `lock` while weights are in memory, so that there are never two copies.
     """
 
     spec: str
@@ -33,11 +35,14 @@ class Load:
     lock: Path
     num_lanes: int
     threads: int
+    environment: Venv | None = None
 
     @property
     def nursery(self) -> Path | None:
         """Where there may be one whose workers can compute this."""
-        return self.lock.parent if ModelSpec.from_json(self.spec).engine in IN_NURSERY else None
+        if ModelSpec.from_json(self.spec).engine not in IN_NURSERY:
+            return None
+        return nursery_directory(self.lock.parent, self.environment.name if self.environment else "")
 
     @property
     def weight_files(self) -> tuple[str, ...]:
@@ -51,7 +56,11 @@ class Load:
         settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
         settings += [spec.batch_cost, spec.family, json.dumps(spec.options, sort_keys=True)]
         files = ("*.json", *self.weight_files)
-        return Measurements.of(self.cache, spec.model, self.directory, settings, files, redo=runtime.recalibrate)
+        # What is installed there, which is all the same in the stage and in the worker only by its name.
+        versions = [spec.environment, self.environment.made] if self.environment else installed_versions()
+        return Measurements.of(
+            self.cache, spec.model, self.directory, settings, files, versions=versions, redo=runtime.recalibrate
+        )
 
 
 @dataclass(frozen=True, slots=True)

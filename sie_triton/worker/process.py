@@ -9,6 +9,7 @@ from threading import Thread
 from time import monotonic
 
 from sie_triton.contract import Batch, Rows
+from sie_triton.environments.venv import Venv
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.nursery import fork
@@ -67,7 +68,7 @@ class Worker:
         self._timeout_s = forward_timeout_s
         self._died = died
         self._closing = False
-        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes)
+        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
         # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
@@ -124,12 +125,21 @@ class Worker:
             self._watch_loading(timeout_s, loading)
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
-            self._process.wait()
-            message = f"the process that loads the weights ended {self._process.how_it_ended}"
-            raise LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed") from exc
+            raise self._unloaded(load) from exc
         if isinstance(answer, Failed):
+            if load.environment and answer.reason == "dependency":
+                raise load.environment.broken(answer.message, "PACKAGE...")
             raise LoadError(answer.message, answer.reason)
         return answer
+
+    def _unloaded(self, load: Load) -> LoadError:
+        """Why it ended without an answer."""
+        self._process.wait()
+        message = f"the process that loads the weights ended {self._process.how_it_ended}"
+        # By itself: its Python could not run a worker, which says what it cannot do.
+        if load.environment and (self._process.status or 0) > 0:
+            return load.environment.broken(f"{message}; the server log has the details")
+        return LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed")
 
     def _watch_loading(self, timeout_s: float, loading: Callable[[ProcessId], None]) -> None:
         """Until the process has an answer, or has ended."""
@@ -155,19 +165,34 @@ class Worker:
             self._died(self)
 
 
-def begin(nursery: Path | None, num_sockets: int) -> tuple[Child, list[socket.socket]]:
-    """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers."""
+def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = None) -> tuple[Child, list[socket.socket]]:
+    """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers.
+
+    LoadError where the interpreter of `environment` cannot be started.
+    """
     ours, theirs = _pairs(num_sockets)
     child: Child | None = fork(nursery, _descriptors(theirs)) if nursery is not None else None
     if child is None:
         # A nursery that comes round later finds the ends it was given closed, and so does what it forks for them.
         _close([*ours, *theirs])
         ours, theirs = _pairs(num_sockets)
-        # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
-        command = [sys.executable, "-m", "sie_triton.worker", *map(str, _descriptors(theirs))]
-        child = start(command, descriptors=_descriptors(theirs), leads=False)
+        try:
+            child = _start(_descriptors(theirs), environment)
+        except OSError as exc:
+            _close([*ours, *theirs])
+            if environment is None:
+                raise
+            raise environment.broken(f"its Python cannot be run ({exc})") from exc
     _close(theirs)
     return child, ours
+
+
+def _start(descriptors: list[int], environment: Venv | None) -> Child:
+    # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
+    python = environment.command if environment else (sys.executable,)
+    command = [*python, "-m", "sie_triton.worker", *map(str, descriptors)]
+    variables = environment.variables() if environment else None
+    return start(command, environment=variables, descriptors=descriptors, leads=False)
 
 
 def _pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -9,12 +9,14 @@ import pytest
 from sie_triton.controller import loop
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.environments.venv import Venv, find
 from sie_triton.processes.supervisor import Companion
 from sie_triton.records.status import StatusWriter
 from sie_triton.settings import read_settings
 from sie_triton.stages.inference import Inference
 from sie_triton.worker.process import Worker
 from tests.controller import FakeControl, wait_for
+from tests.environments import ARRAYS, linked
 from tests.stages import EchoWorker, spec
 
 
@@ -77,3 +79,14 @@ def nursery_directory(tmp_path_factory) -> Iterator[Path]:
     with Companion("the nursery", command, directory / "log", {}):
         wait_for((directory / "nursery.pid").exists)
         yield directory
+
+
+@pytest.fixture
+def arrays(environments) -> Venv:
+    return find(environments, ARRAYS)
+
+
+@pytest.fixture
+def empty(tmp_path) -> Venv:
+    """Not even numpy is there."""
+    return linked(tmp_path / "environments", "empty")

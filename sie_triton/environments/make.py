@@ -1,0 +1,184 @@
+"""Makes and removes environments, one at a time."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from sie_triton.environments.venv import PACKAGE, Venv, check_name, try_out
+from sie_triton.errors import LoadError, ServerError, SettingsError
+from sie_triton.private import private_directory
+
+# As for the server, whose code runs there.
+PYTHON_VERSIONS = ((3, 11), (3, 12))
+NAME, NUMPY = "sie-triton", "numpy>=1.26"
+
+NUM_LAST_LINES = 15
+
+Say = Callable[[str], None]
+
+
+def add(environments: Path, name: str, packages: Sequence[str], python: str = "", say: Say = lambda line: None) -> Venv:
+    """A new environment with `packages`, as pip takes them, and numpy, which every worker needs.
+
+    `python` is an interpreter, this one where it is empty. `say` gets what pip does, line by line. SettingsError or
+    ServerError where it cannot be made; nothing is left of it then.
+    """
+    with _alone(environments) as place_of:
+        place = place_of(name)
+        if (known := _recorded(place)) is not None:
+            asked = " ".join(known.packages)
+            raise SettingsError(f"environment {name}: is there already, with {asked}; sie-triton env rm {name} first")
+        python_version = version_of(python or sys.executable)
+        made = datetime.now(UTC).isoformat(timespec="milliseconds")
+        venv = Venv(place, tuple(map(_wherever, packages)), python, python_version, made)
+        shutil.rmtree(place, ignore_errors=True)  # what one that was interrupted left
+        try:
+            _fill(venv, say)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        return venv
+
+
+def remove(environments: Path, name: str) -> None:
+    """SettingsError where there is none of that name."""
+    with _alone(environments) as place_of:
+        place = place_of(name)
+        if not place.is_dir():
+            there = ", ".join(names(environments)) or "none"
+            raise SettingsError(f"environment {name}: is not in {environments}; there are {there}")
+        shutil.rmtree(place)
+
+
+def names(environments: Path) -> list[str]:
+    """Also of those that cannot be used."""
+    return sorted(path.name for path in environments.iterdir() if path.is_dir()) if environments.is_dir() else []
+
+
+def sie_triton_version(venv: Venv) -> str:
+    """Empty where it has none."""
+    if venv.package.resolve() == PACKAGE:
+        return _own_version()
+    found = next(venv.site_packages.glob("sie_triton-*.dist-info"), None)
+    return found.name.removeprefix("sie_triton-").removesuffix(".dist-info") if found else ""
+
+
+def version_of(python: str) -> str:
+    """As 3.12.1; SettingsError where it is no Python that can run this package."""
+    try:
+        program = "import sys; print(*sys.version_info[:3], sep='.')"
+        done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise SettingsError(f"--python={python}: cannot be run ({exc}); give the path of a Python") from exc
+    found = done.stdout.strip()
+    parts = tuple(int(part) for part in found.split(".") if part.isdecimal())
+    low, high = PYTHON_VERSIONS
+    if len(parts) != 3 or not low <= parts[:2] <= high:
+        what = f"is Python {found}" if len(parts) == 3 else "is no Python"
+        raise SettingsError(f"--python={python}: {what}; a worker runs with 3.{low[1]} to 3.{high[1]}")
+    return found
+
+
+@contextmanager
+def _alone(environments: Path) -> Iterator[Callable[[str], Path]]:
+    """Gives what makes a directory's path of a name."""
+
+    def place_of(name: str) -> Path:
+        try:
+            return directory / check_name(name)
+        except ValueError as exc:
+            raise SettingsError(f"environment {name!r}: {exc}") from exc
+
+    with ExitStack() as stack:
+        try:
+            directory = private_directory(environments)
+            handle = os.open(directory, os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise ServerError(f"another sie-triton env is at work in {environments}; wait until it is done") from exc
+        except OSError as exc:
+            raise ServerError(f"--environments-dir={environments} cannot be used: {exc}; choose another one") from exc
+        yield place_of
+
+
+def _recorded(place: Path) -> Venv | None:
+    try:
+        return Venv.read(place)
+    except (OSError, ValueError):
+        return None
+
+
+def _wherever(package: str) -> str:
+    """A path, with or without extras, holds wherever the same is asked for again.
+
+    >>> _wherever("numpy[x]>=2"), _wherever("./[x]") == f"{Path.cwd()}[x]"
+    ('numpy[x]>=2', True)
+    """
+    path, bracket, extras = package.partition("[")
+    return f"{Path(path).resolve()}{bracket}{extras}" if os.sep in path and Path(path).exists() else package
+
+
+def _fill(venv: Venv, say: Say) -> None:
+    """The record comes last: what has one is whole."""
+    say("making the venv")
+    # A pip of its own takes seconds.
+    pip, bare = [*venv.command, "-m", "pip"], []
+    if find_spec("pip") is not None:
+        pip, bare = [sys.executable, "-I", "-m", "pip", f"--python={venv.interpreter}"], ["--without-pip"]
+    _run([venv.python or sys.executable, "-I", "-m", "venv", *bare, str(venv.directory)], say, "venv")
+    _share_this_package(venv)
+    _run([*pip, "--disable-pip-version-check", "--no-input", "install", NUMPY, *venv.packages], say, "pip install")
+    try:
+        try_out(venv)
+    except LoadError as exc:
+        raise ServerError(f"environment {venv.name}: with {' '.join(venv.packages)} no worker can run: {exc}") from exc
+    venv.write()
+
+
+def _share_this_package(venv: Venv) -> None:
+    """pip counts it as installed, so that it fetches no other for a package that needs it.
+
+    Its extras are known there too. Of what comes without them a worker needs numpy alone.
+    """
+    venv.package.symlink_to(PACKAGE)
+    own = _own_version()
+    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {own}"]
+    with suppress(PackageNotFoundError):
+        needed = [each for each in requires(NAME) or [] if "extra ==" in each or each.startswith("numpy")]
+        lines += [f"Provides-Extra: {extra}" for extra in metadata(NAME).get_all("Provides-Extra", [])]
+        lines += [f"Requires-Dist: {each}" for each in needed]
+    directory = venv.site_packages / f"sie_triton-{own}.dist-info"
+    directory.mkdir()
+    (directory / "METADATA").write_text("".join(f"{line}\n" for line in lines))
+
+
+def _own_version() -> str:
+    try:
+        return version(NAME)
+    except PackageNotFoundError:  # run from its tree
+        return "0"
+
+
+def _run(command: Sequence[str], say: Say, what: str) -> None:
+    """ServerError with the last lines that it printed, where it fails."""
+    last: deque[str] = deque(maxlen=NUM_LAST_LINES)
+    silent, piped = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=silent, stdout=piped, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in filter(str.strip, process.stdout):
+            last.append(line.rstrip())
+            say(line.strip())
+    if process.returncode:
+        raise ServerError("\n".join([f"{what} ended with status {process.returncode}; its last lines:", *last]))

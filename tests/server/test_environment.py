@@ -1,0 +1,132 @@
+"""Models whose workers run in environments of their own, beside one whose worker does not: a library that cannot be
+installed beside the server (tests/arrays_family), torch in another venv, and an environment that is not there."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from sie_triton import LoadError
+from sie_triton.catalog import triton_name
+from sie_triton.environments.venv import Venv
+from sie_triton.errors import InputError
+from sie_triton.private import private_directory
+from sie_triton.processes.nursery import nursery_directory, nursery_ids
+from sie_triton.processes.pids import is_alive, parent_of
+from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
+from tests.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
+from tests.models import save_frames
+from tests.server.test_own_family import Served, mapped, within
+from tests.server.test_serve import port_flags, sie
+
+MODEL = "test/arrays"
+PLAIN = "plain"  # in the server's environment
+LOST = "test/lost"
+NOWHERE = "nowhere"
+TORCH = "torch"
+TEXTS = ["a", "Hello, World 42", *(f"{i} Häuser " * 20 for i in range(64))]  # more than goes through a socket
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, environments: Path, tiny_directory: Path) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("environment")
+    linked(environments, TORCH, SITE_PACKAGES)
+    directory, plain = save_arrays(root / "arrays"), save_frames(root / PLAIN)
+    files = {
+        MODEL: model_file(MODEL, directory, FAMILY, TASKS) + f"environment: {ARRAYS}\n",
+        LOST: model_file(LOST, directory, FAMILY, TASKS) + f"environment: {NOWHERE}\n",
+        TINY: tiny_model_file(TINY, tiny_directory) + f"environment: {TORCH}\n",
+    }
+    (root / "models").mkdir()
+    for name, content in files.items():
+        (root / "models" / f"{triton_name(name)}.yaml").write_text(content)
+    settings = fresh_settings(root, environments_dir=environments)
+    site = private_directory(settings.data_dir / "python")  # where Triton's stubs look first
+    (site / SOURCE.name).symlink_to(SOURCE / SOURCE.name)
+    flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", f"--environments-dir={environments}"]
+    ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    process = sie("serve", str(plain), *files, *flags, "--device=cpu", *port_flags(ports), PYTHONPATH=path)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE ready\n", process.communicate()[1]
+        yield Served(settings, directory)
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert f"warning: {LOST}: requests fail as long as this is so: environment {NOWHERE}: is not in" in said
+    assert not [each for each in psutil.process_iter(["cmdline"]) if str(environments) in str(each.info["cmdline"])]
+
+
+def check(served: Served, model: str = MODEL) -> None:
+    matrix = np.load(served.directory / "matrix.npy").astype(float)
+    with served.client() as client:
+        for text, result in zip(TEXTS, client.encode(model, TEXTS), strict=True):
+            states = np.array([[ord(each) / 128, each.isupper()] for each in text]) @ matrix
+            dense = states.mean(0)
+            np.testing.assert_allclose(result["dense"], dense / np.linalg.norm(dense), atol=1e-5)
+            np.testing.assert_allclose(result["multivector"], states, atol=1e-4)
+            assert result["numpy_version"][0] == 2
+
+
+def test_the_worker_has_another_numpy_than_its_stage(served, environments):
+    check(served)
+    record = served.record(MODEL)
+    assert np.__version__.startswith("1.")
+    assert "/numpy/core/" in mapped(record["pid"])
+    assert f"{environments / ARRAYS}/lib" in mapped(record["worker_pid"])
+    assert str(SITE_PACKAGES) not in mapped(record["worker_pid"])
+
+
+def test_it_is_evicted_and_answers_again(served):
+    check(served)
+    worker = served.record(MODEL)["worker_pid"]
+    served.act(MODEL, "evict")
+    with within(10):
+        while served.state(MODEL) != "cold" or is_alive(worker):
+            time.sleep(0.05)
+    check(served)
+
+
+def test_it_heals_when_its_worker_is_killed(served):
+    check(served)
+    worker = served.record(MODEL)["worker_pid"]
+    os.kill(worker, signal.SIGKILL)
+    check(served)
+    assert served.record(MODEL)["worker_pid"] not in (0, worker)
+
+
+def test_a_request_cannot_name_one(served):
+    with served.client() as client, pytest.raises(InputError, match="parameter environment: unknown here"):
+        client.encode(MODEL, "a", options={"environment": TORCH})
+
+
+def test_one_that_is_not_there_fails_its_model_alone_until_it_is_made(served, environments):
+    with served.client() as client:
+        with pytest.raises(LoadError, match=f"environment {NOWHERE}: .* sie-triton env add {NOWHERE} ") as caught:
+            client.encode(LOST, "a")
+        assert caught.value.reason == "dependency"
+        assert client.encode(PLAIN, "a")["dense"].shape == (8,)
+        arrays = Venv.read(environments / ARRAYS)
+        linked(environments, NOWHERE, arrays.site_packages, python=str(arrays.interpreter))
+        served.act(LOST, "load")
+        check(served, LOST)
+
+
+@pytest.mark.slow  # imports torch in a venv of its own
+def test_a_worker_of_ours_is_forked_by_the_nursery_of_its_environment(served, environments):
+    (nursery,) = nursery_ids(nursery_directory(served.settings.status_dir, TORCH))
+    assert "numpy" not in mapped(nursery.pid)  # nobody has asked it yet
+    with served.client() as client:
+        before = client.encode(TINY, "hello")["dense"]
+        worker = served.record(TINY)["worker_pid"]
+        assert parent_of(worker) == nursery.pid
+        assert psutil.Process(nursery.pid).cmdline()[0] == str(environments / TORCH / "bin" / "python")
+        os.kill(worker, signal.SIGKILL)
+        np.testing.assert_allclose(client.encode(TINY, "hello")["dense"], before, atol=1e-6)
+        assert parent_of(served.record(TINY)["worker_pid"]) == nursery.pid

@@ -1,0 +1,172 @@
+"""What crosses between a stage and a worker in an environment of its own, and the nursery of such workers."""
+
+import os
+import socket
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import LoadError
+from sie_triton.processes.channel import LARGE_BYTES, Channel
+from sie_triton.processes.nursery import fork, nursery_directory, nursery_ids
+from sie_triton.processes.pids import parent_of
+from sie_triton.processes.supervisor import Companion
+from sie_triton.server.companions import nurseries
+from sie_triton.settings import read_settings
+from sie_triton.worker.process import Worker
+from tests.controller import wait_for
+from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, loader_of, save_arrays, spec_of
+from tests.loading import load_adapter
+from tests.models import save_frames
+from tests.server.test_own_family import mapped
+from tests.unit.test_channel import same
+
+LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
+
+
+# --- what crosses
+
+ECHO = """
+import socket, sys
+from sie_triton.processes.channel import Channel
+channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+while True:
+    channel.send(channel.recv())
+"""
+
+MESSAGES = [
+    {"small": np.arange(12, dtype=np.int32), "outputs": frozenset({"dense"})},
+    {"large": np.arange(4 * LARGE_BYTES, dtype=np.float32).reshape(-1, 128)},
+    [np.zeros((0, 64), np.float32), np.zeros((), np.float64), np.float32(3), np.int64(4), np.dtype("f4"), None],
+    [np.array(["a", "bc"]), np.array([b"a", b"bc"]), np.array([b"a", {}, None], object), np.zeros(3, "M8[s]")],
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_arrays_cross_between_two_versions_of_python_and_numpy(arrays, message):
+    ours, theirs = socket.socketpair()
+    command = [*arrays.command, "-c", ECHO, str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as peer:
+        theirs.close()
+        channel = Channel(ours)
+        for _ in range(2):
+            channel.send(message)
+            assert same(channel.recv(), message)
+        channel.close()
+        peer.wait(10)
+
+
+@pytest.fixture
+def stage_side(monkeypatch):
+    """The family is installed where the stages are, its library is not."""
+    monkeypatch.syspath_prepend(SOURCE)
+
+
+def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp_path, stage_side, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(SITE_PACKAGES))  # of whoever started the server
+    directory = save_arrays(tmp_path / "weights")
+    spec = spec_of(directory, ARRAYS, arrays.directory.parent)
+    with pytest.raises(ImportError, match="array_api_strict"):
+        load_adapter(spec, directory)
+    order = loader_of(spec, tmp_path).order(1, 1)
+    worker = Worker(order, print, **LIMITS)
+    from arrays_family import Arrays
+
+    from sie_triton.contract import Batch
+
+    features = Arrays().sample([LARGE_BYTES // 8, 3])
+    rows = worker.forward(Batch(features, np.zeros(2, np.bool_), frozenset(spec.dims), [{}] * 2), 1)
+    states = features["frames"].values @ np.load(directory / "matrix.npy")
+    np.testing.assert_allclose(rows["multivector"], states, rtol=1e-6)
+    assert rows["numpy_version"][:, 0].tolist() == [2, 2]
+    assert not np.__version__.startswith("2.")
+    assert worker.loaded.seconds.keys() == {"imports", "predecessor", "weights", "calibration"}
+    # What it measured is known to the stage the next time.
+    assert order.measurements().get("resident_bytes") > 0
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("frames_family:Frames", "family frames_family:Frames: cannot be imported .No module named 'frames_family'."),
+        ("sentence_transformer", "engine torch: cannot be imported .No module named 'torch'."),
+    ],
+)
+def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, said):
+    spec = spec_of(tiny_directory, ARRAYS, arrays.directory.parent, family)
+    if family == "sentence_transformer":
+        spec = replace(spec, engine="torch")
+    with pytest.raises(LoadError, match=f"^environment {ARRAYS}: .*{said}; make it again: .* PACKAGE") as caught:
+        Worker(loader_of(spec, tmp_path).order(1, 1), print, **LIMITS)
+    assert caught.value.reason == "dependency"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda python: None, "ended with status 1; the server log has the details; make it again: "),  # no numpy
+        (
+            lambda python: (python.unlink(), python.write_bytes(b"\0"), python.chmod(0o755)),
+            "cannot be run .*Exec format",
+        ),
+    ],
+)
+def test_a_python_that_cannot_run_a_worker(empty, tmp_path, spoil, said):
+    spec = spec_of(save_frames(tmp_path / "letters"), "empty", empty.directory.parent, "frames_family:Frames")
+    order = loader_of(spec, tmp_path).order(1, 1)
+    spoil(empty.interpreter)
+    with pytest.raises(LoadError, match=f"^environment empty: .*{said}") as caught:
+        Worker(order, print, **LIMITS)
+    assert caught.value.reason == "dependency"
+
+
+# --- a nursery of its own
+
+SERVES = """
+import fractions, os
+def import_all():
+    import decimal, no_such_module
+def main(descriptors):
+    import sys
+    os.write(descriptors[0], sys.executable.encode())
+"""
+
+
+def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
+    """And goes on where something cannot be imported."""
+    (empty.site_packages / "serving.py").write_text(SERVES)
+    directory = nursery_directory(tmp_path, "empty")
+    command = ["sie_triton.processes.nursery", "serving", str(directory), "lazily"]
+    with Companion("the nursery", command, tmp_path / "log", {}, python=empty.command) as companion:
+        wait_for(lambda: nursery_ids(tmp_path))
+        assert [each.pid for each in nursery_ids(tmp_path)] == [companion.pid]
+        assert "_decimal" not in mapped(companion.pid)
+        ours, theirs = os.pipe()
+        child = fork(directory, [theirs])
+        assert os.read(ours, 999).decode() == str(empty.interpreter)
+        assert child.status == 0
+        assert "_decimal" in mapped(companion.pid)
+    assert child.wait(0)
+
+
+def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path, tiny_directory):
+    """Not for one that cannot be used; and what it forks says what is missing there."""
+    environments = arrays.directory.parent
+    settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cpu")
+    specs = [spec_of(tiny_directory, name, environments, "frames_family:Frames") for name in ("", ARRAYS)]
+    ours = replace(specs[1], engine="torch", family="sentence_transformer")
+    specs += [replace(ours, environment=name) for name in ("", "nowhere", ARRAYS, ARRAYS)]
+    with nurseries(settings, specs):
+        directory = nursery_directory(settings.status_dir, ARRAYS)
+        wait_for(lambda: nursery_ids(directory))
+        wait_for(lambda: len(nursery_ids(settings.status_dir)) == 2)
+        (nursery,) = nursery_ids(directory)
+        order = loader_of(specs[-1], settings.status_dir).order(1, 1)
+        seen: list[int] = []
+        with pytest.raises(LoadError, match="engine torch: cannot be imported"):
+            Worker(order, print, **LIMITS, loading=lambda worker: seen.append(parent_of(worker.pid)))
+        assert seen[0] == nursery.pid
+    assert not nursery.is_alive
