@@ -23,7 +23,7 @@ class Runtime:
     cores. A forward pass longer than `forward_timeout_s` is ended together with its process, as is a load
     longer than `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it.
     `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running
-    tritonserver; `cache_dir` empty: the user's cache directory.
+    tritonserver; `cache_dir` empty: the user's cache directory. It holds measurements and converted weights.
     """
 
     device: str = "auto"
@@ -96,6 +96,7 @@ class ModelSpec:
     names of verbs. `dims` are the output types of encode, and the size of each; the int8 and uint8 forms of those
     `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
     has none reads query and text together. `inputs` are the kinds of input it reads. Lengths are in tokens.
+    `allow_pickle`: "tensors" lets weights that are only pickled be converted to safetensors; empty: they are refused.
     """
 
     model: str
@@ -112,6 +113,7 @@ class ModelSpec:
     tasks: tuple[str, ...] = ("encode",)
     score_modes: tuple[str, ...] = ()
     muvera: MuveraConfig | None = None
+    allow_pickle: str = ""
     profiles: tuple[Profile, ...] = (Profile(),)
     runtime: Runtime = Runtime()
 

@@ -49,7 +49,8 @@ def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
         directory = locate(f"hub://{name}", allow_hub=allow_hub, patterns=recognised_by())
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}") from exc
-    return recognise(directory, name, {"hf_id": name})
+    # What is served is what was looked at: the cache names a directory by the commit.
+    return recognise(directory, name, {"hf_id": name, "hf_revision": directory.name})
 
 
 def recognised_by() -> tuple[str, ...]:

@@ -70,7 +70,9 @@ class Preprocess(ColdStage[Processor]):
     def load(self) -> Processor:
         spec = self._spec
         patterns = (*SMALL_FILES, *family(spec.family).files)
-        directory = locate(spec.weights, allow_hub=spec.runtime.allow_hub, patterns=patterns)
+        pin, allow_hub = self.status.revision_pin, spec.runtime.allow_hub
+        with self.fetching() as tell:
+            directory = locate(spec.weights, allow_hub=allow_hub, patterns=patterns, pin=pin, tell=tell)
         return load_processor(spec, directory)
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
