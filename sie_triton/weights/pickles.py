@@ -10,19 +10,22 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from time import monotonic, sleep
+from typing import IO
 
 from sie_triton.checkpoints.files import first_line, inside, read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.private import private_directory
+from sie_triton.processes.child import how_it_ended
 from sie_triton.weights.unpickle import REFUSED, time_limit
 
 SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
@@ -85,8 +88,8 @@ def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str]
         content: dict[str, Path | str] = {
             name: directory / name for name in listing(directory) if _matches(name, wanted) and name not in names
         }
-        for name in names:
-            content[_safe_name(name)] = _tensors(directory / name, private_directory(home / "tensors"), tell)
+        made = _converted([directory / name for name in names], private_directory(home / "tensors"), tell)
+        content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
         for module in {str(PurePosixPath(name).parent) for name in names}:
             if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
                 content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
@@ -126,18 +129,29 @@ def _safe_index(path: Path) -> str:
     return json.dumps({"metadata": size, "weight_map": {name: _safe_name(shard) for name, shard in index.items()}})
 
 
-def _tensors(path: Path, home: Path, tell: Tell) -> Path:
-    """The safetensors that `path` was, or is now, converted to."""
-    if not path.is_file():
-        raise LoadError(f"{path.name} is missing in {path.parent}", "not found")
-    origin, state = _identity(path)
-    target = home / f"{origin}-{state}.safetensors"
-    with _locked(home / f"{origin}.lock", lambda: tell(f"another process converts {path.name}")):
-        if not target.exists():
-            for outdated in home.glob(f"{origin}-*"):
-                outdated.unlink()
-            _convert(path, target, tell)
-    return target
+def _converted(paths: Sequence[Path], home: Path, tell: Tell) -> list[Path]:
+    """The safetensors that each of `paths` was, or is now, converted to."""
+    for path in paths:
+        if not path.is_file():
+            raise LoadError(f"{path.name} is missing in {path.parent}", "not found")
+    origins = [_identity(path) for path in paths]
+    targets = [home / f"{origin}-{state}.safetensors" for origin, state in origins]
+    with ExitStack() as stack:
+        for origin in sorted({origin for origin, _ in origins}):
+            stack.enter_context(_locked(home / f"{origin}.lock", lambda: tell("another process converts the weights")))
+        missing = {path: target for path, target in zip(paths, targets, strict=True) if not target.exists()}
+        if missing:
+            _convert(missing, lambda: tell(f"converting {len(missing)} pickled files to safetensors"))
+            _remove_outdated(home, dict(origins))
+    return targets
+
+
+def _remove_outdated(home: Path, states: Mapping[str, str]) -> None:
+    """What was made of files that have changed since."""
+    for origin, state in states.items():
+        for path in home.glob(f"{origin}-*"):
+            if path.name != f"{origin}-{state}.safetensors":
+                path.unlink()
 
 
 def _identity(path: Path) -> tuple[str, str]:
@@ -163,32 +177,42 @@ def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _convert(path: Path, target: Path, tell: Tell) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
-        made = Path(file.name)
-        try:
-            _unpickle(path, file.fileno(), lambda: tell(f"{path.name} is converted to safetensors"))
-            _check(made, path)
+def _convert(targets: Mapping[Path, Path], waiting: Callable[[], None]) -> None:
+    """Each file to another one, all or none."""
+    with ExitStack() as stack:
+        made = {path: stack.enter_context(_fresh(target.parent)) for path, target in targets.items()}
+        _unpickle({path: file.fileno() for path, file in made.items()}, waiting)
+        for path, file in made.items():
+            _check(Path(file.name), path)
             os.fsync(file.fileno())
-            made.rename(target)
+        for path, file in made.items():
+            Path(file.name).rename(targets[path])
+
+
+@contextmanager
+def _fresh(directory: Path) -> Iterator[IO[bytes]]:
+    """A file there, which is removed unless it has got another name."""
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".", delete=False) as file:
+        try:
+            yield file
         finally:
-            made.unlink(missing_ok=True)
+            Path(file.name).unlink(missing_ok=True)
 
 
-def _unpickle(path: Path, descriptor: int, waiting: Callable[[], None]) -> None:
-    """Into the open file `descriptor`; LoadError says why not."""
-    seconds = time_limit(path.stat().st_size) + GRACE_S
+def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
+    """Into these open files; LoadError says why not."""
+    arguments = [str(each) for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sie_triton.weights.unpickle", str(path.absolute()), str(descriptor)],
+        [sys.executable, "-m", "sie_triton.weights.unpickle", *arguments],
         env={name: os.environ[name] for name in KEPT if name in os.environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        pass_fds=[descriptor],
+        pass_fds=list(files.values()),
     )
     with process:
         try:
-            ended = monotonic() + seconds
+            ended = monotonic() + time_limit(sum(path.stat().st_size for path in files)) + GRACE_S
             while (status := _status(process)) is None and monotonic() < ended:
                 waiting()
         finally:
@@ -196,7 +220,7 @@ def _unpickle(path: Path, descriptor: int, waiting: Callable[[], None]) -> None:
         assert process.stdout is not None
         said = process.stdout.read(MAX_SAID)
     if status != 0:
-        raise _refused(path, status, said)
+        raise _refused(status, said, ", ".join(map(str, files)))
 
 
 def _status(process: subprocess.Popen[bytes]) -> int | None:
@@ -205,14 +229,15 @@ def _status(process: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _refused(path: Path, status: int | None, said: bytes) -> LoadError:
-    """What the process said, which is believed no more than the file."""
+def _refused(status: int | None, said: bytes, files: str) -> LoadError:
+    """What the process said, which is believed no more than the files."""
     with suppress(ValueError, KeyError, TypeError):
         given = json.loads(said)
         if status == REFUSED and given["reason"] in REASONS:
             return LoadError(first_line(ValueError(given["message"])), given["reason"])
-    how = "took too long" if status is None or -status == 14 else f"ended with status {status}"
-    return LoadError(f"{path}: cannot be converted to safetensors: the process that read it {how}", "corrupt")
+    how = "took too long" if status in (None, -signal.SIGALRM) else f"ended {how_it_ended(status)}"
+    reason = "out of memory" if status == -signal.SIGKILL else "corrupt"
+    return LoadError(f"{files}: cannot be converted to safetensors: the process that read them {how}", reason)
 
 
 def _check(made: Path, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The process that reads one pickle of tensors: `python -m sie_triton.weights.unpickle FILE DESCRIPTOR`.
+"""The process that reads a model's pickles of tensors: `python -m sie_triton.weights.unpickle (FILE DESCRIPTOR)...`.
 
-It writes safetensors to the descriptor and, where it refuses, a line of JSON to its standard output. The file is read
-only once the process is confined: nothing in it could do more than waste what it is given.
+It writes safetensors to each file's descriptor and, where it refuses one, a line of JSON to its standard output. Files
+are read only once the process is confined: nothing in them could do more than waste what it is given.
 """
 
 import errno
@@ -9,8 +9,10 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import first_line, shortened
@@ -51,17 +53,16 @@ METADATA = "__metadata__"
 MADE_BY = {"format": "pt"}
 
 
-def main(path: Path, descriptor: int) -> None:
+def main(files: Sequence[tuple[Path, int]]) -> None:
+    """Pickles, and the descriptors that what they hold is written to."""
     try:
-        _convert(path, descriptor)
+        _confine([path.stat().st_size for path, _ in files])
+        for path, descriptor in files:
+            with _explaining(path):
+                _convert(path, descriptor)
     except LoadError as exc:
-        status = _refuse(exc)
-    except MemoryError:
-        status = _refuse(LoadError(f"{path}: takes more memory than its size allows", "corrupt"))
-    except Exception as exc:  # of a file from anywhere
-        reason = "disk full" if isinstance(exc, OSError) and exc.errno == errno.ENOSPC else "corrupt"
-        said = f"{type(exc).__name__}: {first_line(exc)}"
-        status = _refuse(LoadError(f"{path}: cannot be converted to safetensors: {said}", reason))
+        print(json.dumps({"reason": exc.reason, "message": str(exc)}), flush=True)  # noqa: T201
+        status = REFUSED
     else:
         status = 0
     # The interpreter's own end would need more than is allowed.
@@ -69,28 +70,56 @@ def main(path: Path, descriptor: int) -> None:
 
 
 def time_limit(num_bytes: int) -> int:
-    """Seconds that a file of that size may take."""
+    """Seconds that files of that size together may take."""
     return SECONDS + num_bytes // BYTES_PER_SECOND
+
+
+def _confine(sizes: Sequence[int]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        confined.die_first()
+        confined.confine(
+            memory_bytes=2 * max(sizes) + SPARE_BYTES, file_bytes=_most(max(sizes)), seconds=time_limit(sum(sizes))
+        )
+    except OSError as exc:
+        message = f"pickles are not read, as this system cannot confine the process that would: {exc}"
+        raise LoadError(f"{message}; save the model as safetensors elsewhere", "unsupported") from exc
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except LoadError:
+        raise
+    except MemoryError as exc:
+        raise LoadError(f"{path}: takes more memory than its size allows", "corrupt") from exc
+    except UnpicklingError as exc:
+        # What PyTorch says of it is how to run the code that is in there.
+        message = f"{path}: holds something else than tensors, or is no file that PyTorch saved"
+        raise LoadError(message, "unsupported") from exc
+    except Exception as exc:  # of a file from anywhere
+        reason = "disk full" if isinstance(exc, OSError) and exc.errno == errno.ENOSPC else "corrupt"
+        said = f"{type(exc).__name__}: {first_line(exc)}"
+        raise LoadError(f"{path}: cannot be converted to safetensors: {said}", reason) from exc
+
+
+def _most(size: int) -> int:
+    return MOST_TIMES * size + 1_000_000
 
 
 def _convert(path: Path, descriptor: int) -> None:
     import torch
 
-    torch.set_num_threads(1)
-    confined.die_first()
     size = path.stat().st_size
-    most = MOST_TIMES * size + 1_000_000
-    try:
-        confined.confine(memory_bytes=2 * size + SPARE_BYTES, file_bytes=most, seconds=time_limit(size))
-    except OSError as exc:
-        message = f"{path} is not read, as this system cannot confine the process that would: {exc}"
-        raise LoadError(f"{message}; save the model as safetensors elsewhere", "unsupported") from exc
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
         _check_archive(path, size)
     # Allows tensors, numbers, texts and containers of them, and runs no code.
     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    _write(_checked(loaded, path, most), descriptor)
+    _write(_checked(loaded, path, _most(size)), descriptor)
 
 
 def _check_archive(path: Path, size: int) -> None:
@@ -149,10 +178,5 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _refuse(error: LoadError) -> int:
-    print(json.dumps({"reason": error.reason, "message": str(error)}), flush=True)  # noqa: T201
-    return REFUSED
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main([(Path(path), int(descriptor)) for path, descriptor in zip(sys.argv[1::2], sys.argv[2::2], strict=True)])

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "contract": {"errors", "spec", "transforms"},
     "settings": {"device", "errors", "spec"},
     "checkpoints": {"errors"},
-    "weights": {"checkpoints", "errors", "private"},
+    "weights": {"checkpoints", "errors", "private", "processes"},
     "inputs": {*FOUNDATION, "checkpoints"},
     "engines": {*FOUNDATION, "checkpoints", "native"},
     "families": {*FOUNDATION, "checkpoints", "engines", "inputs"},
