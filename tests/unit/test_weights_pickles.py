@@ -183,7 +183,7 @@ from pathlib import Path
 import torch
 from sie_triton.weights import unpickle
 for path in map(Path, sys.argv[1:]):
-    print(f"file {path.stem}", flush=True)
+    print(f"READ {path.stem}", flush=True)
     if os.fork() == 0:
         descriptor = os.open(path.with_suffix(".safetensors"), os.O_WRONLY | os.O_CREAT)
         unpickle.main([(path, descriptor)])
@@ -202,7 +202,7 @@ def refusals(tmp_path_factory) -> dict[str, list[str]]:
     command = [sys.executable, "-c", READ_EACH, *map(str, paths)]
     said = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=True).stdout
     assert not (directory / "sprung").exists()
-    return {lines[0]: lines[1:] for lines in map(str.splitlines, said.split("file ")[1:])}
+    return {lines[0]: lines[1:] for lines in map(str.splitlines, said.split("READ ")[1:])}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
