@@ -1,5 +1,6 @@
 """Weights from the model hub: from nothing to a directory, in spite of whatever happens on the way."""
 
+import fcntl
 import hashlib
 import io
 import os
@@ -163,8 +164,23 @@ def test_two_at_once_fetch_each_byte_once(hub, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 1
+    assert found == [found[0]] * 3
     assert sum(hub.sent.values()) == len(BIG)
+
+
+def test_one_who_waited_for_another_goes_on_where_that_one_ended(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    blobs = tmp_path / "cache" / "models--org--name" / "blobs"
+    blobs.mkdir(parents=True)
+    with (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: load(tmp_path))
+        thread.start()
+        wait_for(lambda: hub.num_asked("model.safetensors", "HEAD"))
+        time.sleep(0.1)
+        other.write(BIG[:-10])
+    thread.join()
+    assert sum(hub.sent.values()) == 10
 
 
 def test_whoever_stops_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
