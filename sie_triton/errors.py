@@ -79,6 +79,7 @@ REASONS: Mapping[str, bool] = {
     "network": True,
     "out of memory": True,
     "failed": True,
+    "disk full": True,
 }
 
 

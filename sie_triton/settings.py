@@ -144,7 +144,7 @@ class Settings(BaseSettings):
             self.portable_runtime,
             device=choose_device(self.device),
             status_dir=str(self.status_dir),
-            cache_dir=str(self.data_dir.absolute() / "measurements"),
+            cache_dir=str(self.data_dir.absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
 

@@ -26,7 +26,8 @@ class Runtime:
     cores. A forward pass longer than `forward_timeout_s` is ended together with its process, as is a load
     longer than `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it.
     `precision` empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running
-    tritonserver; `cache_dir` and `environments_dir` empty: the user's directories for caches and data.
+    tritonserver; `cache_dir` and `environments_dir` empty: the user's directories for caches and data. The first holds
+    measurements and converted weights.
     """
 
     device: str = "auto"
@@ -101,7 +102,8 @@ class ModelSpec:
     `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
     has none reads query and text together. `inputs` are the kinds of input it reads. `environment` names the one its
     worker runs in; empty: that of the server. Lengths are in tokens. Profiles `apart` are models of their own,
-    `model.profile`.
+    `model.profile`. `allow_pickle`: "tensors" lets weights that are only pickled be converted to safetensors; empty:
+    they are refused.
     """
 
     model: str
@@ -119,6 +121,7 @@ class ModelSpec:
     tasks: tuple[str, ...] = ("encode",)
     score_modes: tuple[str, ...] = ()
     muvera: MuveraConfig | None = None
+    allow_pickle: str = ""
     profiles: tuple[Profile, ...] = (Profile(),)
     apart: tuple[str, ...] = ()
     runtime: Runtime = Runtime()

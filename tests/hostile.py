@@ -131,6 +131,10 @@ def numbers() -> Iterator[tuple[str, str, Spoil]]:
     yield "roberta", "as many positions as padding takes", changed("config.json", max_position_embeddings=2)
 
 
+def _pickled(directory: Path) -> None:
+    (directory / "sparse_linear.safetensors").rename(directory / "sparse_linear.pt")
+
+
 def _everywhere(name: str, **keys: Any) -> Spoil:
     def spoil(directory: Path) -> None:
         for path in directory.rglob(name):
@@ -170,9 +174,10 @@ def types() -> Iterator[tuple[str, str, Spoil]]:
     for base, name, key, values in places:
         for value in values:
             yield base, f"{name} has {key} {value!r}", changed(name, **{key: value})
-    for name in ("sparse_linear.pt", "colbert_linear.pt"):
+    for name in ("sparse_linear.safetensors", "colbert_linear.safetensors"):
         yield "bge_m3", f"{name} is missing", without(name)
-    yield "bge_m3", "colbert_linear.pt is text", put("colbert_linear.pt", b"weights")
+    yield "bge_m3", "colbert_linear.safetensors is text", put("colbert_linear.safetensors", b"weights")
+    yield "bge_m3", "sparse_linear is a pickle", _pickled
 
 
 def paths() -> Iterator[tuple[str, str, Spoil]]:

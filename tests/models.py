@@ -221,8 +221,9 @@ def save_causal(root: Path, tokenizer: Path, architecture: str = "qwen3") -> Pat
     return root
 
 
-def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".pt") -> Path:
-    """As BAAI/bge-m3 is: two float16 layers beside a dense model, and position ids that count from padding's 1."""
+def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".safetensors") -> Path:
+    """Two float16 layers beside a dense model, and position ids that count from padding's 1. BAAI/bge-m3 is saved with
+    the suffix .pt."""
     directory = save_bert(root, tokenizer, "xlm-roberta", pooling="cls")
     save_tokenizer(directory, tokenizer, pad_token="[unused0]", bos_token="[CLS]", eos_token="[SEP]")
     torch.manual_seed(11)

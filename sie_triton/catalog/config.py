@@ -250,6 +250,7 @@ class ModelConfig(Frozen):
             max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
+            allow_pickle=self.allow_pickle or "",
             scaled=self._scaled(muvera is not None),
             tasks=self.verbs,
             score_modes=self._score_modes(kind.score_modes),

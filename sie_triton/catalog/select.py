@@ -103,7 +103,13 @@ def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
-    return recognise(small_files(name, allow_hub=allow_hub), name, {"hf_id": name})
+    directory = small_files(name, allow_hub=allow_hub)
+    return recognise(directory, name, hub_source(name, directory))
+
+
+def hub_source(name: str, directory: Path) -> dict[str, str]:
+    """What is served is what was looked at: the cache names a directory by the commit."""
+    return {"hf_id": name, "hf_revision": directory.name}
 
 
 def small_files(name: str, *, allow_hub: bool) -> Path:

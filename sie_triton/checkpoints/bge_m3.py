@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, has_file, only_pickled, read_fields
 from sie_triton.checkpoints.modules import TextFiles, hidden_size, modules_of
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.errors import LoadError
@@ -12,7 +12,7 @@ from sie_triton.errors import LoadError
 if TYPE_CHECKING:
     import torch
 
-# Files beside config.json, .pt or .safetensors.
+# Files beside config.json; as .pt they have been converted before they are read.
 LAYERS = ("sparse_linear", "colbert_linear")
 
 # Tokens that say nothing of a text, and what XLM-RoBERTa's tokenizer calls them where its file does not say.
@@ -55,27 +55,28 @@ class BgeM3Files:
 def read_linear(path: Path, in_features: int, out_features: int | None = None) -> "torch.nn.Linear":
     """A layer's `weight` and `bias`, as float32 on the CPU; `out_features` None: as many as the file has.
 
-    A pickle may hold tensors only, and none of its code is run. LoadError names a file that holds something else.
+    LoadError names a file that holds something else.
     """
     import torch
     from safetensors.torch import load_file
 
     try:
-        is_pickle = path.suffix == ".pt"
-        weights = torch.load(path, map_location="cpu", weights_only=True) if is_pickle else load_file(path)
+        weights = load_file(path)
         linear = torch.nn.Linear(in_features, out_features or weights["bias"].numel())
         linear.load_state_dict(weights)
-    except Exception as exc:  # a broken pickle raises anything
+    except Exception as exc:  # of a file that holds anything
         outputs = "" if out_features is None else f", {out_features} out"
         raise LoadError(f"{path} holds no linear layer ({in_features} in{outputs})", "corrupt") from exc
     return linear
 
 
 def _layer_file(directory: Path, name: str) -> Path:
-    for path in (directory / f"{name}.safetensors", directory / f"{name}.pt"):
-        if has_file(path):
-            return path
-    raise LoadError(f"{name}.pt is missing in {directory}", "not found")
+    path = directory / f"{name}.safetensors"
+    if has_file(path):
+        return path
+    if has_file(path.with_suffix(".pt")):
+        raise only_pickled(str(directory), [f"{name}.pt"])
+    raise LoadError(f"{path.name} is missing in {directory}", "not found")
 
 
 def _special_ids(transformer: Path) -> tuple[int, ...]:

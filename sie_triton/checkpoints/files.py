@@ -5,7 +5,7 @@ Standard library only: render and preprocess read these without torch.
 
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from reprlib import Repr
@@ -15,6 +15,9 @@ from sie_triton.errors import LoadError
 
 # No real length, size or token id is larger.
 MOST = 10_000_000
+
+# What a model file says for weights that are only pickled.
+TENSORS = "tensors"
 
 MAX_PATH = 255
 MAX_SAID = 300
@@ -132,6 +135,17 @@ def inside(directory: Path, relative: str, where: str) -> Path:
         allowed = f"a path inside the model's directory, of at most {MAX_PATH} characters"
         raise LoadError(f"{where}: must be {allowed} (given {shortened(relative)})", "unsupported")
     return directory / path
+
+
+def only_pickled(where: str, names: Sequence[str]) -> LoadError:
+    """The refusal of a model in `where` whose weights in the files `names` are nowhere but there."""
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return LoadError(
+        f"{where}: {names[0]}{others}: weights only as pickles, which can carry code; save the model as safetensors, "
+        f"or write allow_pickle: {TENSORS} into its model file, to have tensors, and nothing else, converted to "
+        "safetensors once, in a process without network",
+        "unsupported",
+    )
 
 
 def first_line(error: BaseException) -> str:

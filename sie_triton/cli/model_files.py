@@ -12,7 +12,7 @@ from rich.table import Table
 from sie_triton.catalog import ModelConfig, load_file, select
 from sie_triton.catalog.load import known_model
 from sie_triton.catalog.recognise import explain, to_yaml
-from sie_triton.catalog.select import small_files
+from sie_triton.catalog.select import hub_source, small_files
 from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.render.build import selected
 from sie_triton.settings import Settings
@@ -62,7 +62,7 @@ def model_file(model: str, settings: Settings, *, name: str | None = None, famil
     if directory.is_dir():
         return to_yaml(*explain(directory, name or directory.name, {"weights_path": str(directory)}, family))
     found = small_files(model, allow_hub=settings.hf_fallback)
-    return to_yaml(*explain(found, name or model, {"hf_id": model}, family))
+    return to_yaml(*explain(found, name or model, hub_source(model, found), family))
 
 
 def _table(config: ModelConfig, spec: ModelSpec) -> Table:

@@ -134,6 +134,8 @@ class Controller:
                 return
             if latest.failure:
                 raise LoadError("could not be loaded; Triton's log has the details", latest.failure)
+            if latest.record["fetching_ns"]:  # as long as that takes
+                ended = monotonic() + seconds
             if monotonic() > ended:
                 raise LoadError(f"not in memory after {seconds:g} s")
             sleep(PERIOD_S)

@@ -19,7 +19,7 @@ from sie_triton.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 7
+VERSION = 8
 
 # What loading spends its time on, fields of the record with `_ns` behind them.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -39,6 +39,7 @@ RECORD = np.dtype(
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
         ("device_bytes", "<i8"),  # of a GPU that the worker takes; 0 on a CPU
+        ("fetching_ns", "<i8"),  # monotonic, when more of the weights was fetched or converted; 0 when that is done
         ("load_failure", "<i8"),  # why the last load failed, 1 for the first of REASONS; 0 if it did not
         ("imports_ns", "<i8"),  # what loading took, by what it was spent on
         ("predecessor_ns", "<i8"),

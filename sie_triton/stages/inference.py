@@ -83,7 +83,8 @@ class Inference(ColdStage[Worker]):
         self.status.has_worker(None)
         for field in ("weights_bytes", "device_bytes"):
             self.status.record[field] = 0
-        order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1))
+        with self.fetching() as tell:
+            order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), tell)
         asking = self._ask_for_room
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
             worker = self._loader.start(order, check)

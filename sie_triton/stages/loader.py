@@ -13,7 +13,7 @@ from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.locate import MODEL_FILES, locate
+from sie_triton.weights import loadable, pin_of
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
@@ -39,16 +39,19 @@ class Loader:
         self._died = died
         self._lock = status.directory / f"{status.model}.{device}.weights"
 
-    def order(self, num_lanes: int, threads: int) -> Load:
-        """For a worker of so many lanes with `threads` each; LoadError where weights or environment are missing."""
-        runtime, environment = self._spec.runtime, self._environment()
-        patterns = (*MODEL_FILES, *family(self._spec.family).files)
-        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton") / "measurements"
+    def order(self, num_lanes: int, threads: int, tell: Callable[[str], None] = lambda doing: None) -> Load:
+        """For a worker of so many lanes with `threads` each; LoadError where weights or environment are missing.
+
+        Takes as long as the weights take to come; `tell` gets how far they are, and may raise to stop it.
+        """
+        spec, runtime, environment = self._spec, self._spec.runtime, self._environment()
+        pin = pin_of(self._status.model, self._status.directory)
+        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton")
         return Load(
-            spec=self._spec.to_json(),
-            directory=locate(self._spec.weights, allow_hub=runtime.allow_hub, patterns=patterns),
+            spec=spec.to_json(),
+            directory=loadable(spec, family(spec.family).files, cache=cache, pin=pin, tell=tell),
             device=self._device,
-            cache=cache,
+            cache=cache / "measurements",
             # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
             lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
             num_lanes=num_lanes,

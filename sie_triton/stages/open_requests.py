@@ -14,8 +14,14 @@ from sie_triton.stages.request import Outputs, Request
 log = logging.getLogger(__name__)
 
 
-def expired() -> BusyError:
-    return BusyError("timeout: passed before the answer was ready; allow more time, or retry when there is less load")
+def expired(loading: str | None = None) -> BusyError:
+    """`loading`: what the model's loading is at, None where it is loaded."""
+    if loading is None:
+        return BusyError(
+            "timeout: passed before the answer was ready; allow more time, or retry when there is less load"
+        )
+    doing = f": {loading}" if loading else ""
+    return BusyError(f"timeout: passed while the model is being loaded{doing}; retry later, or allow more time")
 
 
 class OpenRequests:
@@ -23,12 +29,19 @@ class OpenRequests:
 
     Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
     thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
-    an answer that Triton did not take, which is logged and not raised, `fault()` is called too.
+    an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
+    `expired` says of requests that wait for the model.
     """
 
-    def __init__(self, answered: Callable[[bool], None], fault: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        answered: Callable[[bool], None],
+        fault: Callable[[], None],
+        loading: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._answered = answered
         self._fault = fault
+        self._loading = loading
         self._changed = Condition()
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
@@ -92,7 +105,7 @@ class OpenRequests:
     def _run_clock(self) -> None:
         while (key := self._next_expired()) is not None:
             if (request := self._open.get(key)) is not None:
-                self._reply(request, expired(), is_expired=True)
+                self._reply(request, expired(self._loading()), is_expired=True)
 
     def _next_expired(self) -> int | None:
         with self._changed:

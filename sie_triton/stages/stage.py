@@ -6,8 +6,8 @@ Every request it takes is counted, limited, and answered once: now, later, or at
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
@@ -22,6 +22,9 @@ from sie_triton.stages.request import DEFERRED, Answer, Request
 log = logging.getLogger(__name__)
 
 RETRY_LOAD_AFTER_S = 30.0
+
+# How often the log says how far loading is.
+LOG_S = 5.0
 
 Loaded = TypeVar("Loaded")
 
@@ -50,12 +53,13 @@ class ColdStage(ABC, Generic[Loaded]):
     def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
         self.status = status
         self.limit = max_concurrent_requests
-        self.open = OpenRequests(self._answered_later, self.fault)
+        self.open = OpenRequests(self._answered_later, self.fault, lambda: self._doing)
         self.background = Background(self.name, self.fault)
         self._lock = Lock()
         self._loaded: Loaded | None = None
         self._waiting: list[Request] = []
         self._failure: tuple[LoadError, float] | None = None
+        self._doing: str | None = None
         self.closing = Event()
 
     @abstractmethod
@@ -77,6 +81,32 @@ class ColdStage(ABC, Generic[Loaded]):
     def failure(self) -> LoadError:
         """Why the last load failed."""
         return self._failure[0] if self._failure else LoadError(f"{self.name} is not loaded")
+
+    @contextmanager
+    def fetching(self) -> Iterator[Callable[[str], None]]:
+        """For the part of `load` in which files come, as long as that takes: gives what to tell how far they are.
+
+        It goes to the record, to requests that expire, and now and then to the log. LoadError from there once this
+        process is about to end, BusyError once another one takes its requests.
+        """
+        is_late = self.status.has_successor()
+        log_after = 0.0
+
+        def tell(doing: str) -> None:
+            nonlocal log_after
+            if self.closing.is_set():
+                raise LoadError("this process is about to end")
+            if not is_late and self.status.has_successor():
+                raise BusyError("the model was evicted while its weights were fetched; retry")
+            self._doing, self.status.record["fetching_ns"] = doing, monotonic_ns()
+            if monotonic() >= log_after:
+                log.info("%s: %s", self.status.model, doing)
+                log_after = monotonic() + LOG_S
+
+        try:
+            yield tell
+        finally:
+            self._doing, self.status.record["fetching_ns"] = "", 0
 
     def warm_up(self) -> None:
         """Load now, on this thread; a failure is left for the first request to see."""
@@ -161,6 +191,7 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def _load(self) -> Loaded:
         self.status.record["state"] = LOADING
+        self._doing = ""
         try:
             loaded = self.load()
         except BusyError:  # evicted meanwhile: nothing has failed
@@ -176,6 +207,8 @@ class ColdStage(ABC, Generic[Loaded]):
                 self._failure = (error.refusal(remedy), monotonic() + RETRY_LOAD_AFTER_S)
             log.error("%s: %s", self.name, self._failure[0])
             raise self._failure[0] from exc
+        finally:
+            self._doing = None
         self.status.loaded()
         return loaded
 

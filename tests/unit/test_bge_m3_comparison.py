@@ -1,6 +1,7 @@
 """BGE-M3 against its formulas, in float64 on the states of transformers' own eager model, item by item."""
 
-from functools import partial
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load_file, save_file
 
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
@@ -15,8 +17,9 @@ from sie_triton.catalog.select import recognised_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import load_processor
+from sie_triton.families import family, load_processor
 from sie_triton.spec import Runtime
+from sie_triton.weights import loadable
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_bge_m3
 
@@ -45,8 +48,8 @@ class Formulas:
     def __init__(self, directory: Path) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
         self.model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
-        read = partial(torch.load, weights_only=True)
-        self.sparse, self.colbert = (read(directory / f"{name}_linear.pt") for name in ("sparse", "colbert"))
+        layers = (load_file(directory / f"{name}_linear.safetensors") for name in ("sparse", "colbert"))
+        self.sparse, self.colbert = layers
 
     @torch.inference_mode()
     def __call__(self, text):
@@ -154,11 +157,21 @@ def test_a_directory_is_recognised(ours, directory):
     assert ours.adapter.weights_bytes == ours.adapter.encoder.weights_bytes + 4 * (65 + 65 * DIM)
 
 
-def test_safetensors_in_place_of_pickles(ours, tmp_path, minilm_directory):
-    other = Ours(save_bge_m3(tmp_path, minilm_directory, DIM, suffix=".safetensors"))
+def test_as_it_is_published_with_pickles_in_place_of_safetensors(ours, directory, tmp_path):
+    published = shutil.copytree(directory, tmp_path / "published")
+    for path in published.rglob("*.safetensors"):
+        pickle = {"model": "pytorch_model.bin"}.get(path.stem, f"{path.stem}.pt")
+        torch.save(load_file(path), path.with_name(pickle))
+        path.unlink()
+    spec, files = replace(ours.spec, weights=str(published)), family("bge_m3").files
+    other = Ours(loadable(replace(spec, allow_pickle="tensors"), files, cache=tmp_path))
     expected = ours.rows(TEXTS)
     for name, rows in other.rows(TEXTS).items():
         np.testing.assert_array_equal(rows, expected[name])
+    with pytest.raises(LoadError, match=r"colbert_linear.pt and 2 more: weights only as pickles"):
+        loadable(spec, files, cache=tmp_path)
+    with pytest.raises(CatalogError, match=r"sparse_linear.pt: weights only as pickles.*allow_pickle: tensors"):
+        recognise(published, "m", {"weights_path": str(published)})
 
 
 def test_without_modules_it_is_the_first_tokens_state_all_the_same(ours, tmp_path, minilm_directory):
@@ -184,34 +197,16 @@ def refused(directory: Path, spec) -> LoadError:
 @pytest.mark.parametrize("name", ["sparse_linear", "colbert_linear"])
 def test_a_layer_that_cannot_be_used_is_named(ours, tmp_path, minilm_directory, name):
     directory = save_bge_m3(tmp_path, minilm_directory, DIM)
-    path, layer = directory / f"{name}.pt", torch.nn.Linear(32, 7).state_dict()
+    path, layer = directory / f"{name}.safetensors", torch.nn.Linear(32, 7).state_dict()
     path.unlink()
     assert refused(directory, ours.spec).reason == "not found"
-    with pytest.raises(CatalogError, match=f"{name}.pt is missing"):
+    with pytest.raises(CatalogError, match=f"{name}.safetensors is missing"):
         recognise(directory, "m", {"weights_path": str(directory)})
     for write in (
-        lambda: path.write_bytes(b"not a pickle"),
-        lambda: torch.save(layer, path),
-        lambda: torch.save([layer["bias"]], path),
-        lambda: (directory / f"{name}.safetensors").write_bytes(b"no"),
+        lambda: path.write_bytes(b"no"),
+        lambda: save_file(layer, path),
+        lambda: save_file({"bias": layer["bias"]}, path),
     ):
         write()
         error = refused(directory, ours.spec)
         assert (error.reason, f"{directory / name}." in str(error)) == ("corrupt", True)
-
-
-def test_no_code_of_a_pickle_is_run(ours, tmp_path, minilm_directory):
-    directory = save_bge_m3(tmp_path, minilm_directory, DIM)
-    torch.save(Trap(tmp_path / "sprung"), directory / "colbert_linear.pt")
-    assert refused(directory, ours.spec).reason == "corrupt"
-    assert not (tmp_path / "sprung").exists()
-
-
-class Trap:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)

@@ -131,7 +131,7 @@ def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_direct
         stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", "inference", 0))
         stage.load()
         stage.close()
-        (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size)).iterdir())
+        (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size) / "measurements").iterdir())
         assert kept["probe"]["path"] == PACKED
         assert ("calibration" in kept) == calibrated
         if not calibrated:

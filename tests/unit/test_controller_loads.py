@@ -88,3 +88,11 @@ def test_a_load_is_not_waited_for_for_ever(controller, rounds):
     stage(controller, "a", state=LOADING)
     with pytest.raises(LoadError, match="not in memory after 720 s"):
         controller.load("a").result(10)
+
+
+def test_what_is_fetched_from_the_hub_takes_its_time(controller, rounds):
+    process = stage(controller, "a", state=LOADING, fetching_ns=1)
+    hours = round(3600 / loop.PERIOD_S)
+    rounds += [becomes(process)] * hours + [becomes(process, fetching_ns=0)] * 100 + [becomes(process, state=RESIDENT)]
+    controller.load("a").result(10)
+    assert rounds == []

@@ -2,14 +2,18 @@
 
 import threading
 from collections.abc import Iterator
+from time import monotonic_ns
 
 import pytest
 
-from sie_triton.errors import BusyError
-from sie_triton.records.status import StatusWriter
+from sie_triton.errors import BusyError, LoadError
+from sie_triton.processes.pids import ProcessId
+from sie_triton.records.status import COLD, StatusWriter, status_path
+from sie_triton.stages import stage as module
 from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.stage import ColdStage
+from tests.controller import wait_for
 from tests.stages import FakeRequest, run
 
 LIMIT = 4
@@ -85,3 +89,60 @@ def test_a_request_counts_as_use_when_it_comes(echo):
     assert echo.status.record["last_used_ns"] > 0
     echo.may_load.set()
     request.answer(DEFERRED)
+
+
+class Fetching(Echo):
+    """What it loads comes from elsewhere, for as long as `may_load` is clear."""
+
+    def load(self):
+        with self.fetching() as tell:
+            tell("fetching, 1 of many")
+            while not self.may_load.wait(0.01):
+                tell("fetching, 2 of many")
+        return super().load()
+
+    def deadline_ns(self, request):
+        return monotonic_ns() + request.timeout_us * 1000 if request.timeout_us else NEVER
+
+
+@pytest.fixture
+def fetching(tmp_path) -> Iterator[Fetching]:
+    stage = Fetching(StatusWriter(tmp_path, "m", "inference", 0))
+    stage.may_load.clear()
+    yield stage
+    stage.may_load.set()
+    stage.close()
+
+
+def test_whoever_waits_for_a_download_is_told_so(fetching, caplog, monkeypatch):
+    monkeypatch.setattr(module, "LOG_S", 0.1)
+    caplog.set_level("INFO", "sie_triton")
+    hasty, patient = FakeRequest(timeout_us=300_000), FakeRequest()
+    fetching.execute([hasty, patient])
+    told = hasty.answer(DEFERRED)
+    assert isinstance(told, BusyError)
+    assert str(told).startswith("timeout: passed while the model is being loaded: fetching, ")
+    assert fetching.status.record["fetching_ns"] > 0
+    fetching.may_load.set()
+    assert patient.answer(DEFERRED) == {"x": 1}
+    assert fetching.status.record["fetching_ns"] == 0
+    assert 1 < caplog.text.count("m: fetching, ") < 10, "now and then, not each time"
+
+
+def test_a_download_is_not_waited_for_at_the_end(fetching):
+    request = FakeRequest()
+    fetching.execute([request])
+    wait_for(lambda: fetching.status.record["fetching_ns"])
+    fetching.close()
+    assert isinstance(request.answer(DEFERRED), LoadError)
+
+
+def test_a_download_of_an_evicted_model_stops(fetching, tmp_path, pids):
+    request = FakeRequest()
+    fetching.execute([request])
+    wait_for(lambda: fetching.status.record["fetching_ns"])
+    successor = fetching.status.record.copy()
+    successor["generation"], (successor["pid"], successor["started"]) = 1, ProcessId.of(pids[0])
+    status_path(tmp_path, "m", "inference", pids[0]).write_bytes(successor.tobytes())
+    assert "evicted while its weights were fetched; retry" in str(request.answer(DEFERRED))
+    assert fetching.status.record["state"] == COLD

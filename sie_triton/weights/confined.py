@@ -1,0 +1,161 @@
+"""A process that gives up, for good, nearly all it could do: what it runs then can read files, compute, and write to
+what it has open.
+
+Linux on x86-64, by seccomp, which needs no privileges and works in unprivileged containers too.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from struct import pack
+
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+SECCOMP_MODE_FILTER = 2
+AUDIT_ARCH_X86_64 = 0xC000003E
+X32_CALLS = 0x40000000
+
+# What reading, computing, and threads of one process need. All else fails as if the kernel did not have it: sockets,
+# further programs and processes, signals to others, files made, changed or removed, limits and privileges.
+ALLOWED = {
+    "read": 0,
+    "write": 1,
+    "close": 3,
+    "stat": 4,
+    "fstat": 5,
+    "lstat": 6,
+    "lseek": 8,
+    "mmap": 9,
+    "mprotect": 10,
+    "munmap": 11,
+    "brk": 12,
+    "rt_sigaction": 13,
+    "rt_sigprocmask": 14,
+    "rt_sigreturn": 15,
+    "pread64": 17,
+    "sched_yield": 24,
+    "mremap": 25,
+    "madvise": 28,
+    "nanosleep": 35,
+    "getpid": 39,
+    "exit": 60,
+    "uname": 63,
+    "getcwd": 79,
+    "readlink": 89,
+    "gettimeofday": 96,
+    "sysinfo": 99,
+    "sigaltstack": 131,
+    "gettid": 186,
+    "time": 201,
+    "futex": 202,
+    "sched_getaffinity": 204,
+    "getdents64": 217,
+    "restart_syscall": 219,
+    "fadvise64": 221,
+    "clock_gettime": 228,
+    "clock_nanosleep": 230,
+    "exit_group": 231,
+    "newfstatat": 262,
+    "set_robust_list": 273,
+    "getcpu": 309,
+    "getrandom": 318,
+    "membarrier": 324,
+    "statx": 332,
+    "rseq": 334,
+}
+CLONE, OPENAT = 56, 257
+CLONE_THREAD = 0x10000
+# For anything but reading: a write mode, O_CREAT, O_TRUNC, O_TMPFILE.
+OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0x400000
+
+# Of a filter's program: load a word, jump if equal, if at least, if any bit is set; return.
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, KILL, ABSENT = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
+    """From now on, for as long as this process lives: only ALLOWED calls, files opened for reading only, at most
+    `memory_bytes` more than it has, files of `file_bytes`, and its end after so many `seconds`, or with its parent.
+
+    OSError where the system cannot do that; then it is not to go on.
+    """
+    if platform.machine() != "x86_64":
+        raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")
+    _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, file_bytes)
+    _limit(resource.RLIMIT_CORE, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    code = b"".join(_filter())
+    program = _Program(len(code) // 8, code)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
+
+
+def die_first() -> None:
+    """The kernel is to choose this process where memory is short, if it can be told."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _filter() -> Iterator[bytes]:
+    yield _instruction(LOAD, ARCHITECTURE)
+    yield from _unless(EQUAL, AUDIT_ARCH_X86_64, KILL)
+    yield _instruction(LOAD, NUMBER)
+    yield from _if(AT_LEAST, X32_CALLS, KILL)
+    for number in ALLOWED.values():
+        yield from _if(EQUAL, number, ALLOW)
+    yield _instruction(EQUAL, OPENAT, missed=3)
+    yield _instruction(LOAD, THIRD_ARGUMENT)
+    yield from _unless(ANY_BIT, OPENS_FOR_WRITING, ALLOW)
+    yield _instruction(LOAD, NUMBER)
+    yield _instruction(EQUAL, CLONE, missed=3)
+    yield _instruction(LOAD, FIRST_ARGUMENT)
+    yield from _if(ANY_BIT, CLONE_THREAD, ALLOW)
+    yield _instruction(RETURN, ABSENT)
+
+
+def _if(test: int, value: int, verdict: int) -> Iterator[bytes]:
+    yield _instruction(test, value, missed=1)
+    yield _instruction(RETURN, verdict)
+
+
+def _unless(test: int, value: int, verdict: int) -> Iterator[bytes]:
+    yield _instruction(test, value, met=1)
+    yield _instruction(RETURN, verdict)
+
+
+def _instruction(code: int, value: int, *, met: int = 0, missed: int = 0) -> bytes:
+    """`met`, `missed`: how many of the next are skipped."""
+    return pack("=HBBI", code, met, missed, value)
+
+
+def _prctl(option: int, *arguments: object) -> None:
+    values = [ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments]
+    values += [ctypes.c_ulong(0)] * (4 - len(values))
+    if LIBC.prctl(option, *values) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl {option}: {os.strerror(code)}")
+
+
+def _limit(which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()

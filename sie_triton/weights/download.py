@@ -1,0 +1,239 @@
+"""Files of a commit that the local cache lacks, fetched from the hub: several at once, and each from where an earlier
+attempt left off, in this process or another.
+
+huggingface_hub starts again from nothing when a process ends in the middle of a file.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import IO, TypeVar
+
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+from sie_triton.checkpoints.files import first_line
+from sie_triton.errors import LoadError
+from sie_triton.weights.hub import Snapshot
+from sie_triton.weights.hub_errors import HTTPError, explained, is_passing
+
+AT_ONCE = 4
+CHUNK_BYTES = 1 << 20
+
+# How often the caller is told how far it is.
+LOOK_S = 0.5
+
+# Attempts that brought nothing, one after the other, and the time between them.
+RETRIES = 3
+PAUSE_S = 1.0
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
+
+Tell = Callable[[str], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Stopped(Exception):
+    """Nobody waits for it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file as the hub describes it; the cache keeps it by its `etag`."""
+
+    name: str
+    url: str
+    etag: str
+    size: int | None
+
+
+def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell) -> None:
+    """The files that match and are missing. `tell` gets a line twice a second, and stops it by raising.
+
+    LoadError says what is wrong with the hub, the network or the disk; what has come stays for the next attempt.
+    """
+    names = snapshot.missing(patterns)
+    if not names:
+        return
+    transfer = Transfer(snapshot)
+    pool = ThreadPoolExecutor(AT_ONCE, "fetch")
+    try:
+        files = _all(pool, transfer.look_up, names, lambda: tell(transfer.progress))
+        transfer.prepare(files)
+        _all(pool, transfer.get, files, lambda: tell(transfer.progress))
+    except HTTPError as exc:
+        raise explained(exc, snapshot.repo, snapshot.commit) from exc
+    except OSError as exc:
+        raise _of_disk(exc, snapshot) from exc
+    finally:
+        transfer.stop.set()
+        # Whoever waits for a hub that has stalled does so alone.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _all(
+    pool: ThreadPoolExecutor, do: Callable[[Item], Result], items: Sequence[Item], tick: Callable[[], None]
+) -> list[Result]:
+    """`do` of each, in their order; the first error of one."""
+    futures = [pool.submit(do, item) for item in items]
+    left = set(futures)
+    while left:
+        done, left = wait(left, LOOK_S, FIRST_COMPLETED)
+        for each in done:
+            each.result()
+        tick()
+    return [each.result() for each in futures]
+
+
+def _of_disk(error: OSError, snapshot: Snapshot) -> LoadError:
+    if error.errno == errno.ENOSPC:
+        return LoadError(f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; make room there", "disk full")
+    return LoadError(f"weights: {snapshot.repo} cannot be kept in {constants.HF_HUB_CACHE}: {first_line(error)}")
+
+
+class Transfer:
+    """One fetching of files. `look_up` and `get` are called by several threads, until `stop` is set."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._blobs = snapshot.home / "blobs"
+        self._headers = build_hf_headers(library_name="sie-triton")
+        self._lock = Lock()
+        self._got = self._total = 0
+        self.stop = Event()
+
+    @property
+    def progress(self) -> str:
+        megabytes = f": {self._got / 1e6:.0f} of {self._total / 1e6:.0f} MB" if self._total else ""
+        return f"fetching {self._snapshot.repo} from the hub{megabytes}"
+
+    def look_up(self, name: str) -> Remote:
+        url = hf_hub_url(self._snapshot.repo, name, revision=self._snapshot.commit)
+        found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        if not found.etag or not ETAG.fullmatch(found.etag):
+            raise LoadError(f"weights: {self._snapshot.repo}: {constants.ENDPOINT} is no model hub", "network")
+        return Remote(name, url, found.etag, found.size)
+
+    def prepare(self, files: Sequence[Remote]) -> None:
+        """LoadError where there is no room for what is still to come."""
+        self._blobs.mkdir(parents=True, exist_ok=True)
+        left = [file for file in files if not (self._blobs / file.etag).exists()]
+        self._total = sum(file.size or 0 for file in left)
+        here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]
+        free = shutil.disk_usage(self._blobs).free
+        if self._total - sum(here) > free:
+            raise LoadError(
+                f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
+                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; make room there",
+                "disk full",
+            )
+
+    def get(self, remote: Remote) -> None:
+        """Into the cache, and under its name in the snapshot."""
+        blob = self._blobs / remote.etag
+        if not blob.exists():
+            with self._partial(remote).open("ab") as file:
+                self._hold(file)
+                # Of the process that held it until now.
+                if not blob.exists():
+                    self._receive(remote, file)
+                    self._check(remote, file)
+                    os.replace(file.name, blob)
+        self._link(blob, self._snapshot.directory / remote.name)
+
+    def _partial(self, remote: Remote) -> Path:
+        return self._blobs / f"{remote.etag}.sie-partial"
+
+    def _hold(self, file: IO[bytes]) -> None:
+        """Whoever held it may have added to it meanwhile."""
+        while True:
+            self._check_stop()
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.seek(0, os.SEEK_END)
+                return
+            self.stop.wait(LOOK_S)
+
+    def _receive(self, remote: Remote, file: IO[bytes]) -> None:
+        if remote.size is not None and file.tell() > remote.size:
+            _empty(file)
+        self._add(file.tell())
+        failures = 0
+        while file.tell() != remote.size:
+            self._check_stop()
+            before = file.tell()
+            try:
+                self._stream(remote, file)
+                if remote.size is None:
+                    break
+                error: Exception | None = None
+            except HTTPError as exc:
+                error = exc
+            failures = 0 if file.tell() > before else failures + 1
+            if error and (failures > RETRIES or not is_passing(error)):
+                raise error
+            if failures > RETRIES:
+                raise self._damaged(remote)
+            self.stop.wait(PAUSE_S if error else 0)
+        file.flush()
+
+    def _stream(self, remote: Remote, file: IO[bytes]) -> None:
+        """What is still missing, in one request. The library's client takes the token only to the hub's own host."""
+        start = file.tell()
+        headers = {**self._headers, "Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+        seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream(
+            "GET", remote.url, headers=headers, timeout=seconds, follow_redirects=True
+        ) as response:
+            hf_raise_for_status(response)
+            if start and response.status_code == 200:  # all of it
+                _empty(file)
+                self._add(-start)
+            for chunk in response.iter_bytes(CHUNK_BYTES):
+                self._check_stop()
+                file.write(chunk)
+                self._add(len(chunk))
+
+    def _check(self, remote: Remote, file: IO[bytes]) -> None:
+        """Of weights the etag is the hash."""
+        os.fsync(file.fileno())
+        if not SHA256.fullmatch(remote.etag):
+            return
+        with open(file.name, "rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() == remote.etag:
+                return
+        _empty(file)
+        raise self._damaged(remote)
+
+    def _damaged(self, remote: Remote) -> LoadError:
+        message = f"weights: {self._snapshot.repo}: {remote.name} came damaged; the next attempt fetches it again"
+        return LoadError(message, "network")
+
+    def _link(self, blob: Path, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.symlink_to(os.path.relpath(blob, path.parent))
+
+    def _add(self, num_bytes: int) -> None:
+        with self._lock:
+            self._got += num_bytes
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise Stopped
+
+
+def _empty(file: IO[bytes]) -> None:
+    file.seek(0)
+    file.truncate()

@@ -1,0 +1,182 @@
+"""The process that reads a model's pickles of tensors: `python -m sie_triton.weights.unpickle (FILE DESCRIPTOR)...`.
+
+It writes safetensors to each file's descriptor and, where it refuses one, a line of JSON to its standard output. Files
+are read only once the process is confined: nothing in them could do more than waste what it is given.
+"""
+
+import errno
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.errors import LoadError
+from sie_triton.weights import confined
+
+if TYPE_CHECKING:
+    import torch
+
+REFUSED = 3
+
+# Of a file: what its tensors may take together. Names that share one tensor get a copy each.
+MOST_TIMES = 4
+
+# Beside what the file's tensors take.
+SPARE_BYTES = 512_000_000
+
+# Far more than a slow disk needs.
+SECONDS, BYTES_PER_SECOND = 120, 10_000_000
+
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+# As transformers wants it in the header.
+METADATA = "__metadata__"
+MADE_BY = {"format": "pt"}
+
+
+def main(files: Sequence[tuple[Path, int]]) -> None:
+    """Pickles, and the descriptors that what they hold is written to."""
+    try:
+        _confine([path.stat().st_size for path, _ in files])
+        for path, descriptor in files:
+            with _explaining(path):
+                _convert(path, descriptor)
+    except LoadError as exc:
+        print(json.dumps({"reason": exc.reason, "message": str(exc)}), flush=True)  # noqa: T201
+        status = REFUSED
+    else:
+        status = 0
+    # The interpreter's own end would need more than is allowed.
+    os._exit(status)
+
+
+def time_limit(num_bytes: int) -> int:
+    """Seconds that files of that size together may take."""
+    return SECONDS + num_bytes // BYTES_PER_SECOND
+
+
+def _confine(sizes: Sequence[int]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    confined.die_first()
+    try:
+        confined.confine(
+            memory_bytes=2 * max(sizes) + SPARE_BYTES, file_bytes=_most(max(sizes)), seconds=time_limit(sum(sizes))
+        )
+    except OSError as exc:
+        message = f"pickles are not read, as this system cannot confine the process that would: {exc}"
+        raise LoadError(f"{message}; save the model as safetensors elsewhere", "unsupported") from exc
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except LoadError:
+        raise
+    except MemoryError as exc:
+        raise LoadError(f"{path}: takes more memory than its size allows", "corrupt") from exc
+    except UnpicklingError as exc:
+        # What PyTorch says of it is how to run the code that is in there.
+        message = f"{path}: holds something else than tensors, or is no file that PyTorch saved"
+        raise LoadError(message, "unsupported") from exc
+    except Exception as exc:  # of a file from anywhere
+        reason = "disk full" if isinstance(exc, OSError) and exc.errno == errno.ENOSPC else "corrupt"
+        said = f"{type(exc).__name__}: {first_line(exc)}"
+        raise LoadError(f"{path}: cannot be converted to safetensors: {said}", reason) from exc
+
+
+def _most(size: int) -> int:
+    return MOST_TIMES * size + 1_000_000
+
+
+def _convert(path: Path, descriptor: int) -> None:
+    import torch
+
+    size = path.stat().st_size
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+        _check_archive(path, size)
+    # Allows tensors, numbers, texts and containers of them, and runs no code.
+    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    _write(_checked(loaded, path, _most(size)), descriptor)
+
+
+def _check_archive(path: Path, size: int) -> None:
+    """As PyTorch writes them, archives hold what they hold once and as it is: nothing grows by being read."""
+    entries = zipfile.ZipFile(path).infolist()
+    if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
+        raise LoadError(f"{path}: is no archive of PyTorch's: it holds more than its size", "corrupt")
+
+
+def _checked(loaded: Any, path: Path, most: int) -> "Mapping[str, torch.Tensor]":
+    """LoadError unless it is tensors by name and nothing else."""
+    import torch
+
+    if not isinstance(loaded, dict) or not loaded:
+        raise LoadError(f"{path}: must hold tensors by name (given {shortened(loaded)})", "unsupported")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or name == METADATA:
+            raise LoadError(f"{path}: {shortened(name)} is no name of a tensor", "unsupported")
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            message = f"{path}: {shortened(name)} is no tensor but {kind}; save the model's state_dict by itself"
+            raise LoadError(message, "unsupported")
+        dtype = str(value.dtype).removeprefix("torch.")
+        if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu" or dtype not in DTYPES:
+            message = f"{path}: {shortened(name)} is {dtype}, {value.layout}; allowed are dense {', '.join(DTYPES)}"
+            raise LoadError(message, "unsupported")
+    num_bytes = sum(value.numel() * value.element_size() for value in loaded.values())
+    if num_bytes > most:
+        raise LoadError(f"{path}: says it holds {num_bytes} bytes of tensors, far more than its size", "corrupt")
+    return {name: value.detach() for name, value in loaded.items()}
+
+
+def _write(tensors: "Mapping[str, torch.Tensor]", descriptor: int) -> None:
+    """As safetensors, one tensor after another, the widest numbers first so that all are aligned."""
+    import torch
+
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {METADATA: MADE_BY}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    _write_all(descriptor, memoryview(len(text).to_bytes(8, "little") + text))
+    for name in order:
+        flat = tensors[name].contiguous().reshape(-1)
+        if len(flat):
+            _write_all(descriptor, flat.view(torch.uint8).numpy().data)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    main([(Path(path), int(descriptor)) for path, descriptor in zip(sys.argv[1::2], sys.argv[2::2], strict=True)])

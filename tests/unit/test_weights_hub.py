@@ -1,0 +1,374 @@
+"""Weights from the model hub: from nothing to a directory, in spite of whatever happens on the way."""
+
+import fcntl
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from sie_triton.catalog import select
+from sie_triton.errors import LoadError
+from sie_triton.spec import Runtime
+from sie_triton.weights import download, loadable, locate
+from sie_triton.weights.locate import SMALL_FILES
+from tests.hub import Hub, running
+from tests.models import save_bert
+from tests.stages import spec
+
+BIG = bytes(range(256)) * 8192  # 2 MB
+MODEL = {
+    "config.json": b"{}",
+    "tokenizer.json": b"[1]",
+    "model.safetensors": BIG,
+    "onnx/model.onnx": b"x",
+    "README.md": b"",
+}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """Which this process takes for the one there is, with a cache of its own."""
+    with running() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(download, "PAUSE_S", 0.01)
+        for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+            monkeypatch.setattr(constants, name, 0.3)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
+
+
+def load(
+    tmp_path: Path, reference: str = "org/name", allow_pickle: str = "", allow_hub: bool = True, **given: Any
+) -> Path:
+    made = spec(weights=f"hub://{reference}", allow_pickle=allow_pickle, runtime=Runtime(allow_hub=allow_hub))
+    return loadable(made, (), cache=tmp_path, **given)
+
+
+def partial(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "cache" / "models--org--name" / "blobs").glob("*.sie-partial")
+    return path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_from_nothing(hub, tmp_path):
+    commit = hub.put("org/name", MODEL)
+    directory = load(tmp_path)
+    assert directory.name == commit
+    assert contents(directory) == {name: MODEL[name] for name in MODEL if name.endswith(("json", "safetensors"))}
+    assert (tmp_path / "cache" / "models--org--name" / "refs" / "main").read_text() == commit
+    # Whatever else reads the cache finds it.
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    assert snapshot_download("org/name", local_files_only=True) == str(directory)
+    assert try_to_load_from_cache("org/name", "model.safetensors") == str(directory / "model.safetensors")
+    hub.asked.clear()
+    assert load(tmp_path) == directory
+    assert [each.path for each in hub.asked] == ["/api/models/org/name"]
+
+
+def test_small_files_come_alone(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    directory = locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    assert contents(directory).keys() == {"config.json", "tokenizer.json"}
+    assert hub.sent == {}
+
+
+def test_a_token_does_not_leave_the_hub(hub, tmp_path, monkeypatch):
+    hub.put("org/name", MODEL)
+    hub.token = "hf_mine"
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    load(tmp_path)
+    assert {each.token for each in hub.asked if "blobs" not in each.path} == {"Bearer hf_mine"}
+    assert {each.token for each in hub.asked if "blobs" in each.path} == {None}
+
+
+def test_progress_is_told(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "LOOK_S", 0.05)
+    hub.put("org/name", MODEL)
+    hub.held_after = 1 << 20
+    said: list[str] = []
+
+    def tell(line: str) -> None:
+        said.append(line)
+        if "1 of 2 MB" in line:
+            hub.may_send.set()
+
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10)
+    load(tmp_path, tell=tell)
+    assert "fetching org/name from the hub: 1 of 2 MB" in said
+
+
+FETCH = """
+from sie_triton.weights import locate
+locate("hub://org/name", allow_hub=True)
+"""
+
+
+def test_a_process_that_is_killed_leaves_what_it_has_to_the_next(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    hub.held_after = 1 << 20
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
+    process = subprocess.Popen([sys.executable, "-c", FETCH], env=environment)
+    digest = hashlib.sha256(BIG).hexdigest()
+    wait_for(lambda: hub.sent.get(digest, 0) >= 1 << 20 and partial(tmp_path).stat().st_size >= 1 << 20)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    hub.may_send.set()
+    assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+    first, second = (each.first for each in hub.asked if "blobs" in each.path)
+    assert (first, second) == (0, 1 << 20)
+
+
+def test_a_connection_that_breaks_is_taken_up_again(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    hub.cut_after = 1 << 20
+    assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+    assert sum(hub.sent.values()) == len(BIG)
+
+
+def test_damaged_parts_are_fetched_again(hub, tmp_path):
+    """Of a file that is all there but not what its name says."""
+    hub.put("org/name", MODEL)
+    blobs = tmp_path / "cache" / "models--org--name" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").write_bytes(b"x" + BIG[1:])
+    with pytest.raises(LoadError, match="came damaged") as told:
+        load(tmp_path)
+    assert not told.value.is_permanent
+    assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+
+
+def test_two_at_once_fetch_each_byte_once(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(load(tmp_path))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [found[0]] * 3
+    assert sum(hub.sent.values()) == len(BIG)
+
+
+def test_one_who_waited_for_another_goes_on_where_that_one_ended(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    blobs = tmp_path / "cache" / "models--org--name" / "blobs"
+    blobs.mkdir(parents=True)
+    with (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: load(tmp_path))
+        thread.start()
+        wait_for(lambda: hub.num_asked("model.safetensors", "HEAD"))
+        time.sleep(0.1)
+        other.write(BIG[:-10])
+    thread.join()
+    assert sum(hub.sent.values()) == 10
+
+
+def test_whoever_stops_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
+    hub.put("org/name", MODEL)
+    hub.held_after = 1 << 20
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10)
+
+    def stop(line: str) -> None:
+        if "1 of 2 MB" in line:
+            raise LoadError("this process is about to end")
+
+    started = time.monotonic()
+    with pytest.raises(LoadError, match="about to end"):
+        load(tmp_path, tell=stop)
+    assert time.monotonic() - started < 5
+
+
+def refusing(status: int) -> Callable[[Hub, pytest.MonkeyPatch], object]:
+    return lambda hub, _: hub.refused.update({"org/name": (status, "", "")})
+
+
+NOWHERE = "http://127.0.0.1:9"
+CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], object], str, str]] = {
+    "missing": (lambda hub, _: hub.repos.clear(), "the hub has no org/name, or HF_TOKEN may not see it", "not found"),
+    "gated": (lambda hub, _: hub.gated.add("org/name"), "accept its terms on the hub, then set HF_TOKEN", "gated"),
+    "wrong token": (lambda _, patch: patch.setenv("HF_TOKEN", "hf_no"), "does not know this HF_TOKEN", "gated"),
+    "weak token": (refusing(403), "HF_TOKEN does not allow to read it", "gated"),
+    "broken": (refusing(503), "answers with status 503", "network"),
+    "no hub": (lambda _, patch: patch.setattr(constants, "ENDPOINT", NOWHERE), f"reached at {NOWHERE}", "network"),
+    "silent": (lambda hub, _: setattr(hub, "silent", True), "takes too long to answer", "network"),
+    "too large": (lambda hub, _: setattr(hub, "size_said", 10**18), "needs 1000000000000 MB more in", "disk full"),
+    "offline": (lambda _, patch: patch.setattr(constants, "HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE is set", "network"),
+}
+
+
+@pytest.mark.parametrize(("arrange", "said", "reason"), CASES.values(), ids=CASES)
+def test_what_goes_wrong_is_told_in_time(hub, tmp_path, monkeypatch, arrange, said, reason):
+    hub.put("org/name", MODEL)
+    arrange(hub, monkeypatch)
+    started = time.monotonic()
+    with pytest.raises(LoadError, match=said) as told:
+        load(tmp_path)
+    assert told.value.reason == reason
+    assert time.monotonic() - started < 5
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_hub_that_stalls_in_the_middle(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    hub.held_after = 1 << 20
+    with pytest.raises(LoadError, match="takes too long to answer") as told:
+        load(tmp_path)
+    assert told.value.reason == "network"
+    assert hub.num_asked("blobs") == 2 + download.RETRIES, "one brought something, the others nothing"
+
+
+def test_a_disk_that_is_full(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    blobs = tmp_path / "cache" / "models--org--name" / "blobs"
+    (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").symlink_to("/dev/full")
+    with pytest.raises(LoadError, match="cache is full; make room there") as told:
+        load(tmp_path)
+    assert told.value.reason == "disk full"
+
+
+def test_a_revision_that_is_not_there(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    with pytest.raises(LoadError, match="org/name has no revision v9; hf_revision must be a branch") as told:
+        load(tmp_path, "org/name@v9")
+    assert told.value.reason == "not found"
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "org/na--me", "../x", "org/name x", ""])
+def test_no_name_of_a_model(hub, tmp_path, name):
+    with pytest.raises(LoadError, match="is no name of a model") as told:
+        load(tmp_path, name)
+    assert told.value.is_permanent
+    assert hub.asked == []
+
+
+def test_names_that_lead_elsewhere_are_refused(hub, tmp_path):
+    hub.put("org/name", {"../../../../elsewhere.json": b"{}"})
+    with pytest.raises(LoadError, match="must be a path inside"):
+        load(tmp_path)
+    assert not list(tmp_path.rglob("elsewhere.json"))
+
+
+def test_a_renamed_repository_is_found(hub, tmp_path, caplog):
+    hub.put("org/newer", MODEL)
+    hub.renamed["org/name"] = "org/newer"
+    assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+    assert "org/name is called org/newer now" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["silent", "forbidden"])
+def test_what_is_here_is_used_where_the_hub_cannot_be_asked(hub, tmp_path, how, caplog):
+    hub.put("org/name", MODEL)
+    directory = load(tmp_path)
+    hub.silent = True
+    assert load(tmp_path, allow_hub=how == "silent") == directory
+    assert ("the local cache has commit" in caplog.text) == (how == "silent")
+
+
+def test_small_files_alone_are_no_model(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    hub.silent = True
+    with pytest.raises(LoadError, match="takes too long to answer") as told:
+        load(tmp_path)
+    assert not told.value.is_permanent
+
+
+def test_pickles_are_fetched_only_where_they_are_needed_and_allowed(hub, tmp_path):
+    import torch
+
+    file = io.BytesIO()
+    torch.save({"a": torch.zeros(5000)}, file)
+    both = {**MODEL, "pytorch_model.bin": file.getvalue()}
+    hub.put("org/name", both)
+    load(tmp_path, allow_pickle="tensors")
+    hub.put("org/name", {name: both[name] for name in both if name != "model.safetensors"})
+    with pytest.raises(LoadError, match=r"hub://org/name: pytorch_model.bin: weights only as pickles"):
+        load(tmp_path)
+    assert hub.num_asked("pytorch_model", "HEAD") == 0
+    assert (load(tmp_path, allow_pickle="tensors") / "model.safetensors").is_file()
+
+
+def test_all_who_share_a_pin_get_the_same_commit(hub, tmp_path):
+    first = hub.put("org/name", MODEL)
+    pin = tmp_path / "m.revision"
+    small = locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES, pin=pin)
+    second = hub.put("org/name", {**MODEL, "model.safetensors": BIG[::-1]})
+    hub.asked.clear()
+    assert small == load(tmp_path, pin=pin)
+    assert small.name == first
+    assert hub.num_asked("/api/") == 0, "what is pinned is not looked up again"
+    assert load(tmp_path, pin=tmp_path / "of another server").name == second
+    # Another model file of the same name.
+    assert load(tmp_path, f"org/name@{second}", pin=pin).name == second
+
+
+def test_a_pin_made_without_the_hub_holds(hub, tmp_path):
+    first = hub.put("org/name", MODEL)
+    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    pin = tmp_path / "m.revision"
+    hub.silent = True
+    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES, pin=pin)
+    hub.silent = False
+    hub.put("org/name", {**MODEL, "model.safetensors": BIG[::-1]})
+    assert load(tmp_path, pin=pin).name == first
+
+
+def test_a_hub_id_is_served_as_it_was_looked_at(hub, tmp_path, minilm_directory):
+    commit = hub.put("org/name", save_bert(tmp_path, minilm_directory))
+    (model,) = select(["org/name"], None, allow_hub=True)
+    assert model.weights == f"hub://org/name@{commit}"
+    assert hub.num_asked("safetensors") == 0
+
+
+def test_what_is_preloaded_is_fetched_before_triton_starts(hub, tmp_path, minilm_directory):
+    from rich.console import Console
+
+    from sie_triton.catalog import recognise
+    from sie_triton.server.fetch import fetch_preloaded
+    from sie_triton.settings import read_settings
+
+    directory = save_bert(tmp_path, minilm_directory)
+    commit = hub.put("org/name", directory)
+    models = [recognise(directory, name, {"hf_id": name}) for name in ("org/name", "org/gone", "org/other")]
+    settings = read_settings(data_dir=tmp_path, preload_models="org/name,org/gone", device="cpu")
+    settings.status_dir.mkdir()
+    said = io.StringIO()
+    fetch_preloaded(settings, models, Console(file=said, width=300))
+    assert "fetching org/name from the hub" in said.getvalue()
+    assert "warning: org/gone cannot be loaded: weights: the hub has no org/gone" in said.getvalue()
+    assert commit in (settings.status_dir / "org__name.revision").read_text()
+    assert hub.num_asked("other") == 0
+    assert sum(hub.sent.values()) > 10**6
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ended = time.monotonic() + 30
+    while time.monotonic() < ended:
+        try:
+            if condition():
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.02)
+    raise AssertionError("it did not come")
