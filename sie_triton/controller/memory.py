@@ -12,6 +12,8 @@ import psutil
 
 from sie_triton.device import visible_gpus
 from sie_triton.process_memory import anonymous_bytes
+from sie_triton.processes.pids import children_by_parent, is_alive
+from sie_triton.processes.stand_in import stood_for
 
 CGROUP_V2 = Path("/sys/fs/cgroup")
 CGROUP_V1 = Path("/sys/fs/cgroup/memory")
@@ -61,11 +63,16 @@ def server_bytes(device: str, triton_pid: int, worker_pids: Iterable[int]) -> in
 
 
 def processes(triton_pid: int) -> list[int]:
-    """tritonserver and everything below it."""
-    with suppress(psutil.NoSuchProcess):
-        triton = psutil.Process(triton_pid)
-        return [triton_pid, *(child.pid for child in triton.children(recursive=True))]
-    return []
+    """tritonserver and everything below it, and below the stubs that stand-ins hold; none where it has ended."""
+    children, found = children_by_parent(), {triton_pid: None} if is_alive(triton_pid) else {}
+    left = list(found)
+    while left:
+        pid = left.pop()
+        stub = stood_for(pid)
+        new = [each for each in (*children.get(pid, ()), *([stub] if stub else [])) if each not in found]
+        found.update(dict.fromkeys(new))
+        left += new
+    return list(found)
 
 
 def orphaned_regions(triton_pid: int) -> set[Path]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from struct import Struct
+from types import ModuleType
 
 from sie_triton.private import private_directory
 from sie_triton.processes.child import Child
@@ -37,8 +38,6 @@ NEWS_S = 1.0
 
 PEER = Struct("iII")  # pid, user and group, as the kernel knows them
 NUMBER_BYTES = 16
-
-Work = Callable[[Sequence[int]], None]
 
 
 class Forked(Child):
@@ -102,69 +101,72 @@ class _Born:
 
 
 class Nursery:
-    """Forks a process for whoever connects to `listener`; `work` runs in there."""
+    """Forks a process for whoever connects to `listener`."""
 
-    def __init__(self, listener: socket.socket, work: Work) -> None:
-        self._listener, self._work = listener, work
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._born: dict[int, _Born] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
 
-    def serve(self) -> None:
-        """Until this process is ended."""
+    def serve(self) -> Sequence[int]:
+        """Until this process is ended; returns in each that it forks, with the descriptors that were sent for it."""
         while True:
             for ready, _ in self._poll.poll():
                 if ready in self._born:
                     self._poll.unregister(ready)
                     self._born.pop(ready).reap()
-                else:
-                    self._accept()
+                elif (descriptors := self._accept()) is not None:
+                    return descriptors
 
-    def _accept(self) -> None:
+    def _accept(self) -> Sequence[int] | None:
         with suppress(OSError):
             connection, _ = self._listener.accept()
             try:
-                self._fork(connection)
+                return self._fork(connection)
             except OSError:
                 connection.close()
                 raise
+        return None
 
-    def _fork(self, connection: socket.socket) -> None:
+    def _fork(self, connection: socket.socket) -> Sequence[int] | None:
         if not _is_of_this_user(connection):
             raise PermissionError("another user asks")
         connection.settimeout(SEND_TIMEOUT_S)
         _, descriptors, _, _ = socket.recv_fds(connection, NUMBER_BYTES, MAX_DESCRIPTORS)
+        pid = -1
         try:
             pid = os.fork()
-            if pid == 0:
-                connection.close()
-                self._become(descriptors)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            if pid != 0:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        if pid == 0:
+            self._leave(connection)
+            return descriptors
         # Nobody but this thread reaps it, so the pid is still its own.
         handle = os.pidfd_open(pid)
         self._born[handle] = _Born(handle, connection)
         self._poll.register(handle, select.POLLIN)
         socket.send_fds(connection, [str(pid).encode()], [handle])
+        return None
 
-    def _become(self, descriptors: Sequence[int]) -> None:
-        """The child: never returns."""
+    def _leave(self, connection: socket.socket) -> None:
+        """The child keeps nothing of the nursery's."""
         try:
-            self._listener.close()
+            for held in (connection, self._listener):
+                held.close()
             for sibling in self._born.values():
                 sibling.forget()
-            self._work(descriptors)
-            os._exit(0)
-        except BaseException:
+        except BaseException:  # never a second nursery
             traceback.print_exc()
             os._exit(1)
 
 
-def serve(directory: Path, prepare: Callable[[], None], work: Work) -> None:
+def serve(directory: Path, prepare: Callable[[], None]) -> Sequence[int]:
     """Fork a process for whoever connects, until this process is ended.
 
-    Who connects before `prepare` is done waits. `work` runs in what is forked.
+    Who connects before `prepare` is done waits. Returns in what is forked, with the descriptors that were sent for it.
     """
     directory = private_directory(directory)
     (directory / SOCKET).unlink(missing_ok=True)
@@ -175,7 +177,13 @@ def serve(directory: Path, prepare: Callable[[], None], work: Work) -> None:
         pid, started = ProcessId.of(os.getpid())
         (directory / PID).write_text(f"{pid} {started}")
         prepare()
-        Nursery(listener, work).serve()
+        return Nursery(listener).serve()
+
+
+def keep_what_is_here() -> None:
+    """What was imported stays: processes that collect garbage must not copy it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_of_this_user(connection: socket.socket) -> bool:
@@ -194,14 +202,19 @@ def _short(directory: Path) -> Iterator[str]:
         os.close(handle)
 
 
-if __name__ == "__main__":
-    _, name, where = sys.argv
-    module = import_module(name)
-
+def main(module: ModuleType, directory: Path) -> None:
     def prepare() -> None:
         module.import_all()
-        # What is here now stays: processes that collect garbage must not copy it.
-        gc.collect()
-        gc.freeze()
+        keep_what_is_here()
 
-    serve(Path(where), prepare, module.main)
+    descriptors = serve(directory, prepare)
+    try:
+        module.main(descriptors)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(import_module(sys.argv[1]), Path(sys.argv[2]))

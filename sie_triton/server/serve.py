@@ -70,7 +70,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     clean(settings.status_dir)
     for warning in write_repository(repository, settings, names, runtime=settings.runtime):
         console.print(warning, style="yellow")
-    server = Server(settings, repository, models, verbose=verbose)
+    server = Server(settings, repository, models, verbose=verbose, say=_say)
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
