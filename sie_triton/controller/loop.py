@@ -63,10 +63,10 @@ class Controller:
         self._look_for_triton()
         self._healing.heal(stages)
         self._healing.end_superseded(stages)
-        nursery = nursery_ids(self._directory)
-        self._healing.end_stopped(nursery)
+        nurseries = [*nursery_ids(self._directory), *nursery_ids(self._settings.stub_dir)]
+        self._healing.end_stopped(nurseries)
         workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]
-        around = self._device, self._triton, [*workers, *(process.pid for process in nursery)]
+        around = self._device, self._triton, [*workers, *(process.pid for process in nurseries)]
         self.memory = sample(*around, self._settings.memory_limit_bytes)
         room = Room(self._settings, self.swaps, self.models, self.memory, lambda: server_bytes(*around))
         room.grant()

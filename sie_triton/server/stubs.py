@@ -4,11 +4,14 @@ Triton's Python backend starts a program for each step of each model, the stub, 
 a third of a second. In its place it gets a stand-in here, which asks the stub nursery to fork it one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 
 from sie_triton.native import compile_program, compile_shared
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import is_alive
 from sie_triton.processes.stand_in import HANDLE
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import clean, mark
@@ -21,24 +24,59 @@ BACKEND = "python"
 STUB = "triton_python_backend_stub"
 REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
+PRELOAD = "LD_PRELOAD"
 
 # Exit statuses: of a stub that cannot be forked, and of a nursery that cannot fork any.
 DECLINED = 121
 UNSUITED = 122
 
+# So long the nursery may take until it listens: as long as Python takes to start.
+LISTENS_S = 5.0
+
+NOT_BUILT = "stubs are not forked: no C compiler found, or it cannot compile what that takes; each stub takes 20 MB"
+
 Say = Callable[[str], None]
 
 
 class StubNursery(Companion):
-    """The process that forks stubs. Without it each is started by itself."""
+    """The process that forks stubs. While there is none each is started by itself.
+
+    One that ends before it listens, or says that it is unsuited, is not started again.
+    """
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
+        self._directory = settings.stub_dir
+        super().__init__(
+            "the stub nursery",
+            [str(self._directory)],
+            settings.data_dir / "logs" / "stubs.log",
+            environment,
+            say,
+            program=[str(self._directory / REAL_STUB)],
+            cwd=stage_directory(settings.data_dir),
+        )
+
+    def __enter__(self) -> "StubNursery":
+        """Waits until it listens, so that the first stubs are forked too."""
+        super().__enter__()
+        deadline = monotonic() + LISTENS_S
+        while not self._listens() and is_alive(self.pid) and monotonic() < deadline:
+            sleep(0.01)
+        return self
 
     def wait(self) -> str | None:
         how = super().wait()
         assert self._child is not None
-        if self._child.status != UNSUITED:
-            return how
-        self._say(self._child.log().strip())
-        return None
+        if self._child.status == UNSUITED:
+            self._say(self._child.log().strip().splitlines()[-1])
+            return None
+        if not self._listens():
+            self._say(f"stubs are not forked: {self.name} ended {how}; the log says more: {self.log_path}")
+            return None
+        return how
+
+    def _listens(self) -> bool:
+        return self.pid in [process.pid for process in nursery_ids(self._directory)]
 
 
 def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> tuple[Triton, StubNursery | None]:
@@ -51,25 +89,18 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
         return triton, None
     backend = clean(settings.stub_dir)
     if not _build(backend):
+        say(NOT_BUILT)
         return triton, None
     for path in source.iterdir():
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
     environment = {**triton.environment, **mark(settings.data_dir)}
-    preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get("LD_PRELOAD")]))
-    nursery = StubNursery(
-        "the stub nursery",
-        [str(backend)],
-        settings.data_dir / "logs" / "stubs.log",
-        {**environment, "LD_PRELOAD": preloaded},
-        say,
-        program=[str(backend / REAL_STUB)],
-        cwd=stage_directory(settings.data_dir),
-    )
+    preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get(PRELOAD)]))
+    nursery = StubNursery(settings, {**environment, PRELOAD: preloaded}, say)
     return replace(triton, backend_directory=backend.parent), nursery
 
 
 def _build(backend: Path) -> bool:
-    options = f'-DREAL_STUB="{REAL_STUB}"', f"-DDECLINED={DECLINED}", f"-DUNSUITED={UNSUITED}", f"-DHANDLE={HANDLE}", "-O2"
-    return compile_program([NATIVE / "standin.c"], backend / STUB, *options) and compile_shared(
-        [NATIVE / "prepared.c"], backend / LIBRARY, *options
+    options = f'-DREAL_STUB="{REAL_STUB}"', f"-DDECLINED={DECLINED}", f"-DUNSUITED={UNSUITED}", f"-DHANDLE={HANDLE}"
+    return compile_program([NATIVE / "standin.c"], backend / STUB, "-O2", *options) and compile_shared(
+        [NATIVE / "prepared.c"], backend / LIBRARY, "-O2", *options
     )

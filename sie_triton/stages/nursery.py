@@ -10,13 +10,14 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from sie_triton.processes import nursery
 from sie_triton.processes.nursery import keep_what_is_here
 
-# Whatever the three stages import while they are cold, and the library of the first request that is not cold.
+# What the three stages import while they are cold, and what they do not need before their first request.
 IMPORTS = (
     "sie_triton.stages.triton",
     "sie_triton.stages.preprocess",
@@ -24,6 +25,9 @@ IMPORTS = (
     "sie_triton.stages.postprocess",
     "tokenizers",
 )
+
+# Of the stub itself.
+BUILT_IN = "c_python_backend_utils"
 
 PRELOADED = "LD_PRELOAD"
 
@@ -47,6 +51,8 @@ def prepare(backend: str) -> None:
     sys.path.append(backend)
     for name in IMPORTS:
         import_module(name)
+    with suppress(ModuleNotFoundError):
+        import_module(BUILT_IN)
     sys.path.remove(backend)
     sys.path.remove("")  # the stub puts it there itself
     keep_what_is_here()

@@ -18,6 +18,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.pids import is_alive
+from sie_triton.processes.stand_in import stood_for
 from sie_triton.records.status import read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings, flag
 from tests.conftest import MINILM, fresh_settings
@@ -58,7 +59,7 @@ def tritonserver_of(process: subprocess.Popen[str]) -> int:
 
 
 def companions_of(process: subprocess.Popen[str]) -> set[int]:
-    """Nursery and controller."""
+    """The nurseries, of workers and of stubs, and the controller."""
     return {
         pid
         for pid in alive(descendants(process.pid))
@@ -91,7 +92,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         vector = client.encode(MINILM, "hello")["dense"]
         companions = companions_of(process)
-        assert len(companions) == 2
+        assert len(companions) == 3
         for death in (signal.SIGKILL, signal.SIGSEGV):
             old, triton, died = set(descendants(process.pid)) - companions, tritonserver_of(process), time.monotonic()
             os.kill(triton, death)
@@ -134,14 +135,14 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         client.encode(MINILM, "hello")
         (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        (stopped,) = records_of(settings.status_dir, triton_name(MINILM), "postprocess")
         children, triton = descendants(process.pid), tritonserver_of(process)
-        os.kill(stopped["pid"], signal.SIGSTOP)
+        stopped = next(pid for pid in descendants(triton) if stood_for(pid) == inference["pid"])
+        os.kill(stopped, signal.SIGSTOP)
         for pid in (process.pid, triton):
             os.kill(pid, signal.SIGKILL)
         process.wait()
         # All end by themselves but the one that cannot.
-        until(lambda: alive(children) == [stopped["pid"]])
+        until(lambda: alive(children) == [stopped])
         assert inference["worker_pid"] in children
         left = regions(process)
         assert left
