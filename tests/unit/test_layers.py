@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "worker": {*FOUNDATION, "engines", "families", "inputs", "processes", "scheduling"},
     "stages": {*FOUNDATION, "families", "inputs", "processes", "records", "scheduling", "weights", "worker"},
     "controller": {*FOUNDATION, "processes", "records", "settings", "worker"},
-    "server": {*FOUNDATION, "catalog", "processes", "render", "settings"},
+    "server": {*FOUNDATION, "catalog", "native", "processes", "render", "settings"},
     "client": {"contract", "errors", "late_interaction"},
     "bench": {
         *FOUNDATION,

@@ -209,7 +209,11 @@ def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
     [
         ("int main(void) { return 3; }", True, "the stub starts Python in a way that is not known"),
         ("int main(void) { return 3; }", False, "the stub nursery ended with status 3; the log says more: {log}"),
-        ("int main(void) { return *(volatile int *)0; }", False, "the stub nursery ended by SIGSEGV; the log says more: {log}"),
+        (
+            "int main(void) { return *(volatile int *)0; }",
+            False,
+            "the stub nursery ended by SIGSEGV; the log says more: {log}",
+        ),
     ],
 )
 def test_what_cannot_be_forked_is_said_once(tmp_path, program, has_python, why):
