@@ -207,17 +207,13 @@ def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
 @pytest.mark.parametrize(
     ("program", "has_python", "why"),
     [
-        ("int main(void) { return 3; }", True, "the stub starts Python in a way that is not known"),
-        ("int main(void) { return 3; }", False, "the stub nursery ended with status 3; the log says more: {log}"),
-        (
-            "int main(void) { return *(volatile int *)0; }",
-            False,
-            "the stub nursery ended by SIGSEGV; the log says more: {log}",
-        ),
+        ("return 3;", True, "the stub starts Python in a way that is not known"),
+        ("return 3;", False, "the stub nursery ended with status 3; the log says more: {log}"),
+        ("return *(volatile int *)0;", False, "the stub nursery ended by SIGSEGV; the log says more: {log}"),
     ],
 )
 def test_what_cannot_be_forked_is_said_once(tmp_path, program, has_python, why):
-    (tmp_path / "stub.c").write_text(program)
+    (tmp_path / "stub.c").write_text(f"int main(void) {{ {program} }}")
     libraries = ["-Wl,--no-as-needed", str(shared_libpython() / LIBPYTHON)] if has_python else []
     assert compile_program([tmp_path / "stub.c"], tmp_path / STUB, *libraries)
     said: list[str] = []
