@@ -1,7 +1,7 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +110,14 @@ class ForkedBytes:
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, int, int]] = {}
 
-    def __call__(self, pids: Iterable[int]) -> int:
+    def __call__(self, pids: Set[int]) -> int:
         now = monotonic()
         fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < FORKED_AGE_S}
-        self._known = {pid: fresh.get(pid) or (now, anonymous_bytes(pid), private_bytes(pid)) for pid in pids}
+        for pid in pids - fresh.keys():
+            then = private_bytes(pid)
+            # The system may keep the rest to itself.
+            fresh[pid] = now, anonymous_bytes(pid) or then, then
+        self._known = fresh
         return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
 
 

@@ -4,6 +4,7 @@ Triton's Python backend starts a program for each step of each model, the stub, 
 a third of a second. In its place it gets a stand-in here, which asks the stub nursery to fork it one.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,10 @@ UNSUITED = 122
 # So long the nursery may take until it listens: as long as Python takes to start.
 LISTENS_S = 5.0
 
-NOT_BUILT = "stubs are not forked: no C compiler found, or it cannot compile what that takes; each stub takes 20 MB"
+NOT_BUILT = (
+    "stubs are not forked: no C compiler found, or it cannot compile what that takes, or no program may run in {}; "
+    "each stub takes 20 MB"
+)
 
 Say = Callable[[str], None]
 
@@ -89,7 +93,7 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
         return triton, None
     backend = clean(settings.stub_dir)
     if not _build(backend):
-        say(NOT_BUILT)
+        say(NOT_BUILT.format(backend))
         return triton, None
     for path in source.iterdir():
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
@@ -101,6 +105,9 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
 
 def _build(backend: Path) -> bool:
     options = f'-DREAL_STUB="{REAL_STUB}"', f"-DDECLINED={DECLINED}", f"-DUNSUITED={UNSUITED}", f"-DHANDLE={HANDLE}"
-    return compile_program([NATIVE / "standin.c"], backend / STUB, "-O2", *options) and compile_shared(
-        [NATIVE / "prepared.c"], backend / LIBRARY, "-O2", *options
+    stand_in, library = backend / STUB, backend / LIBRARY
+    return (
+        compile_program([NATIVE / "standin.c"], stand_in, "-O2", *options)
+        and compile_shared([NATIVE / "prepared.c"], library, "-O2", *options)
+        and os.access(stand_in, os.X_OK)  # not on a file system that is mounted noexec
     )

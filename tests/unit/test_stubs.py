@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
 from sie_triton.native import compile_program, compiler
 from sie_triton.processes.pids import Process, is_alive, parent_of
 from sie_triton.processes.stand_in import stood_for
@@ -25,6 +26,8 @@ FAKE_STUB = Path(__file__).with_name("fake_stub.c")
 LIBPYTHON = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so"
 
 LIVES = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+GROWS = "import os; print(os.getpid(), flush=True); input(); x = b'x' * {}; print(flush=True); input()"
+GROWTH = 50_000_000
 ENDS = "import os; print(os.getpid(), flush=True); {}"
 TELLS = """
 import gc, json, os, resource, signal, sys, threading
@@ -86,7 +89,7 @@ def prepared(root: Path, stub: Path, said: list[str] | None = None, **given: Any
 
 def run(stub: Path, program: str, **options: Any) -> "subprocess.Popen[str]":
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([str(stub), program], env=stub_environment(), **pipes, **options)
+    return subprocess.Popen([str(stub), program], env=stub_environment(), **{**pipes, **options})
 
 
 def told(stub: Path, **options: Any) -> dict[str, Any]:
@@ -126,6 +129,25 @@ def test_whom_a_stand_in_stands_for(backend):
         assert parent_of(pid) != os.getpid()
     assert stood_for(stand_in.pid) is None
     assert stood_for(os.getpid()) is None
+
+
+def test_a_forked_stub_counts_for_what_it_has_to_itself_and_what_it_takes_later(backend):
+    forked_bytes = ForkedBytes()
+    grows = run(backend / STUB, GROWS.format(GROWTH), stdin=subprocess.PIPE)
+    with living(backend), living(backend), grows as stand_in:
+        assert stand_in.stdin is not None
+        assert stand_in.stdout is not None
+        pid = int(stand_in.stdout.readline())
+        assert {stand_in.pid, pid} <= set(processes(os.getpid()))
+        at_first = forked_bytes({pid})
+        assert 0 < at_first < private_bytes(pid) / 2
+        stand_in.stdin.write("\n")
+        stand_in.stdin.flush()
+        stand_in.stdout.readline()
+        assert 0.9 * GROWTH < forked_bytes({pid}) - at_first < 1.1 * GROWTH
+        stand_in.kill()
+    assert forked_bytes(set()) == 0
+    assert pid not in processes(os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -237,4 +259,8 @@ def test_nothing_is_forked_where_that_is_not_wanted_or_cannot_be(tmp_path, stub,
     assert companion is None
     assert triton.backend_directory == tmp_path / "no compiler" / "backends"
     assert len(said) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert prepared(tmp_path / "noexec", stub, said)[1] is None
+    assert len(said) == 2
     assert not (tmp_path / "no compiler" / "data" / "stubs" / BACKEND / REAL_STUB).exists()
