@@ -107,6 +107,9 @@ class Settings(BaseSettings):
     open_steps: bool = Field(
         False, description="let clients call the steps of a model by themselves, to measure one; not for production"
     )
+    fork_stubs: bool = Field(
+        True, description="fork Triton's Python processes from one that has imported what they need; needs a C compiler"
+    )
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
     @field_validator("host")
@@ -176,6 +179,11 @@ class Settings(BaseSettings):
     @property
     def status_dir(self) -> Path:
         return self.data_dir.absolute() / "status"
+
+    @property
+    def stub_dir(self) -> Path:
+        """Triton's Python backend where its stubs are forked, and their nursery."""
+        return self.data_dir.absolute() / "stubs" / "python"
 
 
 def words(text: str) -> tuple[str, ...]:

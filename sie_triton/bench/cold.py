@@ -18,6 +18,7 @@ from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.processes.nursery import nursery_ids
 from sie_triton.render.build import write_repository
 from sie_triton.server.companions import controller, nursery, wait_for_controller
 from sie_triton.server.launch import Server
@@ -62,12 +63,14 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
         wait_for_controller(settings)
         ready_s = time.monotonic() - started
         unique = sum(map(unique_bytes, processes(server.pid)[1:]))
+        shared = sum(unique_bytes(process.pid) for process in nursery_ids(settings.stub_dir))
         shm = shutil.disk_usage("/dev/shm").used - shm_before
         answers = first_answers(settings, server.control_token, names[:NUM_FIRST_ANSWERS])
         controller_share = cpu_share(beside.pid)
     return [
         ("start-up until all are ready", f"{ready_s:.1f} s"),
         ("memory that a model's three processes share with nobody", f"{unique / num_models / 1e6:.0f} MB"),
+        ("memory of the nursery that forked them", f"{shared / 1e6:.0f} MB"),
         ("shared memory a model", f"{shm / num_models / 1e6:.1f} MB"),
         *answers,
         ("one core's share that the controller takes", f"{controller_share:.0%}"),

@@ -18,7 +18,7 @@ from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.nursery import nursery_ids
-from sie_triton.processes.pids import ProcessId, parent_of
+from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
 from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
@@ -63,10 +63,10 @@ class Controller:
         self._look_for_triton()
         self._healing.heal(stages)
         self._healing.end_superseded(stages)
-        nursery = nursery_ids(self._directory)
-        self._healing.end_stopped(nursery)
+        nurseries = [*nursery_ids(self._directory), *nursery_ids(self._settings.stub_dir)]
+        self._healing.end_stopped(nurseries)
         workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]
-        around = self._device, self._triton, [*workers, *(process.pid for process in nursery)]
+        around = self._device, self._triton, [*workers, *(process.pid for process in nurseries)]
         self.memory = sample(*around, self._settings.memory_limit_bytes)
         room = Room(self._settings, self.swaps, self.models, self.memory, lambda: server_bytes(*around))
         room.grant()
@@ -144,10 +144,9 @@ class Controller:
         return models_of(read_stages(self._directory)).get(name)
 
     def _look_for_triton(self) -> None:
-        """The parent of the stages; another one than before knows nothing of what was asked of that."""
-        parents = (parent_of(record["pid"]) for _, record in inference_records(self.models))
-        # The stages of a tritonserver that is gone are init's.
-        triton = next((pid for pid in parents if pid > 1), 0)
+        """That of the stages; another one than before knows nothing of what was asked of that."""
+        servers = (record["triton_pid"] for _, record in inference_records(self.models))
+        triton = next(filter(is_alive, servers), 0)
         if triton and self._triton and triton != self._triton:
             log.info("another tritonserver is there, process %d", triton)
             self.swaps.forget()

@@ -1,7 +1,7 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ import psutil
 
 from sie_triton.device import visible_gpus
 from sie_triton.process_memory import anonymous_bytes
+from sie_triton.processes.pids import children_by_parent, is_alive
+from sie_triton.processes.stand_in import stood_for
 
 CGROUP_V2 = Path("/sys/fs/cgroup")
 CGROUP_V1 = Path("/sys/fs/cgroup/memory")
@@ -23,6 +25,7 @@ REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_r
 
 # Asking the system takes milliseconds.
 MAX_AGE_S = 1.0
+FORKED_AGE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,16 @@ def server_bytes(device: str, triton_pid: int, worker_pids: Iterable[int]) -> in
 
 
 def processes(triton_pid: int) -> list[int]:
-    """tritonserver and everything below it."""
-    with suppress(psutil.NoSuchProcess):
-        triton = psutil.Process(triton_pid)
-        return [triton_pid, *(child.pid for child in triton.children(recursive=True))]
-    return []
+    """tritonserver and everything below it, and below the stubs that stand-ins hold; none where it has ended."""
+    children, found = children_by_parent(), {triton_pid: None} if is_alive(triton_pid) else {}
+    left = list(found)
+    while left:
+        pid = left.pop()
+        stub = stood_for(pid)
+        new = [each for each in (*children.get(pid, ()), *([stub] if stub else [])) if each not in found]
+        found.update(dict.fromkeys(new))
+        left += new
+    return list(found)
 
 
 def orphaned_regions(triton_pid: int) -> set[Path]:
@@ -90,6 +98,30 @@ def private_bytes(pid: int) -> int:
     except (OSError, ValueError):
         return 0
     return (resident - shared) * 4096
+
+
+class ForkedBytes:
+    """What stubs that were forked would free, which takes the system 2 ms to say.
+
+    So it is asked once in FORKED_AGE_S for each, and what came since is added: new pages, where no page is forked any
+    more. One thread calls it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, int, int]] = {}
+
+    def __call__(self, pids: Set[int]) -> int:
+        now = monotonic()
+        fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < FORKED_AGE_S}
+        for pid in pids - fresh.keys():
+            then = private_bytes(pid)
+            # The system may keep the rest to itself.
+            fresh[pid] = now, anonymous_bytes(pid) or then, then
+        self._known = fresh
+        return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
+
+
+_forked_bytes = ForkedBytes()
 
 
 def worker_bytes(pid: int) -> int:
@@ -120,7 +152,9 @@ def _anonymous_bytes(pid: int) -> int:
 @recent
 def _others(triton_pid: int, workers: frozenset[int]) -> int:
     """Memory of tritonserver and its stages."""
-    return sum(map(private_bytes, set(processes(triton_pid)) - workers))
+    found = set(processes(triton_pid)) - workers
+    stubs = found & {stub for stub in map(stood_for, found) if stub}
+    return sum(map(private_bytes, found - stubs)) + _forked_bytes(stubs)
 
 
 def _gpu(device: str, limit: int) -> Memory:

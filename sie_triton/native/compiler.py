@@ -10,8 +10,17 @@ COMPILERS = ("cc", "gcc", "clang")
 
 def compile_shared(sources: Sequence[Path], library: Path, *options: str) -> bool:
     """Compile `sources` into the shared library `library`; False where there is no compiler or it fails."""
+    return _compile(sources, library, "-shared", "-fPIC", *options)
+
+
+def compile_program(sources: Sequence[Path], program: Path, *options: str) -> bool:
+    """Compile `sources` into `program`, with all libraries in it where that can be; False as `compile_shared`."""
+    return _compile(sources, program, "-static", *options) or _compile(sources, program, *options)
+
+
+def _compile(sources: Sequence[Path], output: Path, *options: str) -> bool:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return False
-    command = [compiler, "-shared", "-fPIC", "-std=gnu11", *options, "-o", str(library), *map(str, sources), "-lm"]
+    command = [compiler, "-std=gnu11", *options, "-o", str(output), *map(str, sources), "-lm", "-ldl"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0

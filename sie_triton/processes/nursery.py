@@ -42,8 +42,6 @@ NEWS_S = 1.0
 PEER = Struct("iII")  # pid, user and group, as the kernel knows them
 NUMBER_BYTES = 16
 
-Work = Callable[[Sequence[int]], None]
-
 
 class Forked(Child):
     """A child of the nursery, which says over `news` how it has ended."""
@@ -113,69 +111,73 @@ class _Born:
 
 
 class Nursery:
-    """Forks a process for whoever connects to `listener`; `work` runs in there."""
+    """Forks a process for whoever connects to `listener`."""
 
-    def __init__(self, listener: socket.socket, work: Work) -> None:
-        self._listener, self._work = listener, work
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._born: dict[int, _Born] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
 
-    def serve(self) -> None:
-        """Until this process is ended."""
+    def serve(self) -> Sequence[int]:
+        """Until this process is ended; returns in each that it forks, with the descriptors that were sent for it."""
         while True:
             for ready, _ in self._poll.poll():
                 if ready in self._born:
                     self._poll.unregister(ready)
                     self._born.pop(ready).reap()
-                else:
-                    self._accept()
+                elif (descriptors := self._accept()) is not None:
+                    return descriptors
 
-    def _accept(self) -> None:
+    def _accept(self) -> Sequence[int] | None:
         with suppress(OSError):
             connection, _ = self._listener.accept()
             try:
-                self._fork(connection)
+                return self._fork(connection)
             except OSError:
                 connection.close()
                 raise
+        return None
 
-    def _fork(self, connection: socket.socket) -> None:
+    def _fork(self, connection: socket.socket) -> Sequence[int] | None:
         if not _is_of_this_user(connection):
             raise PermissionError("another user asks")
         connection.settimeout(SEND_TIMEOUT_S)
         _, descriptors, _, _ = socket.recv_fds(connection, NUMBER_BYTES, MAX_DESCRIPTORS)
+        pid = -1
         try:
             pid = os.fork()
-            if pid == 0:
-                connection.close()
-                self._become(descriptors)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            if pid != 0:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        if pid == 0:
+            self._leave(connection)
+            return descriptors
         # Nobody but this thread reaps it, so the pid is still its own.
         handle = os.pidfd_open(pid)
         self._born[handle] = _Born(handle, connection)
         self._poll.register(handle, select.POLLIN)
         socket.send_fds(connection, [str(pid).encode()], [handle])
+        return None
 
-    def _become(self, descriptors: Sequence[int]) -> None:
-        """The child: never returns."""
+    def _leave(self, connection: socket.socket) -> None:
+        """The child keeps nothing of the nursery's."""
         try:
-            self._listener.close()
+            for held in (connection, self._listener):
+                held.close()
             for sibling in self._born.values():
                 sibling.forget()
-            self._work(descriptors)
-            os._exit(0)
-        except BaseException:
+        except BaseException:  # never a second nursery
             traceback.print_exc()
             os._exit(1)
 
 
-def serve(directory: Path, prepare: Callable[[], None], work: Work, *, lazily: bool = False) -> None:
+def serve(directory: Path, prepare: Callable[[], None], *, lazily: bool = False) -> Sequence[int]:
     """Fork a process for whoever connects, until this process is ended.
 
-    Who connects before `prepare` is done waits; `lazily` it begins only then. `work` runs in what is forked.
+    Who connects before `prepare` is done waits; `lazily` it begins only then. Returns in what is forked, with the
+    descriptors that were sent for it.
     """
     directory = private_directory(directory)
     (directory / SOCKET).unlink(missing_ok=True)
@@ -188,7 +190,13 @@ def serve(directory: Path, prepare: Callable[[], None], work: Work, *, lazily: b
         if lazily:
             select.select([listener], [], [])
         prepare()
-        Nursery(listener, work).serve()
+        return Nursery(listener).serve()
+
+
+def keep_what_is_here() -> None:
+    """What was imported stays: processes that collect garbage must not copy it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_of_this_user(connection: socket.socket) -> bool:
@@ -207,14 +215,23 @@ def _short(directory: Path) -> Iterator[str]:
         os.close(handle)
 
 
-if __name__ == "__main__":
-    _, name, where, *lazily = sys.argv
+def main(name: str, directory: Path, *, lazily: bool) -> None:
+    """Fork workers that run the `main` of the module `name`, which says what to import before."""
 
     def prepare() -> None:
         with suppress(ImportError):  # who needs what is missing says so
             import_module(name).import_all()
-        # What is here now stays: processes that collect garbage must not copy it.
-        gc.collect()
-        gc.freeze()
+        keep_what_is_here()
 
-    serve(Path(where), prepare, lambda descriptors: import_module(name).main(descriptors), lazily=bool(lazily))
+    descriptors = serve(directory, prepare, lazily=lazily)
+    try:
+        import_module(name).main(descriptors)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _, module, where, *options = sys.argv
+    main(module, Path(where), lazily=bool(options))

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -84,6 +85,14 @@ def is_stopped(pid: int) -> bool:
 def parent_of(pid: int) -> int:
     """0 where there is no such process."""
     return int((_stat(pid) or ["", "0"])[PARENT])
+
+
+def children_by_parent() -> Mapping[int, Sequence[int]]:
+    """Of all processes there are now."""
+    found: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        found.setdefault(parent_of(pid), []).append(pid)
+    return found
 
 
 def _is_alive(stat: list[str]) -> bool:

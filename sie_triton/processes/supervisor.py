@@ -24,6 +24,8 @@ MAX_STARTS = 5
 # So long a companion may take to end by itself.
 END_S = 2.0
 
+PYTHON_MODULE = (sys.executable, "-P", "-m")
+
 
 class Program(Protocol):
     """What is kept running."""
@@ -95,7 +97,7 @@ class Supervisor:
 class Companion:
     """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that this process was started in.
 
-    `python` is the start of the command.
+    Or `program` in Python's place, in the directory `cwd`.
 
     Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
     as soon as it is there, so that it is given up only where the system cannot start it.
@@ -109,12 +111,13 @@ class Companion:
         environment: Mapping[str, str],
         say: Callable[[str], None] = lambda line: None,
         *,
-        python: Sequence[str] = (sys.executable, "-P"),
+        program: Sequence[str] = PYTHON_MODULE,
+        cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.log_path = log
         self.environment = environment
-        self._command = [*python, "-m", *command]
+        self._command, self._cwd = [*program, *command], cwd
         self._child: Started | None = None
         self._say = say
         self._supervisor = Supervisor(self, say)
@@ -138,7 +141,8 @@ class Companion:
         if self._child is not None:
             self._child.reap()
         environment = {**os.environ, **self.environment}
-        self._child = start(self._command, environment=environment, log=self.log_path, before=end_with_parent)
+        log, cwd = self.log_path, self._cwd
+        self._child = start(self._command, environment=environment, log=log, cwd=cwd, before=end_with_parent)
 
     def wait_ready(self) -> None:
         pass

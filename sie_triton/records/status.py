@@ -31,6 +31,7 @@ RECORD = np.dtype(
         ("version", "<i8"),
         ("pid", "<i8"),
         ("started", "<i8"),  # see processes/pids.py
+        ("triton_pid", "<i8"),  # that started it
         ("worker_pid", "<i8"),  # of the process that holds the weights; 0 when there is none
         ("worker_started", "<i8"),
         ("generation", "<i8"),
@@ -85,6 +86,7 @@ class StatusWriter:
         last_used_ns = max((r["last_used_ns"] for r in records_of(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
         self.record["pid"], self.record["started"] = ProcessId.of(os.getpid())
+        self.record["triton_pid"] = os.getppid()
         self.record["generation"] = generation
         self.record["highest_ticket"] = max((r["highest_ticket"] for r in before), default=0)
         self.record["last_used_ns"] = last_used_ns

@@ -52,7 +52,8 @@ def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda 
                 venv = try_out(find(settings.environments_dir, name))
                 command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
                 title, marked = f"the nursery of environment {name}", mark(settings.data_dir)
-                stack.enter_context(Companion(title, command, _log(settings), marked, say, python=venv.command))
+                program = (*venv.command, "-m")
+                stack.enter_context(Companion(title, command, _log(settings), marked, say, program=program))
         yield
 
 

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from sie_triton.errors import ServerError
@@ -16,7 +17,8 @@ from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import ensemble_names
 from sie_triton.server import stack
 from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
-from sie_triton.server.find_triton import Triton, find_triton, stage_directory
+from sie_triton.server.find_triton import find_triton, stage_directory
+from sie_triton.server.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
@@ -26,27 +28,44 @@ CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class Server:
-    """One tritonserver over a rendered repository, which a Supervisor can keep running. Use as a context manager."""
+    """One tritonserver over a rendered repository, which a Supervisor can keep running, and the nursery of its stubs.
+
+    Use as a context manager. `say` is told line by line what happens to the nursery.
+    """
 
     name = "tritonserver"
 
-    def __init__(self, settings: Settings, repository: Path, models: Sequence[str], *, verbose: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        repository: Path,
+        models: Sequence[str],
+        *,
+        verbose: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._settings = settings
         self._models = [name for model in models for name in ensemble_names(repository, model)]
         self._verbose = verbose
         self._repository = repository
-        self._triton: Triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
+        triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
+        self._triton, self._nursery = forked(triton, settings, say)
         self._child: Started | None = None
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
         self.log_path = settings.data_dir / "logs" / "tritonserver.log"
 
     def __enter__(self) -> "Server":
-        self.start()
+        with ExitStack() as stack:
+            if self._nursery is not None:
+                stack.enter_context(self._nursery)
+            self.start()
+            stack.callback(self.stop)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._stack.close()
 
     @property
     def pid(self) -> int:

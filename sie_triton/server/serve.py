@@ -72,7 +72,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     for warning in write_repository(repository, settings, names, runtime=settings.runtime):
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     fetch_preloaded(settings, configs, console)
-    server = Server(settings, repository, models, verbose=verbose)
+    server = Server(settings, repository, models, verbose=verbose, say=_say)
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.

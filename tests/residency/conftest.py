@@ -89,7 +89,8 @@ def serving(
         server.wait_ready()
         wait_for(lambda: nursery_ids(settings.status_dir))
         if room_for:
-            used = memory.sample("cpu", server.pid, [n.pid for n in nursery_ids(settings.status_dir)], 1).used
+            nurseries = [*nursery_ids(settings.status_dir), *nursery_ids(settings.stub_dir)]
+            used = memory.sample("cpu", server.pid, [nursery.pid for nursery in nurseries], 1).used
             limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:

@@ -14,17 +14,21 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.bench.cold import unique_bytes
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.processes.pids import is_alive
-from sie_triton.records.status import read_records, records_of
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import is_alive, parent_of
+from sie_triton.processes.stand_in import stood_for
+from sie_triton.records.status import STAGES, read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings, flag
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, regions, sie
 
 BACK_S = 15
 OTHER = 65534  # another user of the machine
+STARTED_BYTES = 22_000_000  # of a stub that was started by itself, which nobody else has
 GIVEN = ("data_dir", "http_port", "grpc_port", "metrics_port", "controller_port", "admin_token")
 
 # Triton 24.10 dies of a body of this size that does not call itself JSON.
@@ -58,7 +62,7 @@ def tritonserver_of(process: subprocess.Popen[str]) -> int:
 
 
 def companions_of(process: subprocess.Popen[str]) -> set[int]:
-    """Nursery and controller."""
+    """The nurseries, of workers and of stubs, and the controller."""
     return {
         pid
         for pid in alive(descendants(process.pid))
@@ -91,7 +95,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         vector = client.encode(MINILM, "hello")["dense"]
         companions = companions_of(process)
-        assert len(companions) == 2
+        assert len(companions) == 3
         for death in (signal.SIGKILL, signal.SIGSEGV):
             old, triton, died = set(descendants(process.pid)) - companions, tritonserver_of(process), time.monotonic()
             os.kill(triton, death)
@@ -134,14 +138,14 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         client.encode(MINILM, "hello")
         (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        (stopped,) = records_of(settings.status_dir, triton_name(MINILM), "postprocess")
         children, triton = descendants(process.pid), tritonserver_of(process)
-        os.kill(stopped["pid"], signal.SIGSTOP)
+        stopped = next(pid for pid in descendants(triton) if stood_for(pid) == inference["pid"])
+        os.kill(stopped, signal.SIGSTOP)
         for pid in (process.pid, triton):
             os.kill(pid, signal.SIGKILL)
         process.wait()
         # All end by themselves but the one that cannot.
-        until(lambda: alive(children) == [stopped["pid"]])
+        until(lambda: alive(children) == [stopped])
         assert inference["worker_pid"] in children
         left = regions(process)
         assert left
@@ -151,6 +155,17 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
         again.send_signal(signal.SIGTERM)
         _, told = again.communicate(timeout=20)
     assert "ended 1 processes" in told
+
+
+def test_stages_are_forked_and_share_what_they_have_imported(server):
+    """Triton has stand-ins for them."""
+    (nursery,) = nursery_ids(server.settings.stub_dir)
+    for stage in STAGES:
+        record = server.status(MINILM, stage)
+        assert record["triton_pid"] == server.pid
+        assert parent_of(record["pid"]) == nursery.pid
+        assert record["pid"] in [stood_for(pid) for pid in descendants(server.pid)]
+    assert unique_bytes(server.status(MINILM, "postprocess")["pid"]) < STARTED_BYTES / 2
 
 
 def test_nobody_reads_the_control_token(server):

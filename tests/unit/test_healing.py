@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import healing, loop
+from sie_triton.controller import healing
 from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
@@ -88,23 +88,24 @@ def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, contro
     assert controller.models == {}
 
 
-def test_a_stopped_nursery_is_ended(controller, child):
+@pytest.mark.parametrize("of", ["status_dir", "stub_dir"])
+def test_a_stopped_nursery_is_ended(controller, child, of):
     """The launcher starts another."""
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
     controller._directory.mkdir(parents=True, exist_ok=True)
-    (controller._directory / "nursery.pid").write_text("{} {}".format(*ProcessId.of(child.pid)))
+    directory = getattr(controller._settings, of)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "nursery.pid").write_text("{} {}".format(*ProcessId.of(child.pid)))
     controller.tick()
     controller.tick()
     assert child.wait(5) == -signal.SIGKILL
 
 
-def test_another_tritonserver_is_asked_anew(controller, control, dead, child, clock, monkeypatch):
+def test_another_tritonserver_is_asked_anew(controller, control, dead, child, clock):
     """What was asked of the one that is gone counts no more: neither its swaps nor how often they failed."""
-    triton = [11]
-    monkeypatch.setattr(loop, "parent_of", lambda pid: triton[0])
     stage(controller, "a", dead)
-    stage(controller, "b", child.pid, state=RESIDENT)
+    living = stage(controller, "b", child.pid, state=RESIDENT, triton_pid=os.getppid())
     control.failure = InferenceServerException("connection refused")
     for _ in range(3):
         clock[0] += 60
@@ -115,7 +116,7 @@ def test_another_tritonserver_is_asked_anew(controller, control, dead, child, cl
     assert len(control.swapped) == num_before
     control.may_end.clear()
     hanging = controller.evict("b", "asked for")
-    triton[0] = 12
+    living.record["triton_pid"] = os.getpid()
     controller.measured = Memory(0, 1000, "test")
     controller.tick()
     wait_for(lambda: control.swapped[num_before:] == [("b-inference", False), ("a-inference", False)])
@@ -123,10 +124,8 @@ def test_another_tritonserver_is_asked_anew(controller, control, dead, child, cl
     control.may_end.set()
 
 
-def test_init_is_no_tritonserver(controller, child, monkeypatch):
-    """Which has the stages of one that is gone."""
-    monkeypatch.setattr(loop, "parent_of", lambda pid: 1)
-    stage(controller, "a", child.pid)
+def test_a_stage_may_outlive_its_tritonserver(controller, child, dead):
+    stage(controller, "a", child.pid, triton_pid=dead)
     controller.tick()
     assert controller._triton == 0
 

@@ -63,6 +63,7 @@ MAY_IMPORT = {
         "engines",
         "environments",
         "families",
+        "native",
         "processes",
         "render",
         "settings",

@@ -57,6 +57,7 @@ class World:
         self._processes.append(subprocess.Popen(["sleep", "60"]))
         pid = self._processes[-1].pid
         record = np.memmap(self.directory / f"{model}-{stage}.{pid}.status", RECORD, "w+", shape=(1,))[0]
+        record["triton_pid"] = os.getpid()
         record["pid"], record["started"] = ProcessId.of(pid)
         for field, value in {"generation": generation, "version": VERSION, **fields}.items():
             record[field] = value

@@ -1,0 +1,192 @@
+// What Triton starts as a stub of its Python backend: has the stub nursery fork the stub, and stands in for it.
+//
+// Triton waits for the end of this process, or kills it. The stub ends with it, by the kernel's hand: it holds the
+// other end of a pair of sockets, the leash, and gets SIGKILL when this end closes. Where no nursery answers, or what
+// it forked cannot be this stub, this process becomes the stub itself.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum {
+    ANSWER_S = 10,          // so long the nursery may take; Triton gives a stub 30 s
+    NEWS_S = 1,             // so long it may take to say how the stub ended
+    MAX_ARGUMENTS = 65536,  // what fits into a pipe
+    NUM_SENT = 6,
+};
+
+static int pidfd_of(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+static bool is_of_this_user(int nursery)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(nursery, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+static void allow(int nursery, int seconds)
+{
+    struct timeval limit = {.tv_sec = seconds};
+    setsockopt(nursery, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(nursery, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+// The nursery that listens in `directory`; -1 where there is none.
+static int connected(const char *directory)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int nursery = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int at = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    // A socket's address has no room for a long path.
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/nursery.sock", at);
+    allow(nursery, ANSWER_S);
+    bool is_there = connect(nursery, (struct sockaddr *)&address, sizeof address) == 0 && is_of_this_user(nursery);
+    close(at);
+    if (!is_there) {
+        close(nursery);
+        return -1;
+    }
+    return nursery;
+}
+
+// The reading end of a pipe with the pid of tritonserver and the arguments, a NUL after each; -1 where they are long.
+static int written(pid_t tritonserver, int argc, char **argv)
+{
+    static char text[MAX_ARGUMENTS];
+    size_t length = (size_t)snprintf(text, sizeof text, "%d", tritonserver) + 1;
+    for (int i = 0; i < argc; i++) {
+        size_t size = strlen(argv[i]) + 1;
+        if (size > sizeof text - length)
+            return -1;
+        memcpy(text + length, argv[i], size);
+        length += size;
+    }
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC))
+        return -1;
+    bool is_whole = write(ends[1], text, length) == (ssize_t)length;
+    close(ends[1]);
+    return is_whole ? ends[0] : -1;
+}
+
+static bool send_all(int nursery, const int descriptors[NUM_SENT])
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(NUM_SENT * sizeof(int))];
+    } control = {0};
+    struct iovec text = {"fork", 4};
+    struct msghdr message = {
+        .msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room};
+    struct cmsghdr *sent = CMSG_FIRSTHDR(&message);
+    sent->cmsg_level = SOL_SOCKET;
+    sent->cmsg_type = SCM_RIGHTS;
+    sent->cmsg_len = CMSG_LEN(NUM_SENT * sizeof(int));
+    memcpy(CMSG_DATA(sent), descriptors, NUM_SENT * sizeof(int));
+    return sendmsg(nursery, &message, MSG_NOSIGNAL) == 4;
+}
+
+// A pidfd of the stub that the nursery has forked; -1 where it has not.
+static int received(int nursery)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    char pid[16];
+    struct iovec text = {pid, sizeof pid};
+    struct msghdr message = {
+        .msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room};
+    if (recvmsg(nursery, &message, MSG_CMSG_CLOEXEC) <= 0)
+        return -1;
+    struct cmsghdr *found = CMSG_FIRSTHDR(&message);
+    if (!found || found->cmsg_type != SCM_RIGHTS)
+        return -1;
+    int handle;
+    memcpy(&handle, CMSG_DATA(found), sizeof handle);
+    return dup3(handle, HANDLE, O_CLOEXEC);
+}
+
+// How the stub ended: its exit status, or minus the signal; 1 where nobody knows.
+static int status_of(int nursery)
+{
+    char text[16] = {0};
+    allow(nursery, NEWS_S);
+    return recv(nursery, text, sizeof text - 1, 0) > 0 ? atoi(text) : 1;
+}
+
+// As long as both the stub and tritonserver live; as status_of.
+static int stand_in(int nursery, int stub, int tritonserver)
+{
+    struct pollfd ends[] = {{.fd = stub, .events = POLLIN}, {.fd = tritonserver, .events = POLLIN}};
+    while (poll(ends, 2, -1) < 0 && errno == EINTR)
+        ;
+    return ends[0].revents ? status_of(nursery) : 1;
+}
+
+static void end_as(int status)
+{
+    if (status < 0) {
+        const struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        signal(-status, SIG_DFL);
+        raise(-status);
+        status = 128 - status;
+    }
+    exit(status);
+}
+
+// Returns where this process must become the stub itself.
+static void be_stood_for(const char *directory, int argc, char **argv)
+{
+    pid_t parent = getppid();
+    int nursery = connected(directory), tritonserver = pidfd_of(parent), leash[2];
+    if (nursery < 0 || tritonserver < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, leash))
+        return;
+    int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC), arguments = written(parent, argc, argv);
+    const int sent[NUM_SENT] = {arguments, 0, 1, 2, cwd, leash[1]};
+    int stub = send_all(nursery, sent) ? received(nursery) : -1;
+    close(leash[1]);
+    close(arguments);
+    close(cwd);
+    if (stub < 0)
+        return;
+    int status = stand_in(nursery, stub, tritonserver);
+    if (status != DECLINED)
+        end_as(status);
+}
+
+int main(int argc, char **argv)
+{
+    char directory[PATH_MAX], stub[PATH_MAX + sizeof REAL_STUB];
+    const char *name = strrchr(argv[0], '/');
+    if (!name || name - argv[0] >= PATH_MAX)
+        return 1;
+    snprintf(directory, sizeof directory, "%.*s", (int)(name - argv[0]), argv[0]);
+    snprintf(stub, sizeof stub, "%s/" REAL_STUB, directory);
+    // As in a stub they do nothing.
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    be_stood_for(directory, argc, argv);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    execv(stub, argv);
+    perror(stub);
+    return 1;
+}

@@ -1,0 +1,113 @@
+"""Triton's stubs, forked from one process that has imported what they need.
+
+Triton's Python backend starts a program for each step of each model, the stub, in which Python and NumPy take 20 MB and
+a third of a second. In its place it gets a stand-in here, which asks the stub nursery to fork it one.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+
+from sie_triton.native import compile_program, compile_shared
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import is_alive
+from sie_triton.processes.stand_in import HANDLE
+from sie_triton.processes.supervisor import Companion
+from sie_triton.server.data_dir import clean, mark
+from sie_triton.server.find_triton import Triton, stage_directory
+from sie_triton.settings import Settings
+
+NATIVE = Path(__file__).with_name("native")
+
+BACKEND = "python"
+STUB = "triton_python_backend_stub"
+REAL_STUB = "real_stub"
+LIBRARY = "prepared.so"
+PRELOAD = "LD_PRELOAD"
+
+# Exit statuses: of a stub that cannot be forked, and of a nursery that cannot fork any.
+DECLINED = 121
+UNSUITED = 122
+
+# So long the nursery may take until it listens: as long as Python takes to start.
+LISTENS_S = 5.0
+
+NOT_BUILT = (
+    "stubs are not forked: no C compiler found, or it cannot compile what that takes, or no program may run in {}; "
+    "each stub takes 20 MB"
+)
+
+Say = Callable[[str], None]
+
+
+class StubNursery(Companion):
+    """The process that forks stubs. While there is none each is started by itself.
+
+    One that ends before it listens, or says that it is unsuited, is not started again.
+    """
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
+        self._directory = settings.stub_dir
+        super().__init__(
+            "the stub nursery",
+            [str(self._directory)],
+            settings.data_dir / "logs" / "stubs.log",
+            environment,
+            say,
+            program=[str(self._directory / REAL_STUB)],
+            cwd=stage_directory(settings.data_dir),
+        )
+
+    def __enter__(self) -> "StubNursery":
+        """Waits until it listens, so that the first stubs are forked too."""
+        super().__enter__()
+        deadline = monotonic() + LISTENS_S
+        while not self._listens() and is_alive(self.pid) and monotonic() < deadline:
+            sleep(0.01)
+        return self
+
+    def wait(self) -> str | None:
+        how = super().wait()
+        assert self._child is not None
+        if self._child.status == UNSUITED:
+            self._say(self._child.log().strip().splitlines()[-1])
+            return None
+        if not self._listens():
+            self._say(f"stubs are not forked: {self.name} ended {how}; the log says more: {self.log_path}")
+            return None
+        return how
+
+    def _listens(self) -> bool:
+        return self.pid in [process.pid for process in nursery_ids(self._directory)]
+
+
+def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> tuple[Triton, StubNursery | None]:
+    """`triton` with stand-ins for its stubs, and the nursery that they ask.
+
+    `triton` itself, and None, where that is not wanted, there is no compiler, or no Python backend.
+    """
+    source = triton.backend_directory / BACKEND
+    if not settings.fork_stubs or not (source / STUB).exists():
+        return triton, None
+    backend = clean(settings.stub_dir)
+    if not _build(backend):
+        say(NOT_BUILT.format(backend))
+        return triton, None
+    for path in source.iterdir():
+        (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
+    environment = {**triton.environment, **mark(settings.data_dir)}
+    preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get(PRELOAD)]))
+    nursery = StubNursery(settings, {**environment, PRELOAD: preloaded}, say)
+    return replace(triton, backend_directory=backend.parent), nursery
+
+
+def _build(backend: Path) -> bool:
+    options = f'-DREAL_STUB="{REAL_STUB}"', f"-DDECLINED={DECLINED}", f"-DUNSUITED={UNSUITED}", f"-DHANDLE={HANDLE}"
+    stand_in, library = backend / STUB, backend / LIBRARY
+    return (
+        compile_program([NATIVE / "standin.c"], stand_in, "-O2", *options)
+        and compile_shared([NATIVE / "prepared.c"], library, "-O2", *options)
+        and os.access(stand_in, os.X_OK)  # not on a file system that is mounted noexec
+    )

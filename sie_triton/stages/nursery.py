@@ -1,0 +1,92 @@
+"""The stub nursery: Triton's stub with Python and what a cold stage imports, which forks the stubs that serve.
+
+`server/native/prepared.c` calls `serve` before the stub's own `main`, and runs that with what `serve` returns.
+"""
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from sie_triton.processes import nursery
+from sie_triton.processes.nursery import keep_what_is_here
+
+# What the three stages import while they are cold, and what they do not need before their first request.
+IMPORTS = (
+    "sie_triton.stages.triton",
+    "sie_triton.stages.preprocess",
+    "sie_triton.stages.inference",
+    "sie_triton.stages.postprocess",
+    "tokenizers",
+)
+
+# Of the stub itself.
+BUILT_IN = "c_python_backend_utils"
+
+PRELOADED = "LD_PRELOAD"
+
+
+def serve(directory: str) -> bytes:
+    """Fork a stub for each stand-in that connects to `directory`; returns in what is forked, never in the nursery.
+
+    The pid of tritonserver and the stub's arguments, with a NUL after each.
+    """
+    _forget_library()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Two descriptors for each that lives.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    given = nursery.serve(Path(directory), lambda: prepare(directory))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    return _become(given)
+
+
+def prepare(backend: str) -> None:
+    """Import everything; Triton's own module is in the directory `backend`."""
+    sys.path.append(backend)
+    for name in IMPORTS:
+        import_module(name)
+    with suppress(ModuleNotFoundError):
+        import_module(BUILT_IN)
+    sys.path.remove(backend)
+    sys.path.remove("")  # the stub puts it there itself
+    keep_what_is_here()
+
+
+def _forget_library() -> None:
+    """The first of what is preloaded made this process a nursery: nothing that stages start is to be one."""
+    _, _, others = os.environ[PRELOADED].partition(os.pathsep)
+    if others:
+        os.environ[PRELOADED] = others
+    else:
+        del os.environ[PRELOADED]
+
+
+def _become(descriptors: Sequence[int]) -> bytes:
+    """Take the place of the stand-in that sent `descriptors`."""
+    arguments, *streams, directory, leash = descriptors
+    _end_with(leash)
+    os.fchdir(directory)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+    with open(arguments, "rb") as file:
+        given = file.read()
+    for descriptor in (*streams, directory):
+        os.close(descriptor)
+    return given
+
+
+def _end_with(leash: int) -> None:
+    """The kernel ends this process as soon as nobody holds the other end of `leash`."""
+    fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    look = select.poll()
+    look.register(leash, 0)
+    if look.poll(0):  # it hung up before
+        os._exit(1)
