@@ -61,7 +61,7 @@ class Crowd:
         return self.models()[model]["state"]
 
     def act(self, model: str, action: str) -> None:
-        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", post=True)
+        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", "POST")
 
     def answers(self) -> bool:
         with suppress(ServerError, JSONDecodeError):

@@ -85,7 +85,7 @@ def is_right(client: SIEClient, vector: np.ndarray) -> bool:
 
 def obeys_its_controller(settings: Settings) -> bool:
     with suppress(ServerError):
-        ask(settings, f"/v1/models/{triton_name(MINILM)}/evict", post=True)
+        ask(settings, f"/v1/models/{triton_name(MINILM)}/evict", "POST")
         return True
     return False
 

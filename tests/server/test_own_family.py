@@ -71,7 +71,7 @@ class Served:
         return models[model]
 
     def act(self, model: str, action: str) -> None:
-        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", post=True)
+        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", "POST")
 
 
 @pytest.fixture(scope="module")
