@@ -31,25 +31,26 @@ def write_repository(
     `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
     """
     models = selected(settings, names)
-    specs = _specs(settings, models, runtime)
+    specs = specs_of(settings, models, runtime)
     warnings = [line for model in models for line in model.warnings()]
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
-        render(directory, specs, _options(settings, specs), built)
+        render(directory, specs, checked_options(settings, [spec.model for spec in specs]), built)
     return [*warnings, *([NO_HOOK] if hook and built is None else [])]
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """What differs between `directory` and a fresh rendering."""
-    specs = _specs(settings, selected(settings, names), None)
-    return check(directory, specs, _options(settings, specs))
+    specs = specs_of(settings, selected(settings, names), None)
+    return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
 def selected(settings: Settings, names: Sequence[str]) -> list[ModelConfig]:
     return select(names, settings.models_dir, allow_hub=settings.hf_fallback)
 
 
-def _specs(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
+def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
+    """CatalogError for the first that cannot be served."""
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
     for model in models:
         check_dims(model)
@@ -65,11 +66,15 @@ def _of_this_machine(weights: str) -> str:
     return weights if "://" in weights else str(Path(weights).expanduser().absolute())
 
 
-def _options(settings: Settings, specs: Sequence[ModelSpec]) -> RenderOptions:
-    served = [spec.model for spec in specs]
+def checked_options(settings: Settings, served: Sequence[str]) -> RenderOptions:
+    """SettingsError where a model is to be loaded that is not `served`."""
     unknown = sorted(settings.preloaded - set(served))
     if unknown:
         raise SettingsError(f"preload_models: not served: {', '.join(unknown)}; served are {', '.join(served)}")
+    return options_of(settings)
+
+
+def options_of(settings: Settings) -> RenderOptions:
     return RenderOptions(
         max_batch_requests=settings.max_batch_requests,
         max_queue_delay_us=round(settings.max_batch_wait_ms * 1000),

@@ -85,7 +85,7 @@ def test_a_server_that_cannot_hide_its_token_starts_and_says_so(tmp_path, monkey
         with monkeypatch.context() as patch:
             if not can_trace:
                 patch.setattr(hidden, "PTRACE_TRACEME", 12345)
-            with Server(settings, tmp_path / "repository", []) as server:
+            with Server(settings, tmp_path / "repository") as server:
                 assert server.shows_its_token == (not can_trace)
 
 
