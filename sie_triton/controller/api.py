@@ -181,7 +181,9 @@ async def _changed(change: Future[Outcome]) -> Outcome:
         return await asyncio.wrap_future(change)
     except Refused as exc:
         raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
-    except (ServerError, InferenceServerException) as exc:
+    except InferenceServerException as exc:
+        raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+    except ServerError as exc:
         raise web.HTTPBadGateway(text=f"{exc}\n") from exc
 
 

@@ -172,7 +172,8 @@ class Changes:
         with ThreadPoolExecutor(len(STAGES)) as pool:
             list(pool.map(self._control.load, missing))
         with self._swaps.none_of(model):
-            for ensemble in each.ensembles:
+            # Whoever sees the bare name's new ensemble finds those of the further tasks.
+            for ensemble in sorted(each.ensembles, reverse=True):
                 self._point(ensemble, each.steps)
             for ensemble in set(ensembles_of(model)) - set(each.ensembles):
                 if self._control.steps_behind(ensemble):
@@ -203,7 +204,7 @@ class Changes:
         now, leaving = monotonic(), self.leaving(stages)
         idle = {steps for steps in leaving if not num_open(stages, steps)}
         self._unloads = {steps: job for steps, job in self._unloads.items() if steps in leaving}
-        failed = {steps for steps, job in self._unloads.items() if job.done() and not job.result()}
+        failed = {steps for steps, job in self._unloads.items() if job.done() and (job.exception() or not job.result())}
         for steps in failed:
             del self._unloads[steps]
         self._idle_since = {steps: self._idle_since.get(steps, now) for steps in idle - failed}

@@ -66,6 +66,7 @@ class Refresh:
         hook = serving.data_dir / HOOK_NAME
         self._hook = hook if hook.exists() else None
         self._served: dict[str, Served] = {}
+        self._edition = serving.edition
 
     def start(self) -> None:
         """Render everything. CatalogError or SettingsError for what is wrong with what was asked for."""
@@ -123,8 +124,7 @@ class Refresh:
 
     def write(self) -> None:
         """What was found, into serving.json."""
-        edition = self.serving.edition + bool(self.outcome.added or self.outcome.changed)
-        self.serving = self.serving.updated(models=self._served, problems=self.outcome.problems, edition=edition)
+        self.serving = self.serving.updated(models=self._served, problems=self.outcome.problems, edition=self._edition)
         self.serving.write()
 
     def _read(self, text: bytes) -> ModelConfig:
@@ -161,6 +161,7 @@ class Refresh:
             changed_at = before.changed_at if before else changed_at
         else:
             render(repository, specs, self._options, self._hook, edition)
+            self._edition = edition
             (self.outcome.added if found is None else self.outcome.changed).append(name)
         self._served[model.sie_id] = Served(model.source, changed_at)
 
