@@ -111,8 +111,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=is_open, hook=False)
-    names = [triton_name(model) for model in (*closed, TINY, TINY_NO_HOOK)]
-    with Server(settings, repository, names) as running:
+    with Server(settings, repository) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
 

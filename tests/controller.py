@@ -38,7 +38,7 @@ class FakeControl:
             raise InferenceServerException("connection refused")
         return model == "unloaded"
 
-    def load(self, model):
+    def load_all_of(self, model):
         self.loaded.append(model)
 
 

@@ -54,7 +54,7 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
     started = time.monotonic()
     with (
         nursery(settings),
-        Server(settings, scratch / "repository", [triton_name(name) for name in names]) as server,
+        Server(settings, scratch / "repository") as server,
         controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,
     ):

@@ -109,7 +109,7 @@ def _rounds(scratch: Path, rounds: int, seconds: float, clients: int, console: C
 def _serving(settings: Settings, scratch: Path, warm_up: list[str]) -> Iterator[None]:
     repository = scratch / "model_repository"
     write_repository(repository, settings, [MODEL], runtime=settings.runtime)
-    with Server(settings, repository, [triton_name(MODEL)]) as server:
+    with Server(settings, repository) as server:
         server.wait_ready()
         with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
             client.encode(MODEL, warm_up[:64])

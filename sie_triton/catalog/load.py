@@ -1,6 +1,6 @@
 """Reads model files; every complaint names the file, the key and what is legal there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -35,31 +35,29 @@ def load_file(path: Path) -> ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Models in the order of their files, and what is wrong with others; one never stops the other."""
+    """Models in the order of their files; what is wrong with others, by their source. One never stops the other."""
 
     models: Sequence[ModelConfig]
-    problems: Sequence[CatalogError]
+    problems: Mapping[str, str]
 
 
 def load_directory(directory: Path) -> Found:
-    """All model files in it; CatalogError where there is no such directory. Of two with one sie_id the first counts."""
+    """All model files in it; CatalogError where there is no such directory."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
     except OSError as exc:
         raise CatalogError(f"models_dir: {directory}: cannot be read ({exc.strerror})") from exc
-    models: dict[str, ModelConfig] = {}
-    problems = []
+    return load_files(paths)
+
+
+def load_files(paths: Iterable[Path]) -> Found:
+    models, problems = [], {}
     for path in paths:
         try:
-            model = load_file(path)
+            models.append(load_file(path))
         except CatalogError as exc:
-            problems.append(exc)
-            continue
-        other = models.setdefault(model.sie_id, model)
-        if other is not model:
-            said = f"{model.source}: sie_id: {other.source} says {model.sie_id} too, and is served; rename one"
-            problems.append(CatalogError(said))
-    return Found(list(models.values()), problems)
+            problems[str(path)] = str(exc)
+    return Found(models, problems)
 
 
 def starter_set() -> list[ModelConfig]:

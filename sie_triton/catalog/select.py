@@ -1,9 +1,10 @@
 """Names as a user types them → ModelConfigs: model files, directories, public models we know, hub ids."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import Found, known_model, load_directory, starter_set
@@ -13,7 +14,7 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
 from sie_triton.weights.locate import SMALL_FILES, locate
 
-NO_FILES = Found((), ())
+NO_FILES = Found((), {})
 
 
 def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()) -> Found:
@@ -24,21 +25,22 @@ def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, ma
     what cannot be served is left out and told of.
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
+    problems: dict[str, str] = {}
     if names:
         named = [_find(name, own, allow_hub=allow_hub) for name in names]
-        chosen = _apart(_with_variants(named))
-        if chosen.problems:
-            raise CatalogError("\n".join(map(str, chosen.problems)))
-        return chosen
+        models = apart(with_variants(named), problems)
+        if problems:
+            raise CatalogError("\n".join(problems.values()))
+        return Found(models, problems)
     if not models_dir:
-        return _apart(_with_variants(starter_set()))
+        return Found(apart(with_variants(starter_set()), problems), problems)
     if not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: holds no model file (*.yaml, *.yml)")
     matched = [model for model in own.models if matches(model.sie_id, matching)]
     if own.models and not matched:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
-    chosen = _apart(_with_variants(matched))
-    return Found(chosen.models, (*own.problems, *chosen.problems))
+    models = apart(with_variants(matched), problems)
+    return Found(models, {**own.problems, **problems})
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -51,17 +53,17 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
     known = {model.sie_id: model for model in (*starter_set(), *own.models)}
-    found = known.get(name) or known_model(name) or _variant(name, known)
+    found = known.get(name) or known_model(name) or variant(name, known)
     if found is not None:
         return found
     try:
         return _unlisted(name, allow_hub=allow_hub)
     except CatalogError as exc:
         # It may be in a file that cannot be read.
-        raise CatalogError("\n".join(map(str, (exc, *own.problems)))) from exc
+        raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
 
 
-def _variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
+def variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
     """Of `org/name.profile` the one model."""
     for at in (at for at, character in enumerate(name) if character == "."):
         base = known.get(name[:at]) or known_model(name[:at])
@@ -70,7 +72,7 @@ def _variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
     return None
 
 
-def _with_variants(models: Iterable[ModelConfig]) -> Iterable[ModelConfig]:
+def with_variants(models: Iterable[ModelConfig]) -> Iterable[ModelConfig]:
     for model in models:
         yield model
         try:
@@ -79,22 +81,29 @@ def _with_variants(models: Iterable[ModelConfig]) -> Iterable[ModelConfig]:
             continue
 
 
-def _apart(models: Iterable[ModelConfig]) -> Found:
-    """Each once, and those whose names cannot stand side by side with one before them."""
-    served: dict[str, ModelConfig] = {}
-    problems = []
-    for model in models:
-        other = served.setdefault(place_of(model.sie_id), model)
-        if other.source != model.source:
-            problems.append(CatalogError(_clash(other, model)))
-    return Found(list(served.values()), problems)
+def apart(
+    models: Iterable[ModelConfig], problems: dict[str, str], served: Mapping[str, str] = MappingProxyType({})
+) -> list[ModelConfig]:
+    """Those whose names can stand side by side: each once, of two the one that is `served` already, else the first.
+
+    `served` says which source a name is served from; of the others `problems` gets a line.
+    """
+    taken: dict[str, tuple[str, str]] = {}
+    found: list[ModelConfig] = []
+    for model in sorted(models, key=lambda model: served.get(model.sie_id) != model.source):
+        name, source = taken.setdefault(place_of(model.sie_id), (model.sie_id, model.source))
+        if source != model.source:
+            problems[model.source] = clash(model, name, source)
+        elif model.source not in [each.source for each in found]:
+            found.append(model)
+    return found
 
 
-def _clash(one: ModelConfig, other: ModelConfig) -> str:
-    names = sorted({triton_name(one.sie_id), triton_name(other.sie_id)})
+def clash(model: ModelConfig, other: str, source: str) -> str:
+    names = sorted({triton_name(other), triton_name(model.sie_id)})
     how = f"be served as {names[0]}" if len(names) == 1 else f"share a directory where capitals do not count: {names}"
     return (
-        f"{one.source} and {other.source}: both would {how}; "
+        f"{source} and {model.source}: both would {how}; "
         "give one another sie_id, in a model file with its weights_path if it is a directory"
     )
 

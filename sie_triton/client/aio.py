@@ -15,6 +15,7 @@ from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 from sie_triton.contract import Verb
+from sie_triton.errors import InputError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,8 +64,17 @@ class AsyncSIEClient:
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         async with self._naming_what_is_served(model):
-            if call.pieces:
-                call.ensemble = await self._ensemble(model, call.verb, deadline)
+            if not call.pieces:
+                return call.results([])
+            if known := self._ensembles.get((model, call.verb.name)):
+                call.ensemble = known
+                try:
+                    return call.results(await self._responses(call, deadline))
+                except InputError:  # the model may have other ensembles since
+                    self._ensembles.pop((model, call.verb.name), None)
+                    if await self._ensemble(model, call.verb, deadline) == known:
+                        raise
+            call.ensemble = await self._ensemble(model, call.verb, deadline)
             return call.results(await self._responses(call, deadline))
 
     async def list_models(self) -> list[str]:

@@ -19,7 +19,7 @@ from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
 from sie_triton.contract import Verb
-from sie_triton.errors import Cancelled
+from sie_triton.errors import Cancelled, InputError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,8 +82,17 @@ class SIEClient:
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         with self._naming_what_is_served(model):
-            if call.pieces:
-                call.ensemble = self._ensemble(model, call.verb, deadline)
+            if not call.pieces:
+                return call.results([])
+            if known := self._ensembles.get((model, call.verb.name)):
+                call.ensemble = known
+                try:
+                    return call.results(self._responses(call, deadline))
+                except InputError:  # the model may have other ensembles since
+                    self._ensembles.pop((model, call.verb.name), None)
+                    if self._ensemble(model, call.verb, deadline) == known:
+                        raise
+            call.ensemble = self._ensemble(model, call.verb, deadline)
             return call.results(self._responses(call, deadline))
 
     def list_models(self) -> list[str]:

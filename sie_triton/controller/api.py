@@ -1,10 +1,12 @@
-"""The controller's HTTP door: state of every model, load and evict, health, Prometheus metrics."""
+"""The controller's HTTP door: models and their states, changes of them, load and evict, health, Prometheus metrics."""
 
 import asyncio
 import contextlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict
 from time import monotonic_ns
 from typing import Any
 
@@ -16,8 +18,10 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.model_control import NotServed
 from sie_triton.controller.models import STATES, Model
-from sie_triton.errors import LoadError
+from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.status import LOAD_PHASES
+from sie_triton.serving import UNKNOWN, WRONG
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +32,12 @@ commands find one in --data-dir
 
 CONTROLLER = web.AppKey("controller", Controller)
 
+MAX_FILE_BYTES = 1024**2
+
 
 def application(controller: Controller, admin_token: str) -> web.Application:
-    """Runs the controller's rounds for as long as it is served. Load and evict need `admin_token` as bearer."""
-    app = web.Application()
+    """Runs the controller's rounds for as long as it is served. What changes anything needs `admin_token` as bearer."""
+    app = web.Application(client_max_size=MAX_FILE_BYTES)
     app[CONTROLLER] = controller
     api = Api(controller, admin_token)
     app.add_routes(
@@ -40,7 +46,9 @@ def application(controller: Controller, admin_token: str) -> web.Application:
             web.get("/readyz", api.ready),
             web.get("/metrics", api.metrics),
             web.get("/v1/models", api.models),
+            web.put("/v1/models", api.add),
             web.get("/v1/models/{model}", api.model),
+            web.delete("/v1/models/{model}", api.remove),
             web.post("/v1/models/{model}/{action:load|evict|unload}", api.act),
         ]
     )
@@ -67,12 +75,17 @@ async def _rounds(app: web.Application) -> AsyncIterator[None]:
     controller.close()
 
 
+# Else 409.
+REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNKNOWN: web.HTTPNotFound}
+
+
 class Api:
-    """The handlers of the controller's routes, with the bearer token that load, evict and unload need.
+    """The handlers of the controller's routes, with the bearer token that all but questions need.
 
     aiohttp's event loop calls them; what waits for Triton or for weights runs on other threads. They raise aiohttp's
-    errors: 401 without the token, 404 for a model that is not served, 409 for one out of service, 502 for what Triton
-    refuses, 503 for weights that cannot be loaded.
+    errors: 400 for a wrong model file, 401 without the token, 404 for a model that is not served, 409 for one out of
+    service and for a name that is taken, 413 for a file of more than MAX_FILE_BYTES, 502 for what Triton refuses, 503
+    for weights that cannot be loaded.
     """
 
     def __init__(self, controller: Controller, admin_token: str) -> None:
@@ -95,12 +108,25 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         memory = self._controller.memory
-        models = [describe(model) for model in self._controller.models.values()]
+        models = [self._described(model) for model in self._controller.models.values() if not model.is_removed]
         total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
-        return web.json_response({"models": models, "memory": total})
+        problems = dict(self._controller.changes.problems)
+        return web.json_response({"models": models, "memory": total, "problems": problems})
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(describe(self._find(request)))
+        return web.json_response(self._described(self._find(request)))
+
+    async def add(self, request: web.Request) -> web.Response:
+        """A model file as the body; returns when the model is in service."""
+        self._check_token(request)
+        outcome = await _changed(self._controller.changes.add(await request.read()))
+        return web.json_response({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """Returns when no new request reaches the model."""
+        self._check_token(request)
+        outcome = await _changed(self._controller.changes.remove(_name(request)))
+        return web.json_response({"model": sie_name(outcome.model), "done": "removed"})
 
     async def act(self, request: web.Request) -> web.Response:
         """Returns when Triton has done it."""
@@ -123,11 +149,18 @@ class Api:
 
     def _find(self, request: web.Request) -> Model:
         name = _name(request)
-        found = self._controller.models.get(name)
+        served = {model.name: model for model in self._controller.models.values() if not model.is_removed}
+        found = served.get(name)
         if found is None:
-            known = ", ".join(map(sie_name, self._controller.models)) or "none"
+            known = ", ".join(map(sie_name, served)) or "none"
             raise web.HTTPNotFound(text=f"{sie_name(name)} is not served; served are {known}\n")
         return found
+
+    def _described(self, model: Model) -> dict[str, Any]:
+        """With the file that it comes from, as far as that is known."""
+        files = self._controller.changes.files
+        served = {triton_name(name): each for name, each in files.models.items()} if files else {}
+        return describe(model) | (asdict(served[model.name]) if model.name in served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:
         """The name of a model that may be out of service."""
@@ -143,8 +176,23 @@ class Api:
             raise web.HTTPUnauthorized(text=WRONG_TOKEN)
 
 
+async def _changed(change: Future[Outcome]) -> Outcome:
+    try:
+        return await asyncio.wrap_future(change)
+    except Refused as exc:
+        raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
+    except InferenceServerException as exc:
+        raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+    except ServerError as exc:
+        raise web.HTTPBadGateway(text=f"{exc}\n") from exc
+
+
 def _name(request: web.Request) -> str:
-    return request.match_info["model"].replace("/", "__")
+    return triton_name(request.match_info["model"])
+
+
+def triton_name(name: str) -> str:
+    return name.replace("/", "__")
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -162,7 +210,7 @@ def describe(model: Model) -> dict[str, Any]:
         "pid": record["pid"],
         "worker_pid": record["worker_pid"] or None,
         "waits_for_bytes": model.wants,
-        "num_draining": len(model.draining),
+        "num_draining": len(model.draining) + len(model.leaving),
     }
 
 
@@ -192,6 +240,8 @@ class Collector:
             "sie_model_load_seconds", "what the last load took, by phase", labels=["model", "phase"]
         )
         for model in self._controller.models.values():
+            if model.is_removed:
+                continue
             name = sie_name(model.name)
             size.add_metric([name], model.num_bytes)
             for phase in LOAD_PHASES:

@@ -5,7 +5,7 @@ What is to be replaced stands in the records of the dead, so that it is not forg
 
 import logging
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ from time import monotonic
 
 from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import NotServed
-from sie_triton.controller.models import Processes, Stages
+from sie_triton.controller.models import Model, Processes, Stages
 from sie_triton.controller.swaps import Swaps
+from sie_triton.editions import model_of
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import Record, process_of, status_path
 
@@ -48,16 +49,20 @@ class Healing:
         self._orphans: set[Path] = set()
         self._orphans_sought = monotonic()
 
-    def heal(self, stages: Stages) -> None:
-        """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it."""
-        for stage, by_model in stages.items():
-            for model, processes in by_model.items():
+    def heal(self, stages: Stages, models: Mapping[str, Model], leaving: Container[str] = ()) -> None:
+        """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it.
+
+        Of `leaving` editions nothing is replaced, nor of those that nobody is sent to yet.
+        """
+        for stage, by_steps in stages.items():
+            for steps, processes in by_steps.items():
                 self.end_stopped(map(process_of, processes.living))
-                if processes.living:
-                    self._attempts.pop((model, stage), None)
-                    self._forget(model, stage, processes.dead)
-                else:
-                    self._replace(model, stage, processes)
+                model = models.get(model_of(steps))
+                if processes.living or steps in leaving:
+                    self._attempts.pop((steps, stage), None)
+                    self._forget(steps, stage, processes.dead)
+                elif model is None or model.steps == steps:
+                    self._replace(steps, stage, processes)
 
     def end_stopped(self, processes: Iterable[ProcessId]) -> None:
         """Those that are stopped at two looks."""
@@ -69,13 +74,13 @@ class Healing:
             else:
                 self._stopped.add(process)
 
-    def end_superseded(self, stages: Stages) -> None:
+    def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
         """Old processes with nothing to do that Triton keeps: for a request that it never runs, one without a batch."""
         idle = {
             process_of(record)
-            for by_model in stages.values()
-            for processes in by_model.values()
-            for record in processes.living[:-1]
+            for by_steps in stages.values()
+            for steps, processes in by_steps.items()
+            for record in (processes.living if steps in leaving else processes.living[:-1])
             if not record["num_open"]
         }
         now = monotonic()
@@ -98,17 +103,17 @@ class Healing:
         """Another tritonserver: no attempt has been made with it."""
         self._attempts.clear()
 
-    def _replace(self, model: str, stage: str, processes: Processes) -> None:
-        due, pause = self._attempts.get((model, stage), (0.0, FIRST_PAUSE_S))
+    def _replace(self, steps: str, stage: str, processes: Processes) -> None:
+        due, pause = self._attempts.get((steps, stage), (0.0, FIRST_PAUSE_S))
         if monotonic() >= due:
-            self._attempts[model, stage] = monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
-            swap = self._swaps.swap(model, stage, "heal")
-            swap.add_done_callback(partial(self._give_up_unserved, model, stage, processes.dead))
+            self._attempts[steps, stage] = monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
+            swap = self._swaps.swap(model_of(steps), stage, "heal")
+            swap.add_done_callback(partial(self._give_up_unserved, steps, stage, processes.dead))
 
-    def _give_up_unserved(self, model: str, stage: str, dead: Sequence[Record], swap: Future[None]) -> None:
+    def _give_up_unserved(self, steps: str, stage: str, dead: Sequence[Record], swap: Future[None]) -> None:
         if not swap.cancelled() and isinstance(swap.exception(), NotServed):
-            self._forget(model, stage, dead)
+            self._forget(steps, stage, dead)
 
-    def _forget(self, model: str, stage: str, dead: Sequence[Record]) -> None:
+    def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:
         for record in dead:
-            status_path(self._directory, model, stage, record["pid"]).unlink(missing_ok=True)
+            status_path(self._directory, steps, stage, record["pid"]).unlink(missing_ok=True)

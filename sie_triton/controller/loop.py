@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
 from typing import IO
 
+from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
 from sie_triton.controller.memory import Memory, sample, server_bytes
 from sie_triton.controller.model_control import ModelControl
@@ -47,7 +48,8 @@ class Controller:
         self._directory = settings.status_dir
         self._device = settings.runtime.device
         self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
-        self.swaps = Swaps(control)
+        self.swaps = Swaps(control, self._steps_of)
+        self.changes = Changes(settings.data_dir, control, self.swaps)
         self._healing = Healing(self._directory, self.swaps)
         self.models: Mapping[str, Model] = {}
         self.memory = Memory(0, 1, "nothing measured yet")
@@ -59,10 +61,11 @@ class Controller:
 
     def tick(self) -> None:
         stages = read_stages(self._directory)
-        self.models = models_of(stages)
+        self.models = models_of(stages, self.changes.serving)
         self._look_for_triton()
-        self._healing.heal(stages)
-        self._healing.end_superseded(stages)
+        leaving = self.changes.leaving(stages)
+        self._healing.heal(stages, self.models, leaving)
+        self._healing.end_superseded(stages, leaving)
         nurseries = [*nursery_ids(self._directory), *nursery_ids(self._settings.stub_dir)]
         self._healing.end_stopped(nurseries)
         workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]
@@ -74,6 +77,7 @@ class Controller:
         room.evict_idle()
         self._end_drained()
         self._recycle()
+        self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
 
@@ -97,7 +101,7 @@ class Controller:
 
     def unload(self, model: str) -> Future[None]:
         """Take `model` out of service."""
-        return self._loads.submit(self._control.unload, model)
+        return self._loads.submit(self._control.unload_all_of, model)
 
     def knows(self, model: str) -> bool:
         """True if it is served, or could be."""
@@ -111,12 +115,13 @@ class Controller:
 
     def close(self) -> None:
         self._loads.shutdown(wait=False, cancel_futures=True)
+        self.changes.close()
         self.swaps.close()
 
     def _load(self, name: str) -> None:
         before = self._latest(name)
         if before is None:
-            self._control.load(name)
+            self._control.load_all_of(name)
         elif before.is_resident:
             return
         elif before.preprocess and before.preprocess["load_failure"]:
@@ -126,11 +131,11 @@ class Controller:
         self._wait_until_loaded(name)
 
     def _wait_until_loaded(self, name: str) -> None:
-        generation, seconds = 0, self._settings.load_timeout_s + PATIENCE_S
+        generation, seconds = None, self._settings.load_timeout_s + PATIENCE_S
         ended = monotonic() + seconds
         while latest := self._latest(name):
-            generation = generation or latest.record["generation"]
-            if latest.is_resident or latest.record["generation"] != generation:
+            generation = generation or (latest.steps, latest.record["generation"])
+            if latest.is_resident or (latest.steps, latest.record["generation"]) != generation:
                 return
             if latest.failure:
                 raise LoadError("could not be loaded; Triton's log has the details", latest.failure)
@@ -141,7 +146,10 @@ class Controller:
             sleep(PERIOD_S)
 
     def _latest(self, name: str) -> Model | None:
-        return models_of(read_stages(self._directory)).get(name)
+        return models_of(read_stages(self._directory), self.changes.serving).get(name)
+
+    def _steps_of(self, model: str) -> str:
+        return self.models[model].steps if model in self.models else model
 
     def _look_for_triton(self) -> None:
         """That of the stages; another one than before knows nothing of what was asked of that."""
@@ -151,6 +159,7 @@ class Controller:
             log.info("another tritonserver is there, process %d", triton)
             self.swaps.forget()
             self._healing.start_anew()
+            self.changes.start_anew()
         self._triton = triton or self._triton
 
     def _end_drained(self) -> None:
@@ -161,6 +170,13 @@ class Controller:
             for record in model.draining
             if record["worker_pid"] and not record["num_open"] and not self.swaps.is_evicting(model.name)
         }
+        # Those of an earlier edition only where the new one waits for them: their stages would start others.
+        drained |= {
+            worker_of(record)
+            for model in self.models.values()
+            for record in model.leaving
+            if record["worker_pid"] and not model.num_leaving and model.record["state"] == LOADING
+        }
         for worker in drained & self._drained:
             worker.send(signal.SIGTERM)
         self._drained = drained
@@ -170,7 +186,7 @@ class Controller:
         now = monotonic_ns()
         for model in self.models.values():
             before = model.preprocess
-            if model.state != "cold" or model.pending or not before or before["state"] != RESIDENT:
+            if model.state != "cold" or model.pending or not before or before["state"] != RESIDENT or model.is_removed:
                 continue
             used_ns = max(before["last_used_ns"], before["resident_since_ns"], model.record["last_used_ns"])
             if not before["num_open"] and now - used_ns > RECYCLE_AFTER_S * 1e9:

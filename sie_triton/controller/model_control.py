@@ -10,6 +10,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract import TASKS
+from sie_triton.editions import model_of
 from sie_triton.errors import ServerError
 from sie_triton.records.status import STAGES
 from sie_triton.settings import CONTROL_KEY
@@ -24,7 +25,8 @@ ALIVE_TIMEOUT_S = 1.0
 # Another tritonserver in the place of one that ended is found soon; gRPC would wait for up to two minutes.
 CHANNEL = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 
-# What Triton says of a model that somebody took out of service.
+# What Triton says of a model that serves, and why one does not that somebody took out of service.
+READY = "READY"
 UNLOADED = "unloaded"
 
 
@@ -64,9 +66,9 @@ class ModelControl:
         try:
             config = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)["config"]
         except InferenceServerException:
-            if self._index().get(name) == UNLOADED:
+            if self.index().get(name, UNLOADED) == UNLOADED:
                 raise NotServed(f"{name} was taken out of service") from None
-            self._client.load_model(name, **self._options)
+            self.load(name)
             return
         # An override that equals the present configuration would do nothing.
         config["parameters"]["generation"] = {"string_value": str(time.time_ns())}
@@ -75,31 +77,49 @@ class ModelControl:
 
     def knows(self, model: str) -> bool:
         """True for a model of the repository, in service or not."""
-        return f"{model}-inference" in self._index()
+        return model in self.index()
 
-    def load(self, model: str) -> None:
+    def load(self, name: str) -> None:
+        """Put an ensemble and its steps into service, or one step; nothing happens to what has not changed since."""
+        self._client.load_model(name, **self._options)
+
+    def unload(self, name: str) -> None:
+        """Take an ensemble or a step out of service, known or not; what is in progress is answered."""
+        self._client.unload_model(name, **self._options)
+
+    def load_all_of(self, model: str) -> None:
         """Put a model's ensembles and their steps into service."""
-        for name in _known(_ensembles(model), self._index()):
-            self._client.load_model(name, **self._options)
+        for name in self.index().keys() & ensembles_of(model):
+            self.load(name)
 
-    def unload(self, model: str) -> None:
+    def unload_all_of(self, model: str) -> None:
         """Take a model's ensembles and their steps out of service."""
-        for name in _known(_ensembles(model), self._index()):
+        for name in ensembles_of(model):
             self._client.unload_model(name, unload_dependents=True, **self._options)
         # A step that was swapped has been loaded by its own name and stays when its ensembles go.
-        for name, reason in _known([f"{model}-{stage}" for stage in STAGES], self._index()).items():
-            if reason != UNLOADED:
-                self._client.unload_model(name, **self._options)
+        for name, state in self.index().items():
+            steps, _, stage = name.rpartition("-")
+            if model_of(steps) == model and stage in STAGES and state != UNLOADED:
+                self.unload(name)
 
-    def _index(self) -> dict[str, str]:
-        """All models of the repository, and why they are not in service."""
+    def steps_behind(self, ensemble: str) -> str:
+        """What the names of the steps begin with that its requests take; empty where it is not in service."""
+        with suppress(InferenceServerException):
+            config = self._client.get_model_config(ensemble, as_json=True, client_timeout=TIMEOUT_S)["config"]
+            first: str = config["ensemble_scheduling"]["step"][0]["model_name"]
+            return first.rpartition("-")[0]
+        return ""
+
+    def index(self) -> dict[str, str]:
+        """All of the repository: READY, or why it is not in service; empty where nobody has tried."""
         index = self._client.get_model_repository_index(as_json=True, **self._options).get("models", [])
-        return {model["name"]: model.get("reason", "") for model in index}
+        return {model["name"]: _state(model) for model in index}
 
 
-def _ensembles(model: str) -> list[str]:
+def ensembles_of(model: str) -> list[str]:
+    """All that a model may have."""
     return [model, *(f"{model}-{task}" for task in TASKS)]
 
 
-def _known(names: list[str], index: Mapping[str, str]) -> dict[str, str]:
-    return {name: index[name] for name in names if name in index}
+def _state(model: Mapping[str, str]) -> str:
+    return READY if model.get("state") == READY else model.get("reason", "")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
+from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, process_of, worker_of
 
@@ -20,7 +21,7 @@ class Processes:
     dead: Sequence[Record]
 
 
-# Stage → Triton's name of the model → its processes.
+# Stage → steps (what the names of a model's steps begin with) → their processes.
 Stages = Mapping[str, Mapping[str, Processes]]
 
 
@@ -28,8 +29,10 @@ Stages = Mapping[str, Mapping[str, Processes]]
 class Model:
     """One model's inference as one round saw it, which nobody changes; any thread may read it.
 
-    `record` is that of the process that takes the requests, `draining` of those before it that still finish theirs.
-    Where all have died, `record` is what the last one left. `dead_stages` have no living process.
+    `record` is that of the process that takes the requests, `draining` of those before it that still finish theirs,
+    `leaving` of earlier editions, which have `num_leaving` requests in all their stages. Where all have died, `record`
+    is what the last one left. `dead_stages` have no living process. `steps` begin the names of its steps in Triton;
+    nobody can ask a model that `is_removed`.
     """
 
     name: str
@@ -37,6 +40,10 @@ class Model:
     draining: Sequence[Record]
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
+    steps: str = ""
+    leaving: Sequence[Record] = ()
+    num_leaving: int = 0
+    is_removed: bool = False
 
     @property
     def state(self) -> str:
@@ -46,7 +53,7 @@ class Model:
 
     @property
     def is_resident(self) -> bool:
-        return self.record["state"] == RESIDENT and "inference" not in self.dead_stages
+        return self.record["state"] == RESIDENT and "inference" not in self.dead_stages and not self.is_removed
 
     @property
     def failure(self) -> str:
@@ -58,16 +65,23 @@ class Model:
     @property
     def living(self) -> Sequence[Record]:
         """Of its inference."""
-        return self.draining if "inference" in self.dead_stages else (*self.draining, self.record)
+        last = () if "inference" in self.dead_stages else (self.record,)
+        return (*self.leaving, *self.draining, *last)
 
     @property
     def num_bytes(self) -> int:
         """Memory of its worker, and of those that are about to go."""
-        return taken_bytes(self.record) + self.leaving_bytes
+        return self.leaving_bytes + (0 if self.is_removed else taken_bytes(self.record))
 
     @property
     def leaving_bytes(self) -> int:
-        return sum(map(taken_bytes, self.draining))
+        removed = (self.record,) if self.is_removed else ()
+        return sum(map(taken_bytes, (*self.leaving, *self.draining, *removed)))
+
+    @property
+    def must_wait(self) -> bool:
+        """True while an earlier edition has weights in memory, or loads them: there are never two copies."""
+        return any(record["worker_pid"] or record["state"] == LOADING for record in self.leaving)
 
     @property
     def pending(self) -> int:
@@ -91,9 +105,21 @@ def read_stages(directory: Path) -> Stages:
     }
 
 
-def models_of(stages: Stages) -> dict[str, Model]:
-    """Every model that has had an inference process, by Triton's name of it."""
-    return {name: _model(name, stages) for name in stages["inference"]}
+def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, Model]:
+    """Every model that has had an inference process, by Triton's name of it.
+
+    `serving` says which steps its requests take, "" of one that was removed; else those of its latest edition.
+    """
+    editions: dict[str, list[str]] = {}
+    for steps in sorted(stages["inference"], key=edition_of):
+        editions.setdefault(model_of(steps), []).append(steps)
+    return {name: _model(name, stages, each, (serving or {}).get(name)) for name, each in editions.items()}
+
+
+def num_open(stages: Stages, steps: str) -> int:
+    """Requests in all stages of an edition."""
+    found = (by_steps[steps] for by_steps in stages.values() if steps in by_steps)
+    return sum(record["num_open"] for processes in found for record in processes.living)
 
 
 def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Record]]:
@@ -108,12 +134,22 @@ def taken_bytes(record: Record) -> int:
     return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0
 
 
-def _model(name: str, stages: Stages) -> Model:
-    inference, preprocess = stages["inference"][name], stages["preprocess"].get(name)
+def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | None) -> Model:
+    steps = serving if serving and serving in editions else editions[-1]
+    inference, preprocess = stages["inference"][steps], stages["preprocess"].get(steps)
     last = (inference.living or inference.dead)[-1]
-    dead = [stage for stage, by_model in stages.items() if name in by_model and not by_model[name].living]
-    tokenizer = preprocess.living[-1] if preprocess and preprocess.living else None
-    return Model(name, last, inference.living[:-1], tokenizer, dead)
+    earlier = editions[: editions.index(steps)]
+    return Model(
+        name,
+        last,
+        inference.living[:-1],
+        preprocess.living[-1] if preprocess and preprocess.living else None,
+        [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
+        steps,
+        [record for each in earlier for record in stages["inference"][each].living],
+        sum(num_open(stages, each) for each in earlier),
+        serving == "",
+    )
 
 
 def _processes(records: Sequence[Record]) -> Processes:

@@ -90,7 +90,9 @@ class Room:
         waiting = [
             (model, record)
             for model, record in inference_records(self._models)
-            if record["wanted_bytes"] and not answer_path(self._directory, record["pid"]).exists()
+            if record["wanted_bytes"]
+            and not (record is model.record and model.must_wait)
+            and not answer_path(self._directory, record["pid"]).exists()
         ]
         return sorted(waiting, key=lambda each: each[1]["wanted_since_ns"])
 

@@ -1,7 +1,10 @@
 """What the controller does: give a stage of a model a new process, through Triton's load call."""
 
 import logging
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
 
 from tritonclient.utils import InferenceServerException
 
@@ -15,30 +18,39 @@ MAX_SWAPS = 4
 class Swaps:
     """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
 
-    `counts` says how many there have been, by model and reason. The controller's round, its loads and its HTTP door ask
-    for swaps; the futures raise NotServed, or tritonclient's InferenceServerException, which is logged as well.
+    `counts` says how many there have been, by model and reason; `steps_of` what the names of a model's steps begin
+    with. The controller's round, its loads and its HTTP door ask for swaps; the futures raise NotServed, or
+    tritonclient's InferenceServerException, which is logged as well.
     """
 
-    def __init__(self, control: ModelControl) -> None:
+    def __init__(self, control: ModelControl, steps_of: Callable[[str], str] = str) -> None:
         self._control = control
+        self._steps_of = steps_of
         self._pool = ThreadPoolExecutor(MAX_SWAPS, "swap")
         self._under_way: dict[tuple[str, bool], Future[None]] = {}
+        self._locks: dict[str, Lock] = {}
         self.counts: dict[tuple[str, str], int] = {}
 
     def swap(self, model: str, stage: str, reason: str, *, resident: bool = False) -> Future[None]:
         """Give a stage of `model` a new process, unless that is being done."""
-        name = f"{model}-{stage}"
+        name = f"{self._steps_of(model)}-{stage}"
         if not self._is_under_way(name, resident):
             self.counts[model, reason] = self.counts.get((model, reason), 0) + 1
             log.info("%s: %s", name, reason)
-            self._under_way[name, resident] = self._pool.submit(self._swap, name, resident)
+            self._under_way[name, resident] = self._pool.submit(self._swap, model, name, resident)
         return self._under_way[name, resident]
 
     def evict(self, model: str, reason: str) -> Future[None]:
         return self.swap(model, "inference", f"evict: {reason}")
 
     def is_evicting(self, model: str) -> bool:
-        return self._is_under_way(f"{model}-inference", False)
+        return self._is_under_way(f"{self._steps_of(model)}-inference", False)
+
+    @contextmanager
+    def none_of(self, model: str) -> Iterator[None]:
+        """Inside, no swap of `model` is under way: Triton ends one by loading the ensembles as they were before it."""
+        with self._locks.setdefault(model, Lock()):
+            yield
 
     def forget(self) -> None:
         """What is under way was asked of a tritonserver that is gone."""
@@ -50,9 +62,10 @@ class Swaps:
     def _is_under_way(self, name: str, resident: bool) -> bool:
         return (name, resident) in self._under_way and not self._under_way[name, resident].done()
 
-    def _swap(self, name: str, resident: bool) -> None:
+    def _swap(self, model: str, name: str, resident: bool) -> None:
         try:
-            self._control.swap(name, resident=resident)
+            with self.none_of(model):
+                self._control.swap(name, resident=resident)
         except InferenceServerException as exc:
             log.error("%s: Triton did not load it: %s", name, exc.message())
             raise

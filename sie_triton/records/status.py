@@ -14,6 +14,7 @@ from time import monotonic_ns
 
 import numpy as np
 
+from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
 
@@ -83,7 +84,7 @@ class StatusWriter:
         self._path = status_path(directory, model, stage, os.getpid())
         # Tickets go on where those of the processes before this one ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
-        last_used_ns = max((r["last_used_ns"] for r in records_of(directory, model, stage)), default=0)
+        last_used_ns = max((r["last_used_ns"] for _, r in records_of_editions(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
         self.record["pid"], self.record["started"] = ProcessId.of(os.getpid())
         self.record["triton_pid"] = os.getppid()
@@ -143,9 +144,14 @@ class StatusWriter:
         self.record["state"] = FAILED
 
     def has_successor(self) -> bool:
-        """True once Triton's traffic goes to another process."""
-        records = records_of(self.directory, self.model, self.stage)
-        return any(r["generation"] > self.record["generation"] and process_of(r).is_alive for r in records)
+        """True once Triton's traffic goes to another process. One of a later edition has none before it is in use."""
+        own = edition_of(self.model)
+        return any(
+            process_of(r).is_alive
+            and (r["generation"] > self.record["generation"] if edition == own else r["state"] != COLD)
+            for edition, r in records_of_editions(self.directory, self.model, self.stage)
+            if edition >= own
+        )
 
     def of_other_models(self) -> list[Record]:
         """What the living inference processes of all other models recorded."""
@@ -200,8 +206,19 @@ def records_of(directory: Path, model: str, stage: str) -> list[Record]:
     return read_records(directory, f"{model}-{stage}")
 
 
+def records_of_editions(directory: Path, steps: str, stage: str) -> list[tuple[int, Record]]:
+    """Of one stage of the model with these `steps`, whichever edition's; with its number."""
+    model, found = model_of(steps), []
+    for path in sorted(directory.glob(f"{model}*-{stage}.*.status")):
+        name = path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}")
+        if model_of(name) == model:
+            with suppress(OSError, ValueError):
+                found.append((edition_of(name), _read(path)))
+    return found
+
+
 def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
-    """The records of all processes, by stage and Triton's name of the model."""
+    """The records of all processes, by stage and what the names of the steps begin with."""
     found: dict[str, dict[str, list[Record]]] = {stage: {} for stage in STAGES}
     for name in sorted(os.listdir(directory)):
         model, _, stage = name.rsplit(".", 2)[0].rpartition("-")

@@ -32,12 +32,12 @@ def write_repository(
     `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
     """
     found = selected(settings, names)
-    specs = _specs(settings, found.models, runtime)
+    specs = specs_of(settings, found.models, runtime)
     warnings = [line for model in found.models for line in model.warnings()]
-    warnings += [f"not served: {line}" for problem in found.problems for line in str(problem).splitlines()]
+    warnings += [f"not served: {line}" for problem in found.problems.values() for line in problem.splitlines()]
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
-        render(directory, specs, _options(settings, specs), built)
+        render(directory, specs, checked_options(settings, [spec.model for spec in specs]), built)
     warnings += environment_warnings(settings, specs)
     return [*warnings, *([NO_HOOK] if hook and built is None else [])]
 
@@ -54,8 +54,8 @@ def environment_warnings(settings: Settings, specs: Sequence[ModelSpec]) -> Iter
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """What differs between `directory` and a fresh rendering."""
-    specs = _specs(settings, selected(settings, names).models, None)
-    return check(directory, specs, _options(settings, specs))
+    specs = specs_of(settings, selected(settings, names).models, None)
+    return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
 def selected(settings: Settings, names: Sequence[str]) -> Found:
@@ -64,24 +64,26 @@ def selected(settings: Settings, names: Sequence[str]) -> Found:
     CatalogError where that is one of `names`, or where no model is left.
     """
     found = select(names, settings.models_dir, allow_hub=settings.hf_fallback, matching=settings.name_patterns)
-    models, problems = [], list(found.problems)
+    models, problems = [], dict(found.problems)
     for model in found.models:
         try:
-            model.resolve(settings.portable_runtime)
-            check_dims(model)
+            specs_of(settings, [model], None)
         except CatalogError as exc:
             if names and not model.base:
                 raise
-            problems.append(exc)
+            problems[model.source] = str(exc)
         else:
             models.append(model)
     if not models:
-        raise CatalogError("\n".join(map(str, problems)))
+        raise CatalogError("\n".join(problems.values()))
     return Found(models, problems)
 
 
-def _specs(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
+def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
+    """CatalogError for the first that cannot be served."""
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
+    for model in models:
+        check_dims(model)
     return specs if runtime is None else [replace(spec, weights=_of_this_machine(spec.weights)) for spec in specs]
 
 
@@ -94,11 +96,15 @@ def _of_this_machine(weights: str) -> str:
     return weights if "://" in weights else str(Path(weights).expanduser().absolute())
 
 
-def _options(settings: Settings, specs: Sequence[ModelSpec]) -> RenderOptions:
-    served = [spec.model for spec in specs]
+def checked_options(settings: Settings, served: Sequence[str]) -> RenderOptions:
+    """SettingsError where a model is to be loaded that is not `served`."""
     unknown = sorted(settings.preloaded - set(served))
     if unknown:
         raise SettingsError(f"preload_models: not served: {', '.join(unknown)}; served are {', '.join(served)}")
+    return options_of(settings)
+
+
+def options_of(settings: Settings) -> RenderOptions:
     return RenderOptions(
         max_batch_requests=settings.max_batch_requests,
         max_queue_delay_us=round(settings.max_batch_wait_ms * 1000),

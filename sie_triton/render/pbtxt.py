@@ -17,17 +17,18 @@ STAGES = ("preprocess", "inference", "postprocess")
 MAX_QUEUE_DELAY_US = 0
 
 
-def ensembles(spec: ModelSpec, name: str) -> Iterable[ModelConfig]:
-    """The models clients call, one a verb over the same steps; the first verb has the bare name.
+def ensembles(spec: ModelSpec, name: str, steps: str) -> Iterable[ModelConfig]:
+    """The models clients call, one a verb over the same `steps`; the first verb has the bare name.
 
     They have no batch dimension: `reshape` adds it for the steps.
     """
     model = model_of(spec)
     for task in spec.tasks:
-        yield ensemble(model, VERBS[task], name, name if task == spec.tasks[0] else f"{name}-{task}")
+        yield ensemble(model, VERBS[task], steps, name if task == spec.tasks[0] else f"{name}-{task}")
 
 
 def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelConfig:
+    """`name` is what those of the steps begin with."""
     raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
     inputs = verb.inputs(model.spec.inputs)
     outputs = [*verb.outputs(model), TOKEN_COUNT, TIMING_MS]
@@ -68,23 +69,25 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
 
 
 def composing_models(
-    spec: ModelSpec, name: str, *, max_batch_requests: int, max_queue_delay_us: int, residency: str
+    spec: ModelSpec,
+    name: str,
+    *,
+    max_batch_requests: int,
+    max_queue_delay_us: int,
+    residency: str,
+    at_start: bool = True,
 ) -> Iterable[ModelConfig]:
-    """preprocess, inference and postprocess, each batching ragged requests.
+    """preprocess, inference and postprocess, each batching ragged requests; `name` is what their names begin with.
 
-    Where verbs share them, what only one verb sends is optional.
+    Where verbs share them, what only one verb sends is optional. Triton waits for weights only `at_start`.
     """
-    model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
-    entry = [_entry(verb, tensor) for verb in verbs for tensor in verb.inputs(spec.inputs)]
-    to_inference = [*with_lengths(model.features), COST, CONTEXT]
-    forward = _distinct(verb.forwarded(model) for verb in verbs)
-    outputs = _distinct(verb.outputs(model) for verb in verbs)
-    tensors: Mapping[str, tuple[list[Tensor], list[Tensor]]] = {
-        "preprocess": (entry, to_inference),
-        "inference": (to_inference, [*forward, CONTEXT]),
-        "postprocess": ([*forward, LENGTHS, CONTEXT], [*outputs, TOKEN_COUNT, TIMING_MS]),
+    tensors, of_one_verb = _step_tensors(spec)
+    parameters = {
+        SPEC_PARAMETER: spec.to_json(),
+        "max_batch_cost": spec.admission_cost,
+        "residency": residency,
+        "generation": 0 if at_start else 1,
     }
-    of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
     for stage in STAGES:
         inputs, given = tensors[stage]
         yield _model_config(
@@ -96,16 +99,24 @@ def composing_models(
                 "output": [_tensor(t) for t in given],
                 "instanceGroup": [INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
-                "parameters": _parameters(
-                    {
-                        SPEC_PARAMETER: spec.to_json(),
-                        "max_batch_cost": spec.admission_cost,
-                        "residency": residency,
-                        "generation": 0,
-                    }
-                ),
+                "parameters": _parameters(parameters),
             }
         )
+
+
+def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], list[Tensor]]], set[Tensor]]:
+    """Inputs and outputs of each step, and those inputs that only one verb sends."""
+    model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
+    entry = [_entry(verb, tensor) for verb in verbs for tensor in verb.inputs(spec.inputs)]
+    to_inference = [*with_lengths(model.features), COST, CONTEXT]
+    forward = _distinct(verb.forwarded(model) for verb in verbs)
+    outputs = _distinct(verb.outputs(model) for verb in verbs)
+    tensors = {
+        "preprocess": (entry, to_inference),
+        "inference": (to_inference, [*forward, CONTEXT]),
+        "postprocess": ([*forward, LENGTHS, CONTEXT], [*outputs, TOKEN_COUNT, TIMING_MS]),
+    }
+    return tensors, {*entry, *forward} if len(verbs) > 1 else set()
 
 
 def _entry(verb: Verb, tensor: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Writes the model repository tree, whole models at a time, and finds drift in an existing one."""
 
 import os
+import py_compile
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +11,15 @@ from pathlib import Path
 
 from sie_triton.catalog import triton_name
 from sie_triton.contract import TASKS
-from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, composing_models, ensembles, from_text, to_text
+from sie_triton.editions import edition_of, steps_name
+from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
 from sie_triton.scheduling.hook import HOOK_NAME
 from sie_triton.spec import ModelSpec
 
 CONFIG = "config.pbtxt"
+CODE = Path("1/model.py")
+
+STEPS = re.compile(rf'model_name: "([^"]+)-{STAGES[0]}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,76 +34,100 @@ class RenderOptions:
 Files = Mapping[Path, str]
 
 
-def render(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None) -> None:
-    """Write every model of `specs` into `directory`; models that are not in `specs` stay.
+def render(
+    directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None, edition: int = 0
+) -> None:
+    """Write every model of `specs` into `directory`; models that are not in `specs` stay, and so do other editions.
 
-    A model's directory is replaced in one rename, so a reader never sees half a model. `hook` is
+    A directory is replaced in one rename, so a reader never sees half of it, and the ensembles come last. `hook` is
     the built admission hook, copied into each inference model.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for spec in specs:
-        models = _models(spec, options)
-        for name in ensemble_names(directory, triton_name(spec.model)):
-            if name not in models:
-                shutil.rmtree(directory / name)  # of a task that it no longer has
-        for name, files in models.items():
-            hooked = hook if name.endswith("-inference") else None
-            _replace(directory / name, files, hooked)
+        models = _models(spec, options, edition)
+        for name, files in reversed(list(models.items())):
+            _replace(directory / name, files, hook if name.endswith("-inference") else None)
+        _remove(directory, set(_ensemble_names(directory, triton_name(spec.model))) - models.keys())
 
 
-def ensemble_names(directory: Path, model: str) -> list[str]:
-    """What clients call of a rendered model: its name, and those of its further tasks."""
-    return [model, *(name for task in TASKS if (directory / (name := f"{model}-{task}")).is_dir())]
+def remove(directory: Path, model: str) -> None:
+    """Take the ensembles of Triton's `model` out of `directory`; what still finishes its requests needs its steps."""
+    _remove(directory, _ensemble_names(directory, model))
+
+
+def all_ensembles(directory: Path) -> list[str]:
+    """What clients call, of all models in `directory`."""
+    names = (path.parent.name for path in directory.glob(f"[!.]*/{CONFIG}"))
+    return sorted(name for name in names if not name.endswith(tuple(f"-{stage}" for stage in STAGES)))
+
+
+def edition_in(directory: Path, model: str) -> int | None:
+    """That of Triton's `model`; None where it is not in `directory`, or half of it."""
+    texts = [(directory / name / CONFIG).read_text() for name in _ensemble_names(directory, model)]
+    steps = {found[1] for text in texts if (found := STEPS.search(text))}
+    return edition_of(steps.pop()) if len(steps) == 1 and (directory / model).is_dir() else None
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:
     """What differs between `directory` and a fresh rendering, one line a difference."""
-    wanted = {
-        Path(name) / path: text
-        for spec in specs
-        for name, files in _models(spec, options).items()
-        for path, text in files.items()
-    }
+    wanted = {path: text for spec in specs for path, text in _files(spec, options, 0).items()}
     found = {path.relative_to(directory) for path in _rendered_files(directory)}
     lines = [f"{path}: missing" for path in sorted(wanted.keys() - found)]
     lines += [f"{path}: not of any model" for path in sorted(found - wanted.keys())]
-    lines += [
-        f"{path}: differs"
-        for path in sorted(found & wanted.keys())
-        if not _same((directory / path).read_text(), wanted[path], path.name)
-    ]
+    lines += [f"{path}: differs" for path in sorted(found & wanted.keys()) if _differs(directory, path, wanted[path])]
     return lines
 
 
-def _same(found: str, wanted: str, name: str) -> bool:
+def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, edition: int) -> bool:
+    """True if a fresh rendering of that edition would change nothing."""
+    wanted = _files(spec, options, edition)
+    names = {path.parts[0] for path in wanted}
+    return set(_ensemble_names(directory, triton_name(spec.model))) <= names and not any(
+        _differs(directory, path, text) for path, text in wanted.items()
+    )
+
+
+def _ensemble_names(directory: Path, model: str) -> list[str]:
+    """Of a rendered model: its name, and those of its further tasks."""
+    names = [model, *(f"{model}-{task}" for task in TASKS)]
+    return [name for name in names if (directory / name).is_dir()]
+
+
+def _files(spec: ModelSpec, options: RenderOptions, edition: int) -> Files:
+    """By their paths below the repository."""
+    models = _models(spec, options, edition)
+    return {Path(name) / path: text for name, files in models.items() for path, text in files.items()}
+
+
+def _differs(directory: Path, path: Path, wanted: str) -> bool:
     """Configurations are compared as protobufs: their text form is not stable across releases."""
-    if name != CONFIG:
-        return found == wanted
     try:
-        return bool(from_text(found) == from_text(wanted))
-    except ValueError:
-        return False
+        found = (directory / path).read_text()
+        return found != wanted if path.name != CONFIG else from_text(found) != from_text(wanted)
+    except (OSError, ValueError):
+        return True
 
 
-def _models(spec: ModelSpec, options: RenderOptions) -> Mapping[str, Files]:
-    """Directory name → files, for the ensembles and their composing models."""
+def _models(spec: ModelSpec, options: RenderOptions, edition: int) -> Mapping[str, Files]:
+    """Directory name → files, for the ensembles and then their composing models."""
     name = triton_name(spec.model)
+    steps = steps_name(name, edition)
     models: dict[str, Files] = {
         # Triton wants a version directory even where an ensemble has nothing to put in it.
         config.name: {Path(CONFIG): to_text(config), Path("1/.gitkeep"): ""}
-        for config in ensembles(spec, name)
+        for config in ensembles(spec, name, steps)
     }
-    steps = composing_models(
+    for config in composing_models(
         spec,
-        name,
+        steps,
         max_batch_requests=options.max_batch_requests,
         max_queue_delay_us=options.max_queue_delay_us,
         residency="resident" if spec.model in options.preloaded else "on_demand",
-    )
-    for config in steps:
+        at_start=not edition,
+    ):
         stage = config.name.rpartition("-")[2]
         code = f"from sie_triton.stages.triton import {stage.capitalize()} as TritonPythonModel  # noqa: F401\n"
-        models[config.name] = {Path(CONFIG): to_text(config), Path("1/model.py"): code}
+        models[config.name] = {Path(CONFIG): to_text(config), CODE: code}
     return models
 
 
@@ -117,11 +147,21 @@ def _replace(target: Path, files: Files, hook: Path | None) -> None:
         (fresh / path).write_text(text)
     if hook is not None:
         shutil.copy(hook, fresh / HOOK_NAME)
+    if CODE in files:
+        # What Python would leave there when it is first imported is a change to Triton: it would load the step again.
+        py_compile.compile(str(fresh / CODE), dfile=str(target / CODE))
     if target.exists():
-        old = target.with_name(f".{target.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(target, old)
-        os.rename(fresh, target)
-        shutil.rmtree(old)
+        _remove(target.parent, [target.name], fresh)
     else:
         os.rename(fresh, target)
+
+
+def _remove(directory: Path, names: Iterable[str], replacement: Path | None = None) -> None:
+    """Each in one rename; the `replacement` of a single one takes its place."""
+    for name in names:
+        old = directory / f".{name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(directory / name, old)
+        if replacement is not None:
+            os.rename(replacement, directory / name)
+        shutil.rmtree(old)

@@ -6,7 +6,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sie_triton.errors import ServerError
 from sie_triton.private import private_directory
 from sie_triton.processes import hidden
 from sie_triton.processes.child import Started, end_with_parent, start
-from sie_triton.render.repository import ensemble_names
+from sie_triton.render.repository import all_ensembles
 from sie_triton.server import stack
 from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
 from sie_triton.server.find_triton import find_triton, stage_directory
@@ -30,7 +30,8 @@ CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 class Server:
     """One tritonserver over a rendered repository, which a Supervisor can keep running, and the nursery of its stubs.
 
-    Use as a context manager. `say` is told line by line what happens to the nursery.
+    Each start serves the models that are in the repository by then. Use as a context manager; `say` is told line by
+    line what happens to the nursery.
     """
 
     name = "tritonserver"
@@ -39,13 +40,12 @@ class Server:
         self,
         settings: Settings,
         repository: Path,
-        models: Sequence[str],
         *,
         verbose: bool = False,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._settings = settings
-        self._models = [name for model in models for name in ensemble_names(repository, model)]
+        self._ensembles: list[str] = []
         self._verbose = verbose
         self._repository = repository
         triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
@@ -80,6 +80,7 @@ class Server:
             self.log_path.write_bytes(b"")
         else:
             self._end(self._child)
+        self._ensembles = all_ensembles(self._repository)
         self._child = start(
             self.command(),
             secrets=self.secrets(),
@@ -102,7 +103,7 @@ class Server:
             f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
             "--model-control-mode=explicit",
-            *(f"--load-model={model}" for model in self._models),
+            *(f"--load-model={model}" for model in self._ensembles),
             "--disable-auto-complete-config",
             "--strict-readiness=false",
             f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
@@ -120,15 +121,16 @@ class Server:
         return [f"--grpc-restricted-protocol={restricted}", f"--http-restricted-api={restricted}"]
 
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Return once every model answers; `progress` gets the number of ready models.
+        """Return once every model answers; `progress` gets the number of ready ones.
 
         ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
-        pending = list(self._models)
-        while pending:
+        pending, is_live = list(self._ensembles), False
+        while pending or not is_live:
+            is_live = self._answers("/v2/health/live")
             pending = [model for model in pending if not self._answers(f"/v2/models/{model}/ready")]
-            progress(len(self._models) - len(pending))
+            progress(len(self._ensembles) - len(pending))
             if self._child is None or self._child.wait(0):
                 raise ServerError(f"tritonserver ended before it was ready:\n{self._log_tail()}")
             if time.monotonic() > deadline:

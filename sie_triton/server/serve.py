@@ -19,13 +19,14 @@ from sie_triton.contract import VERBS, Verb
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.processes.supervisor import Supervisor
-from sie_triton.render.build import selected, write_repository
+from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import preflight
 from sie_triton.server.companions import controller, nurseries, wait_for_controller
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
+from sie_triton.serving import repository_of
 from sie_triton.settings import Settings
 
 STDERR = 2
@@ -64,26 +65,26 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
 
 def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool) -> int:
     console = Console(stderr=True)
-    configs = selected(settings, names).models
-    models = [triton_name(config.sie_id) for config in configs]
-    check_machine(settings, len(models))
-    repository = clean(settings.data_dir / "model_repository")
+    repository = clean(repository_of(settings.data_dir))
     clean(settings.status_dir)
-    for warning in write_repository(repository, settings, names, runtime=settings.runtime):
+    first = start(settings, names)
+    check_machine(settings, len(first.models))
+    for warning in first.outcome.warnings:
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
-    fetch_preloaded(settings, configs, console)
-    server = Server(settings, repository, models, verbose=verbose, say=_say)
+    fetch_preloaded(settings, first.models, console)
+    server = Server(settings, repository, verbose=verbose, say=_say)
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-        nurseries(settings, [config.resolve(settings.runtime) for config in configs], _say),
+        nurseries(settings, [model.resolve(settings.runtime) for model in first.models], _say),
         server,
         controller(settings, server.control_token, _say),
     ):
-        _wait_ready(server, len(models), console)
+        _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)
-        _introduce(settings, models, server, console)
-        print(example(VERBS[configs[0].verbs[0]], models[0], url_of(settings)) + "\n", file=sys.stderr)
+        _introduce(settings, first, server, console)
+        model = first.models[0]
+        print(example(VERBS[model.verbs[0]], triton_name(model.sie_id), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
 
@@ -130,9 +131,10 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
         )
 
 
-def _introduce(settings: Settings, models: Sequence[str], server: Server, console: Console) -> None:
-    for model in models:
-        console.print(f"model    {model}", highlight=False)
+def _introduce(settings: Settings, first: Refresh, server: Server, console: Console) -> None:
+    for model in first.models:
+        added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
+        console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False)
     console.print(f"device   {settings.runtime.device}", highlight=False)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)

@@ -7,6 +7,7 @@ from threading import Event
 
 from platformdirs import user_cache_path, user_data_path
 
+from sie_triton.editions import model_of
 from sie_triton.environments.venv import Venv, find
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families import family
@@ -37,7 +38,8 @@ class Loader:
         self._status = status
         self._closing = closing
         self._died = died
-        self._lock = status.directory / f"{status.model}.{device}.weights"
+        # One for all editions of the model.
+        self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
 
     def order(self, num_lanes: int, threads: int, tell: Callable[[str], None] = lambda doing: None) -> Load:
         """For a worker of so many lanes with `threads` each; LoadError where weights or environment are missing.

@@ -12,6 +12,7 @@ from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
+from sie_triton.editions import model_of
 from sie_triton.errors import BusyError, LoadError, ModelError, SIEError
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
@@ -201,7 +202,8 @@ class ColdStage(ABC, Generic[Loaded]):
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
             self.status.load_failed(error.reason)
             if error.is_permanent:
-                self._failure = (error.refusal(f"put it right, then sie-triton load {self.status.model}"), math.inf)
+                remedy = f"put it right, then sie-triton load {model_of(self.status.model)}"
+                self._failure = (error.refusal(remedy), math.inf)
             else:
                 remedy = f"it is tried again with the first request after {RETRY_LOAD_AFTER_S:g} s"
                 self._failure = (error.refusal(remedy), monotonic() + RETRY_LOAD_AFTER_S)

@@ -84,8 +84,7 @@ def serving(
     for model, directory in directories.items():
         (root / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, directory, dim))
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
-    names = [triton_name(model) for model in directories]
-    with nursery(settings), Server(settings, root / "model_repository", names) as server:
+    with nursery(settings), Server(settings, root / "model_repository") as server:
         server.wait_ready()
         wait_for(lambda: nursery_ids(settings.status_dir))
         if room_for:

@@ -169,13 +169,13 @@ def test_unload_takes_every_task_of_a_model(tmp_path, minilm_directory):
     (tmp_path / "both.yaml").write_text(model_file(model, directory, "multivector", tasks))
     settings = fresh_settings(tmp_path, models_dir=tmp_path)
     write_repository(tmp_path / "repository", settings, [model], runtime=settings.runtime)
-    with Server(settings, tmp_path / "repository", [triton_name(model)]) as server:
+    with Server(settings, tmp_path / "repository") as server:
         server.wait_ready()
         address = f"127.0.0.1:{settings.grpc_port}"
         with SIEClient(address) as client, triton.InferenceServerClient(address) as raw:
             assert client.list_models() == [model]
             assert len(client.score(model, "who?", ["I", "you"])["scores"]) == 2
-            ModelControl(address, server.control_token).unload(triton_name(model))
+            ModelControl(address, server.control_token).unload_all_of(triton_name(model))
             names = (f"{triton_name(model)}{suffix}" for suffix in ("", "-score", "-inference"))
             wait_for(lambda: not any(raw.is_model_ready(name) for name in names))
             assert client.list_models() == []

@@ -36,7 +36,7 @@ class Tiny:
 
     @contextmanager
     def serving(self) -> Iterator[Server]:
-        with Server(self.settings, self.repository, [triton_name(TINY)]) as server:
+        with Server(self.settings, self.repository) as server:
             server.wait_ready()
             yield server
 

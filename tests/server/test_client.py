@@ -10,7 +10,6 @@ import pytest
 
 from sie_triton import AsyncSIEClient, Item, SIEClient
 from sie_triton.bench.workload import texts
-from sie_triton.catalog import triton_name
 from sie_triton.client.connections import GrpcConnection, HttpConnection
 from sie_triton.errors import BusyError, InputError
 from sie_triton.render.build import write_repository
@@ -28,7 +27,7 @@ def strict_server(tmp_path_factory, tiny_directory) -> Iterator[Running]:
     (root / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))
     settings = fresh_settings(root, models_dir=root, max_concurrent_requests=LIMIT)
     write_repository(root / "model_repository", settings, [TINY], runtime=settings.runtime)
-    with Server(settings, root / "model_repository", [triton_name(TINY)]) as running:
+    with Server(settings, root / "model_repository") as running:
         running.wait_ready()
         with SIEClient(f"127.0.0.1:{settings.grpc_port}") as client:
             client.encode(TINY, "load")

@@ -326,7 +326,7 @@ def undivided(root: Path) -> Iterator[Running]:
     settings = fresh_settings(root, max_sub_batch_cost=10_000_000, models_dir=root)
     (root / "minilm.yaml").write_text(minilm_file(MINILM, 256, 10_000_000))
     write_repository(root / "model_repository", settings, [MINILM], runtime=settings.runtime)
-    with Server(settings, root / "model_repository", [triton_name(MINILM)]) as running:
+    with Server(settings, root / "model_repository") as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
 

@@ -36,8 +36,11 @@ class FakeTriton:
         self.asked: list[dict] = []
         self.infer_of: Callable[[int], Response] = answer
         self.served = ["org__model", "org__model-inference"]
+        self.scoring = "org__model"
 
     def infer(self, model_name, inputs, **given):
+        if any(each.name() == "query" for each in inputs) and model_name != self.scoring:
+            raise InferenceServerException("unexpected inference input 'query'", status="StatusCode.INVALID_ARGUMENT")
         (num_items,) = next(each.shape() for each in inputs if each.name() == "text")
         self.asked.append({"items": num_items, **given})
         return self.infer_of(num_items)
@@ -45,8 +48,8 @@ class FakeTriton:
     def get_model_metadata(self, *_, **__):
         return {"inputs": [{"name": "query"}, {"name": "text"}]}
 
-    def is_model_ready(self, *_, **__):
-        return False
+    def is_model_ready(self, model_name, **__):
+        return model_name == self.scoring
 
     def is_server_live(self, *_, **__):
         return True
@@ -116,6 +119,15 @@ def test_scores_are_ranked_best_first(client, triton):
         ("mine", 2),
         ("item-0", 3),
     ]
+
+
+def test_a_model_may_score_by_another_ensemble_since_it_was_asked_first(client, triton):
+    for triton.scoring in ("org__model", "org__model-score", "org__model"):
+        for _ in range(2):
+            assert len(client.score(MODEL, "q", ["a", "b"])["scores"]) == 2
+    triton.infer_of = failing("INVALID_ARGUMENT")
+    with pytest.raises(InputError, match=r"^no$"):
+        client.score(MODEL, "q", ["a"])
 
 
 def test_the_first_two_underscores_are_the_slash(client, triton):

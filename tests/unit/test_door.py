@@ -2,22 +2,27 @@
 
 import asyncio
 import json
+import math
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
+from tritonclient.utils import InferenceServerException
 
 from sie_triton.bench.compare import free_ports
 from sie_triton.cli import cli
 from sie_triton.controller.api import application
 from sie_triton.controller.commands import act, ask, show
+from sie_triton.controller.refresh import Outcome, Refused
 from sie_triton.controller.token import TOKEN_FILE, admin_token
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.settings import Settings, read_settings
 from tests.controller import stage, wait_for
 
@@ -44,8 +49,8 @@ def door(controller, tmp_path) -> Iterator[Settings]:
     loop.close()
 
 
-def status_of(settings, path, method="GET", **headers) -> tuple[int, str]:
-    request = urllib.request.Request(url(settings, path), method=method, headers=headers)
+def status_of(settings, path, method="GET", body=None, **headers) -> tuple[int, str]:
+    request = urllib.request.Request(url(settings, path), method=method, data=body, headers=headers)
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, response.read().decode()
@@ -140,3 +145,80 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
 def test_something_else_at_the_port_is_told_in_one_line(door):
     with pytest.raises(ServerError, match="is no controller"):
         ask(door, "/metrics")
+
+
+# --- changes of models
+
+
+@pytest.fixture
+def asked(controller, monkeypatch):
+    """What is asked of the changes, and `answer`, which is an Outcome or raised."""
+
+    class Asked(list):
+        answer: object = Outcome(["org__a"], [], [], {}, [], "org__a", "", "")
+
+    made = Asked()
+
+    def change(what):
+        made.append(what)
+        future = Future()
+        future.set_exception(made.answer) if isinstance(made.answer, Exception) else future.set_result(made.answer)
+        return future
+
+    monkeypatch.setattr(controller.changes, "add", change)
+    monkeypatch.setattr(controller.changes, "remove", change)
+    return made
+
+
+def admin(settings) -> dict[str, str]:
+    return {"Authorization": f"Bearer {(settings.data_dir / TOKEN_FILE).read_text()}"}
+
+
+def test_a_model_file_is_added_and_a_model_removed(door, asked):
+    code, text = status_of(door, "/v1/models", "PUT", "sie_id: ä".encode(), **admin(door))
+    assert (code, json.loads(text)) == (200, {"model": "org/a", "done": "added"})
+    code, text = status_of(door, "/v1/models/org__a", "DELETE", **admin(door))
+    assert (code, json.loads(text)) == (200, {"model": "org/a", "done": "removed"})
+    assert asked == ["sie_id: ä".encode(), "org__a"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (Refused(WRONG, "tasks: Field required"), 400, "tasks: Field required"),
+        (Refused(UNKNOWN, "org/a is not served"), 404, "org/a is not served"),
+        (Refused(CONFLICT, "org/a is served from elsewhere"), 409, "org/a is served from elsewhere"),
+        (ServerError("reading the model files took too long"), 502, "reading the model files took too long"),
+        (InferenceServerException("connection refused"), 502, "Triton: connection refused"),
+    ],
+)
+def test_what_cannot_be_changed_is_told(door, asked, error, code, told):
+    asked.answer = error
+    for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
+        assert status_of(door, *request, **admin(door)) == (code, f"{told}\n")
+
+
+def test_nobody_changes_models_without_the_token(door, asked):
+    for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
+        assert status_of(door, *request)[0] == 401
+    assert status_of(door, "/v1/models", "PUT", b"x" * (1024**2 + 1), **admin(door))[0] == 413
+    assert asked == []
+
+
+def test_models_come_with_their_files_and_problems(door, controller, child):
+    served = {"org/a": Served("/m/a.yaml", "2026-01-01T00:00:00+00:00")}
+    files = Serving((), {"data_dir": str(door.data_dir)}, "/", models=served, problems={"/m/b.yaml": "not valid YAML"})
+    stage(controller, "org__a", child.pid)
+    wait_for(lambda: "org__a" in controller.models)
+    controller.changes.files = files
+    controller.changes._due = math.inf
+    answer = ask(door, "/v1/models")
+    assert answer["problems"] == {"/m/b.yaml": "not valid YAML"}
+    assert {name: answer["models"][0][name] for name in ("model", "source", "changed_at")} == {
+        "model": "org/a",
+        "source": "/m/a.yaml",
+        "changed_at": "2026-01-01T00:00:00+00:00",
+    }
+    controller.changes.serving["org__a"] = ""
+    wait_for(lambda: not ask(door, "/v1/models")["models"])
+    assert status_of(door, "/v1/models/org__a")[0] == 404

@@ -28,7 +28,7 @@ def made(request):
     """The spec, its ensembles and its steps by name."""
     of = spec(**MODELS[request.param])
     steps = composing_models(of, "m", max_batch_requests=64, max_queue_delay_us=0, residency="cold")
-    return of, list(ensembles(of, "m")), {step.name: step for step in steps}
+    return of, list(ensembles(of, "m", "m")), {step.name: step for step in steps}
 
 
 def names(tensors):

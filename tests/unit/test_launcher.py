@@ -85,8 +85,31 @@ def test_a_server_that_cannot_hide_its_token_starts_and_says_so(tmp_path, monkey
         with monkeypatch.context() as patch:
             if not can_trace:
                 patch.setattr(hidden, "PTRACE_TRACEME", 12345)
-            with Server(settings, tmp_path / "repository", []) as server:
+            with Server(settings, tmp_path / "repository") as server:
                 assert server.shows_its_token == (not can_trace)
+
+
+def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
+    """Models come and go on a running server."""
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.parent.mkdir()
+    binary.write_text("#!/bin/sh\nsleep 60")
+    binary.chmod(0o755)
+    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+
+    def loaded(*models):
+        for name in (*models, "a@2-inference", ".a.old"):
+            (tmp_path / "repository" / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "repository" / name / "config.pbtxt").touch()
+        server.start()
+        return [flag.partition("=")[2] for flag in server.command() if flag.startswith("--load-model")]
+
+    server = Server(settings, tmp_path / "repository")
+    try:
+        assert loaded("a") == ["a"]
+        assert loaded("b", "b-score") == ["a", "b", "b-score"]
+    finally:
+        server.stop()
 
 
 def test_a_program_that_is_not_there_is_said():

@@ -48,7 +48,7 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
 def test_the_ensemble_tells_the_size_of_each_output():
     muvera = MuveraConfig(num_repetitions=2, num_simhash_projections=3, projection_dim=4, final_projection_dim=None)
     dims = {"sparse": 500, "multivector": 16, "muvera": muvera.dim(16)}
-    (ensemble,) = ensembles(spec(family="bge_m3", dims=dims, muvera=muvera), "m")
+    (ensemble,) = ensembles(spec(family="bge_m3", dims=dims, muvera=muvera), "m", "m")
     sizes = {name: each.string_value for name, each in ensemble.parameters.items() if name.endswith("_dim")}
     assert sizes == {"sparse_dim": "500", "multivector_dim": "16", "muvera_dim": str(2 * 2**3 * 4)}
 

@@ -1,0 +1,87 @@
+"""The models of a server, whose files may change while it runs: one that is wrong never stops the others."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.load import known_model, load_files, starter_set
+from sie_triton.catalog.names import place_of
+from sie_triton.catalog.select import apart, clash, matches, select, variant, with_variants
+from sie_triton.serving import file_of, is_model_file
+
+
+@dataclass
+class Selection:
+    """`models` to serve; names of those that are `kept` as they are; `problems`, by the file that has them."""
+
+    models: list[ModelConfig] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def read(self, paths: Iterable[Path]) -> list[ModelConfig]:
+        found = load_files(paths)
+        self.problems |= found.problems
+        return list(found.models)
+
+
+def first_selection(
+    names: Sequence[str], models_dir: Path | None, added: Sequence[Path], *, allow_hub: bool, matching: Sequence[str]
+) -> Selection:
+    """At the start. CatalogError for what is wrong with what was asked for; the files in `added` only have problems."""
+    chosen = Selection()
+    more = chosen.read(added)
+    known = {model.sie_id for model in more}
+    rest = [name for name in names if name not in known]
+    asked: Sequence[ModelConfig] = ()
+    if rest or not names:
+        found = select(rest, models_dir, allow_hub=allow_hub, matching=matching)
+        asked = found.models
+        chosen.problems |= found.problems
+    chosen.models = apart([*asked, *with_variants(more)], chosen.problems)
+    return chosen
+
+
+def selection(
+    names: Sequence[str],
+    own: Sequence[Path] | OSError | None,
+    added: Sequence[Path],
+    served: Mapping[str, str],
+    removed: Sequence[str],
+    matching: Sequence[str],
+) -> Selection:
+    """Later. `own` are the files of the user's directory, None where there is none; `served` says where each is from.
+
+    A model whose file became wrong, or whose directory of files cannot be read, stays as it is, and so does one that
+    was recognised in a directory.
+    """
+    chosen = Selection()
+    if isinstance(own, OSError):
+        chosen.problems[str(own.filename)] = f"{own.filename}: cannot be read ({own.strerror})"
+        own = ()
+    files, more = chosen.read(own or ()), chosen.read(added)
+    if names:
+        known = {model.sie_id: model for model in (*starter_set(), *files)}
+        named = (known.get(name) or known_model(name) or variant(name, known) for name in names)
+        files = [model for model in named if model is not None]
+    elif own is None:
+        files = starter_set()
+    else:
+        files = [model for model in files if matches(model.sie_id, matching)]
+    chosen.kept = {name for name, source in served.items() if name not in removed and _is_kept(source, chosen.problems)}
+    asked = [model for model in with_variants([*files, *more]) if not {model.sie_id, model.base} & set(removed)]
+    kept = {place_of(name): (name, served[name]) for name in chosen.kept}
+    free = []
+    for model in asked:
+        name, source = kept.get(place_of(model.sie_id), (model.sie_id, model.source))
+        if source == model.source:
+            free.append(model)
+        else:
+            chosen.problems[model.source] = clash(model, name, source)
+    chosen.models = apart(free, chosen.problems, served)
+    return chosen
+
+
+def _is_kept(source: str, problems: Container[str]) -> bool:
+    path = file_of(source)
+    return not is_model_file(source) or path in problems or str(Path(path).parent) in problems

@@ -1,0 +1,247 @@
+"""Models are added, changed and removed on a running server, and no request notices.
+
+    model files → repository (by a child) → steps, cold → ensembles → the old steps, when nobody is in them any more
+
+A request holds all steps of its ensemble from its start, so whatever is in progress goes on with those it began with.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
+from sie_triton.controller.models import Stages, num_open
+from sie_triton.controller.refresh import Outcome, Refused, refresh
+from sie_triton.controller.swaps import Swaps
+from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
+from sie_triton.editions import model_of
+from sie_triton.errors import ServerError
+from sie_triton.records.status import STAGES
+from sie_triton.serving import CONFLICT, Serving, read_serving
+
+log = logging.getLogger(__name__)
+
+MAX_LOADS = 4
+
+# Steps in which nobody has been for so long are unloaded. Between two stages a request is in none for milliseconds.
+UNLOAD_AFTER_S = 2.0
+
+# Between attempts to make Triton serve what it shall: doubled after each.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+NO_CHANGES = "the models of this server cannot be changed: no sie-triton serve of this version has started it"
+
+
+class Changes:
+    """Makes the repository what the model files say, and Triton serve what the repository says.
+
+    Holds `files`, None where no launcher says what is served; `serving`, the steps that each model's requests take as
+    far as this controller knows, "" of one that was removed; and how long old steps have been idle. The next controller
+    needs none of it. The round calls `tick`. Changes are made one after the other, on a thread of their own; their
+    futures raise Refused, ServerError, or tritonclient's InferenceServerException.
+    """
+
+    def __init__(self, data_dir: Path, control: ModelControl, swaps: Swaps) -> None:
+        self._data_dir = data_dir
+        self._control = control
+        self._swaps = swaps
+        self._thread = ThreadPoolExecutor(1, "changes")
+        self._loads = ThreadPoolExecutor(MAX_LOADS, "change")
+        self._watch = Watch()
+        self._wanted: Mapping[str, Wanted] = {}
+        self._in_repository: set[str] = set()
+        self._idle_since: Mapping[str, float] = {}
+        self._unloads: dict[str, Future[bool]] = {}
+        self._failures: Mapping[str, str] = {}
+        self._under_way: Future[None] | None = None
+        self._due, self._pause = 0.0, FIRST_PAUSE_S
+        self.serving: dict[str, str] = {}
+        self.files = read_serving(data_dir)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong, by model file, or by Triton's name of a model that cannot be brought into service."""
+        return {**(self.files.problems if self.files else {}), **self._failures}
+
+    def tick(self, stages: Stages) -> None:
+        if self.files is None:
+            return
+        is_idle = self._under_way is None or self._under_way.done()
+        if is_idle and (self._watch.has_news(self.files) or monotonic() >= self._due):
+            self._due = math.inf
+            self._under_way = self._thread.submit(self._look)
+        self._unload_idle(stages)
+
+    def add(self, text: bytes) -> Future[Outcome]:
+        """A model file, or another version of it; done when it is in service."""
+        return self._thread.submit(self._refresh, add=text)
+
+    def remove(self, model: str) -> Future[Outcome]:
+        """Done when it is out of service."""
+        return self._thread.submit(self._refresh, remove=model)
+
+    def leaving(self, stages: Stages) -> set[str]:
+        """Steps that get no new requests."""
+        return {steps for steps in self._in_repository.union(*stages.values()) if self._is_leaving(steps)}
+
+    def start_anew(self) -> None:
+        """Another tritonserver: it has started with what was in the repository."""
+        self.serving.clear()
+        self._due, self._pause = monotonic(), FIRST_PAUSE_S
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._loads.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self) -> None:
+        """Because of the files, at the start, or after a failure."""
+        try:
+            if self._control.answers():
+                self._refresh()
+            else:
+                self._due = monotonic() + FIRST_PAUSE_S
+        except (ServerError, InferenceServerException) as exc:
+            log.error("models were not brought up to date: %s", exc)
+        except Exception:
+            log.exception("models were not brought up to date")
+            self._try_again()
+
+    def _refresh(self, **change: Any) -> Outcome:
+        if self.files is None:
+            raise Refused(CONFLICT, NO_CHANGES)
+        try:
+            outcome = refresh(self._data_dir, **change)
+            before, self.files = self.files, read_serving(self._data_dir) or self.files
+            _tell(outcome, before)
+            self._failures = self._settle(self.files.repository)
+        except (ServerError, InferenceServerException) as exc:
+            if not isinstance(exc, Refused):
+                self._try_again()
+            raise
+        if self._failures:
+            self._try_again()
+        else:
+            self._pause = FIRST_PAUSE_S
+        if outcome.model in self._failures:
+            raise ServerError(self._failures[outcome.model])
+        return outcome
+
+    def _try_again(self) -> None:
+        self._due = monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+
+    def _settle(self, repository: Path) -> Mapping[str, str]:
+        """Make Triton serve what is in the repository; what has failed, by model."""
+        self._wanted, self._in_repository = wanted(repository), steps_in(repository)
+        index = self._control.index()
+        jobs = {
+            model: self._loads.submit(self._bring, model, each, index)
+            for model, each in self._wanted.items()
+            if not self._is_settled(model, each, index)
+        }
+        known = self.serving.keys() | set(map(model_of, self._in_repository))
+        gone = {model for model in known - self._wanted.keys() if self.serving.get(model) != ""}
+        jobs |= {model: self._loads.submit(self._take_out, model) for model in gone}
+        failures = {}
+        for model, job in jobs.items():
+            try:
+                job.result()
+            except InferenceServerException as exc:
+                failures[model] = f"Triton: {exc.message()}"
+            except (ServerError, OSError) as exc:
+                failures[model] = str(exc)
+        for model, failure in failures.items():
+            log.error("%s: %s", model, failure)
+        return failures
+
+    def _is_settled(self, model: str, each: Wanted, index: Mapping[str, str]) -> bool:
+        if all(index.get(f"{each.steps}-{stage}") == UNLOADED for stage in STAGES):
+            self.serving[model] = each.steps  # somebody has taken it out of service
+        return self.serving.get(model) == each.steps
+
+    def _bring(self, model: str, each: Wanted, index: Mapping[str, str]) -> None:
+        """Into service, in the place of what serves the model now."""
+        missing = [name for stage in STAGES if index.get(name := f"{each.steps}-{stage}") != READY]
+        with ThreadPoolExecutor(len(STAGES)) as pool:
+            list(pool.map(self._control.load, missing))
+        with self._swaps.none_of(model):
+            # Whoever sees the bare name's new ensemble finds those of the further tasks.
+            for ensemble in sorted(each.ensembles, reverse=True):
+                self._point(ensemble, each.steps)
+            for ensemble in set(ensembles_of(model)) - set(each.ensembles):
+                if self._control.steps_behind(ensemble):
+                    self._control.unload(ensemble)
+            self.serving[model] = each.steps
+
+    def _point(self, ensemble: str, steps: str) -> None:
+        """In one moment for Triton. Its steps must be there: it would take the ensemble out of service."""
+        assert self.files is not None
+        if self._control.steps_behind(ensemble) != steps:
+            touch(self.files.repository, ensemble)
+            self._control.load(ensemble)
+            if self._control.steps_behind(ensemble) != steps:
+                raise ServerError(f"Triton does not serve {ensemble} by the steps of {steps}")
+
+    def _take_out(self, model: str) -> None:
+        with self._swaps.none_of(model):
+            for ensemble in ensembles_of(model):
+                self._control.unload(ensemble)
+            self.serving[model] = ""
+
+    def _is_leaving(self, steps: str) -> bool:
+        model = model_of(steps)
+        each = self._wanted.get(model)
+        return model in self.serving and steps != self.serving[model] and not (each and each.steps == steps)
+
+    def _unload_idle(self, stages: Stages) -> None:
+        now, leaving = monotonic(), self.leaving(stages)
+        idle = {steps for steps in leaving if not num_open(stages, steps)}
+        self._unloads = {steps: job for steps, job in self._unloads.items() if steps in leaving}
+        failed = {steps for steps, job in self._unloads.items() if job.done() and (job.exception() or not job.result())}
+        for steps in failed:
+            del self._unloads[steps]
+        self._idle_since = {steps: self._idle_since.get(steps, now) for steps in idle - failed}
+        for steps, since in self._idle_since.items():
+            if now - since > UNLOAD_AFTER_S and steps not in self._unloads:
+                self._unloads[steps] = self._loads.submit(self._unload, steps)
+        for model in {model for model, steps in self.serving.copy().items() if not steps} - set(map(model_of, leaving)):
+            del self.serving[model]
+
+    def _unload(self, steps: str) -> bool:
+        """False where it has to be tried again."""
+        assert self.files is not None
+        model = model_of(steps)
+        each = self._wanted.get(model)
+        try:
+            if each and any(self._control.steps_behind(ensemble) == steps for ensemble in each.ensembles):
+                # A swap that a controller before this one began has put them back.
+                self.serving.pop(model, None)
+                self._due = monotonic()
+                return False
+            for stage in STAGES:
+                self._control.unload(f"{steps}-{stage}")
+        except InferenceServerException as exc:
+            log.error("%s: Triton did not unload it: %s", steps, exc.message())
+            return False
+        remove_steps(self.files.repository, steps)
+        self._in_repository.discard(steps)
+        log.info("%s: unloaded", steps)
+        return True
+
+
+def _tell(outcome: Outcome, before: Serving) -> None:
+    for done in ("added", "changed", "removed"):
+        for model in getattr(outcome, done):
+            log.info("%s: %s", model, done)
+    for line in outcome.warnings if outcome.added or outcome.changed else ():
+        log.warning("%s", line)
+    for source, problem in outcome.problems.items():
+        if before.problems.get(source) != problem:
+            log.error("%s", problem)

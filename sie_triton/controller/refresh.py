@@ -1,0 +1,64 @@
+"""Has the repository brought up to date with the model files, by a process that ends again.
+
+It knows the catalog and the families, which the controller does not.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sie_triton.errors import ServerError
+from sie_triton.settings import PREFIX
+
+# It may have to ask the model hub.
+TIMEOUT_S = 120.0
+
+
+class Refused(ServerError):
+    """A change that cannot be made; `why` is one of serving's WRONG, CONFLICT and UNKNOWN."""
+
+    def __init__(self, why: str, reason: str) -> None:
+        super().__init__(reason)
+        self.why = why
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """See render/refresh.py."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    problems: dict[str, str]
+    warnings: list[str]
+    model: str
+    refused: str
+    reason: str
+
+    def done_to(self, model: str) -> str:
+        found = [name for name in ("added", "changed", "removed") if model in getattr(self, name)]
+        return found[0] if found else "unchanged"
+
+
+def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
+    """Blocks for a second or two. Refused where the change that was asked for cannot be made."""
+    change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
+    command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    try:
+        done = subprocess.run(
+            command, input=add or b"", stdout=subprocess.PIPE, env=environment, timeout=TIMEOUT_S, check=True
+        )
+        raw: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as exc:
+        raise ServerError(f"reading the model files took longer than {TIMEOUT_S:g} s") from exc
+    except (subprocess.CalledProcessError, ValueError) as exc:
+        raise ServerError("the model files could not be read; the controller's log has the details") from exc
+    outcome = Outcome(**raw)
+    if outcome.refused:
+        raise Refused(outcome.refused, outcome.reason)
+    return outcome

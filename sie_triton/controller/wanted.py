@@ -1,0 +1,91 @@
+"""What Triton shall serve, as it stands in the repository; and when model files have changed."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from sie_triton.editions import model_of
+from sie_triton.records.status import STAGES
+from sie_triton.serving import Serving, model_files
+
+STEPS = re.compile(rf'model_name: "([^"]+)-{STAGES[0]}"')
+
+# How often directories are looked at.
+LOOK_S = 1.0
+
+Look = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One model in the repository: what clients call, and what the names of its steps begin with."""
+
+    steps: str
+    ensembles: Sequence[str]
+
+
+def wanted(repository: Path) -> dict[str, Wanted]:
+    """Every model whose ensemble is there, by Triton's name of it."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(repository.glob("[!.]*/config.pbtxt")):
+        if steps := STEPS.search(path.read_text()):
+            found.setdefault(model_of(steps[1]), {})[path.parent.name] = steps[1]
+    return {model: Wanted(steps[model], list(steps)) for model, steps in found.items() if model in steps}
+
+
+def steps_in(repository: Path) -> set[str]:
+    """What the names of all steps begin with that have a directory."""
+    names = (path.parent.name.rpartition("-") for path in repository.glob("[!.]*/config.pbtxt"))
+    return {steps for steps, _, stage in names if stage in STAGES}
+
+
+def remove_steps(repository: Path, steps: str) -> None:
+    for stage in STAGES:
+        shutil.rmtree(repository / f"{steps}-{stage}", ignore_errors=True)
+
+
+def touch(repository: Path, ensemble: str) -> None:
+    """So that Triton loads it again."""
+    os.utime(repository / ensemble / "config.pbtxt")
+
+
+class Watch:
+    """Tells when model files have changed, once they have stood still for a look: they may be being written.
+
+    Holds the latest look and the one that was told of. One thread asks.
+    """
+
+    def __init__(self) -> None:
+        self._told: Look | None = None
+        self._latest: Look | None = None
+        self._due = 0.0
+
+    def has_news(self, serving: Serving) -> bool:
+        """True once for each change; the first look is none."""
+        if monotonic() < self._due:
+            return False
+        self._due = monotonic() + LOOK_S
+        before, self._latest = self._latest, look(serving)
+        if self._told is None:
+            self._told = self._latest
+        if self._latest in (self._told, None) or self._latest != before:
+            return False
+        self._told = self._latest
+        return True
+
+
+def look(serving: Serving) -> Look:
+    """Everything by which a file's change is told; nothing of a directory that cannot be read."""
+    found: dict[str, tuple[int, ...]] = {}
+    for directory in filter(None, (serving.models_dir, serving.added_dir)):
+        with suppress(OSError):
+            found[str(directory)] = ()
+            for path in model_files(directory):
+                stat = path.stat()
+                found[str(path)] = stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return found

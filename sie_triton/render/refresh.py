@@ -1,0 +1,250 @@
+"""Brings a server's repository up to date with its model files: `python -m sie_triton.render.refresh DATA_DIR`.
+
+    model files + serving.json → repository + serving.json → one line of JSON, an Outcome, for the controller
+
+`--add` takes a model file from standard input, `--remove NAME` takes a model away. What was changed is rendered beside
+what is served, as another edition; that Triton serves it is the controller's work.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sie_triton.catalog import ModelConfig, load_file, triton_name
+from sie_triton.catalog.selection import Selection, first_selection, selection
+from sie_triton.contract import TASKS
+from sie_triton.errors import CatalogError, ServerError
+from sie_triton.private import private_directory
+from sie_triton.render.build import NO_HOOK, checked_options, environment_warnings, options_of, specs_of
+from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
+from sie_triton.scheduling.hook import HOOK_NAME, build_hook
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
+from sie_triton.settings import Settings, read_settings
+
+LOCK = "serving.lock"
+
+
+@dataclass
+class Outcome:
+    """Triton's names of models. Of the one that was asked for, `model`; else why it was `refused`, and the `reason`."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    model: str = ""
+    refused: str = ""
+    reason: str = ""
+
+
+class Refused(Exception):
+    """`why` is one of WRONG, CONFLICT and UNKNOWN."""
+
+    def __init__(self, why: str, reason: str) -> None:
+        super().__init__(reason)
+        self.why = why
+
+
+class Refresh:
+    """One look at the model files of a server. Holds what it found, until `write`."""
+
+    def __init__(self, serving: Serving, settings: Settings) -> None:
+        self.serving = serving
+        self.outcome = Outcome()
+        self.models: list[ModelConfig] = []
+        self._settings = settings
+        self._options = options_of(settings)
+        hook = serving.data_dir / HOOK_NAME
+        self._hook = hook if hook.exists() else None
+        self._served: dict[str, Served] = {}
+        self._edition = serving.edition
+
+    def start(self) -> None:
+        """Render everything. CatalogError or SettingsError for what is wrong with what was asked for."""
+        serving, settings = self.serving, self._settings
+        chosen = first_selection(
+            serving.names,
+            settings.models_dir,
+            _files(serving.added_dir),
+            allow_hub=settings.hf_fallback,
+            matching=settings.name_patterns,
+        )
+        asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
+        specs_of(settings, asked if serving.names else [], settings.runtime)
+        checked_options(settings, [model.sie_id for model in chosen.models])
+        self._render(chosen, edition=0)
+        if not self.models:
+            raise CatalogError("\n".join(self.outcome.problems.values()))
+
+    def run(self) -> None:
+        """Render what is new or has changed, and remove the ensembles of what is gone."""
+        serving = self.serving
+        served = {name: each.source for name, each in serving.models.items()}
+        own: Sequence[Path] | OSError | None = None
+        if serving.models_dir:
+            try:
+                own = model_files(serving.models_dir)
+            except OSError as exc:
+                own = exc
+        chosen = selection(
+            serving.names, own, _files(serving.added_dir), served, serving.removed, self._settings.name_patterns
+        )
+        self._render(chosen, edition=serving.edition + 1)
+        self._remove({triton_name(name) for name in self._served})
+
+    def add(self, text: bytes) -> None:
+        """Refused for a model file that cannot be served; else it is in its place."""
+        config = self._read(text)
+        name = triton_name(config.sie_id)
+        target = self.serving.added_dir / f"{name}.yaml"
+        for other, served in self.serving.models.items():
+            if triton_name(other) == name and served.source != str(target):
+                raise Refused(CONFLICT, f"sie_id: {config.sie_id} is served from {served.source}; change it there")
+        private_directory(target.parent)
+        fresh = target.with_suffix(".new")
+        fresh.write_bytes(text)
+        fresh.replace(target)
+        self.outcome.model = name
+
+    def remove(self, name: str) -> None:
+        """Refused for a model that is not served, or whose file is not ours to remove."""
+        found = next((model for model in self.serving.models if triton_name(model) == name), None)
+        if found is None:
+            raise Refused(UNKNOWN, f"{name} is not served")
+        given = self.serving.models[found].source
+        source = Path(file_of(given))
+        if given == str(source) and self.serving.was_added(given):
+            source.unlink(missing_ok=True)
+        elif not self.serving.names and source.parent == self.serving.models_dir:
+            raise Refused(CONFLICT, f"{found} is served from {source}; remove that file")
+        else:
+            self.serving = self.serving.updated(removed=(*self.serving.removed, found))
+        self.outcome.model = name
+
+    def write(self) -> None:
+        """What was found, into serving.json."""
+        self.serving = self.serving.updated(models=self._served, problems=self.outcome.problems, edition=self._edition)
+        self.serving.write()
+
+    def _read(self, text: bytes) -> ModelConfig:
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch, "model.yaml")
+            path.write_bytes(text)
+            try:
+                config = load_file(path)
+                specs_of(self._settings, [config], self._settings.runtime)
+            except CatalogError as exc:
+                raise Refused(WRONG, str(exc).replace(f"{path}: ", "")) from exc
+        return config
+
+    def _render(self, chosen: Selection, edition: int) -> None:
+        self.outcome.problems = chosen.problems
+        kept = set(chosen.kept)
+        for model in chosen.models:
+            try:
+                self._render_one(model, edition)
+            except CatalogError as exc:
+                chosen.problems[model.source] = str(exc)
+                kept.add(model.sie_id)
+            else:
+                self.models.append(model)
+                self.outcome.warnings += model.warnings()
+        self._served |= {name: each for name, each in self.serving.models.items() if name in kept}
+
+    def _render_one(self, model: ModelConfig, edition: int) -> None:
+        specs = specs_of(self._settings, [model], self._settings.runtime)
+        name, repository = triton_name(model.sie_id), self.serving.repository
+        found, before = edition_in(repository, name), self.serving.models.get(model.sie_id)
+        changed_at = datetime.now(UTC).isoformat(timespec="seconds")
+        if found is not None and is_current(repository, specs[0], self._options, found):
+            changed_at = before.changed_at if before else changed_at
+        else:
+            render(repository, specs, self._options, self._hook, edition)
+            self._edition = edition
+            (self.outcome.added if found is None else self.outcome.changed).append(name)
+        self._served[model.sie_id] = Served(model.source, changed_at)
+
+    def _remove(self, wanted: set[str]) -> None:
+        of_tasks = tuple(f"-{task}" for task in TASKS)
+        for name in all_ensembles(self.serving.repository):
+            if not name.endswith(of_tasks) and name not in wanted:
+                remove(self.serving.repository, name)
+                self.outcome.removed.append(name)
+
+
+def start(settings: Settings, names: Sequence[str]) -> Refresh:
+    """The first look, for a launcher whose repository is empty; `warnings` of its outcome are worth showing."""
+    settings = settings.model_copy(
+        update={
+            "device": settings.runtime.device,
+            "data_dir": settings.data_dir.absolute(),
+            "models_dir": settings.models_dir and settings.models_dir.absolute(),
+        }
+    )
+    given = settings.model_dump(mode="json", exclude={"admin_token"}, exclude_none=True)
+    (private_directory(settings.data_dir) / HOOK_NAME).unlink(missing_ok=True)
+    built = build_hook(settings.data_dir)
+    first = Refresh(Serving(tuple(names), given, os.getcwd()), settings)
+    first.start()
+    first.outcome.warnings += [f"not served: {line}" for line in first.outcome.problems.values()]
+    first.outcome.warnings += [NO_HOOK] if built is None else []
+    first.outcome.warnings += environment_warnings(
+        settings, [model.resolve(settings.runtime) for model in first.models]
+    )
+    first.write()
+    return first
+
+
+def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
+    """A later look, after a change that was asked for."""
+    with _lock(data_dir):
+        serving = read_serving(data_dir)
+        if serving is None:
+            raise ServerError(f"{data_dir}: no server of this version is served from there")
+        os.chdir(serving.cwd)
+        look = Refresh(serving, read_settings(**serving.settings))
+        try:
+            if add is not None:
+                look.add(add)
+            if remove:
+                look.remove(remove)
+        except Refused as exc:
+            return Outcome(refused=exc.why, reason=str(exc))
+        look.run()
+        look.write()
+        return look.outcome
+
+
+@contextmanager
+def _lock(data_dir: Path) -> Iterator[None]:
+    """One look at a time, whoever asks for it."""
+    with (data_dir / LOCK).open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _files(directory: Path) -> list[Path]:
+    return model_files(directory) if directory.is_dir() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--add", action="store_true")
+    parser.add_argument("--remove", default="")
+    given = parser.parse_args()
+    outcome = refresh(given.data_dir, add=sys.stdin.buffer.read() if given.add else None, remove=given.remove)
+    sys.stdout.write(json.dumps(asdict(outcome)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Models are added, changed and removed under load: nobody's request fails, and each is answered by one edition."""
+
+import os
+import re
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.controller.commands import ask
+from sie_triton.errors import ServerError, SIEError
+from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import records_of_editions
+from sie_triton.render.refresh import start
+from sie_triton.server.companions import controller, nursery
+from sie_triton.server.launch import Server
+from sie_triton.serving import repository_of
+from tests.conftest import fresh_settings, tiny_model_file
+from tests.models import save_bert
+from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching
+
+TEXT = "whoever asks while a model is being changed gets what it was before or what it is since, and nothing else"
+A, B, C, D = (f"test/{name}" for name in "abcd")
+BULK = 1500
+
+
+@dataclass
+class Variant:
+    """A model file's content but for the name, and what it answers to TEXT."""
+
+    directory: Path
+    vector: np.ndarray
+    max_sequence_length: int = 512
+
+    def file(self, model: str) -> str:
+        text = tiny_model_file(model, self.directory, len(self.vector))
+        return re.sub(r"max_sequence_length: \d+", f"max_sequence_length: {self.max_sequence_length}", text)
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory, minilm_directory) -> dict[str, Variant]:
+    """Another pooling, other dims, shorter texts."""
+    root, made = tmp_path_factory.mktemp("variants"), {}
+    for name, options in {"mean": {}, "cls": {"pooling": "cls"}, "dense": {"dense": 32}, "short": {}}.items():
+        directory = made["mean"].directory if name == "short" else save_bert(root / name, minilm_directory, **options)
+        model = SentenceTransformer(str(directory), device="cpu")
+        model.max_seq_length = 6 if name == "short" else 512
+        made[name] = Variant(directory, model.encode(TEXT), model.max_seq_length)
+    return made
+
+
+@dataclass
+class Site:
+    """A running server, its directory of model files, and what clients of its models saw."""
+
+    crowd: Crowd
+    models_dir: Path
+    variants: dict[str, Variant]
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def repository(self) -> Path:
+        return repository_of(self.crowd.settings.data_dir)
+
+    def variant_of(self, vector: np.ndarray) -> str:
+        same = (
+            name
+            for name, variant in self.variants.items()
+            if vector.shape == variant.vector.shape and np.allclose(vector, variant.vector, atol=2e-3)
+        )
+        return next(same, "a mixture")
+
+    def ask(self, client: SIEClient, model: str) -> None:
+        started = time.monotonic()
+        try:
+            self.seen.append((model, self.variant_of(client.encode(model, TEXT)["dense"])))
+        except SIEError as exc:
+            self.seen.append((model, f"{type(exc).__name__}: {exc}"))
+        self.seconds.append(time.monotonic() - started)
+
+    @contextmanager
+    def asking(self, *models: str) -> Iterator[None]:
+        """Clients of these models, one each."""
+        stopped = threading.Event()
+
+        def run(model: str) -> None:
+            with SIEClient(self.crowd.grpc) as client:
+                while not stopped.wait(0.01):
+                    self.ask(client, model)
+
+        with ThreadPoolExecutor(len(models)) as pool:
+            futures = [pool.submit(run, model) for model in models]
+            try:
+                yield
+            finally:
+                stopped.set()
+        assert all(future.exception() is None for future in futures)
+
+    def put(self, text: str, method: str = "PUT", path: str = "") -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        url = f"{self.crowd.url}/v1/models{path}"
+        request = urllib.request.Request(url, text.encode(), headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as exc:
+            return exc.code, exc.read().decode()
+        except OSError as exc:  # the controller has ended
+            return 0, str(exc)
+
+    def delete(self, model: str) -> tuple[int, str]:
+        return self.put("", "DELETE", f"/{triton_name(model)}")
+
+    def evict(self, model: str) -> None:
+        with suppress(ServerError):
+            self.crowd.act(model, "evict")
+
+    def write(self, model: str, text: str) -> None:
+        (self.models_dir / f"{triton_name(model)}.yaml").write_text(text)
+
+    def wait_for(self, model: str, variant: str) -> None:
+        """Until a client has seen it."""
+        since = len(self.seen)
+        wait_for(lambda: (model, variant) in self.seen[since:])
+
+    def problems(self) -> dict[str, str]:
+        return ask(self.crowd.settings, "/v1/models")["problems"]
+
+    def copies(self) -> int:
+        """Most living workers that a model has, over all its editions."""
+        directory = self.crowd.settings.status_dir
+        workers = [
+            [r["worker_pid"] for _, r in records_of_editions(directory, triton_name(m), "inference")]
+            for m in (A, B, C, D)
+        ]
+        return max(sum(bool(pid) and is_alive(pid) for pid in each) for each in workers)
+
+    def steps_of(self, model: str) -> set[str]:
+        return {path.name for path in self.repository.glob(f"{triton_name(model)}@*-postprocess")}
+
+    def is_settled(self, *models: str) -> bool:
+        """There is one edition of each of them, on disk, in memory, and in Triton; and nothing else."""
+        status = self.crowd.settings.status_dir
+        steps = {path.name.rpartition("-")[0] for path in self.repository.glob("*-inference")}
+        records = {path.name.rpartition("-")[0] for path in status.glob("*-*.status")}
+        ensembles = {path.name for path in self.repository.iterdir() if not path.name.endswith(STEPS)}
+        names = {triton_name(model) for model in models}
+        return (
+            steps == records
+            and ensembles == names == {each.partition("@")[0] for each in steps}
+            and len(steps) == len(names)
+        )
+
+    def check(self, *allowed: tuple[str, str]) -> None:
+        counts = Counter(self.seen)
+        slowest = max(self.seconds)
+        print(f"\n{len(self.seen)} requests, slowest {slowest:.1f} s; {dict(counts)}")
+        assert not counts.keys() - set(allowed)
+
+
+STEPS = ("-preprocess", "-inference", "-postprocess")
+
+
+@contextmanager
+def site(root: Path, variants: dict[str, Variant], **given: Any) -> Iterator[Site]:
+    """Serves A, B and C as `mean`."""
+    models_dir = root / "models"
+    models_dir.mkdir()
+    for model in (A, B, C):
+        (models_dir / f"{triton_name(model)}.yaml").write_text(variants["mean"].file(model))
+    settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN, max_sub_batch_cost=512, **given)
+    start(settings, [])
+    with nursery(settings), Server(settings, repository_of(settings.data_dir)) as server:
+        server.wait_ready()
+        wait_for(lambda: nursery_ids(settings.status_dir))
+        with controller(settings, server.control_token) as companion:
+            crowd = Crowd(settings, server, companion)
+            wait_for(lambda: crowd.answers() and len(crowd.models()) == 3)
+            yield Site(crowd, models_dir, variants)
+
+
+def test_models_come_change_and_go_and_no_request_fails(tmp_path, variants):
+    mean, cls, dense = variants["mean"], variants["cls"], variants["dense"]
+    with site(tmp_path, variants) as here, watching(here.copies, 0.02) as copies:
+        with here.asking(A, A, B):
+            here.wait_for(A, "mean")
+            assert here.put(mean.file(D)) == (200, '{"model": "test/d", "done": "added"}')
+            with here.asking(D), ThreadPoolExecutor(1) as pool, SIEClient(here.crowd.grpc) as client:
+                here.wait_for(D, "mean")
+                bulk = pool.submit(client.encode, A, [TEXT] * BULK)
+                # one that is being written, one that is wrong, and one that is new
+                here.write(A, dense.file(A)[:150])
+                here.write(B, "sie_id: [")
+                time.sleep(0.5)
+                here.write(A, dense.file(A))
+                here.wait_for(A, "dense")
+                assert {here.variant_of(row["dense"]) for row in bulk.result()} == {"mean"}
+                assert ["not valid YAML" in line for line in here.problems().values()] == [True]
+                before = here.steps_of(D)
+                pool.submit(here.put, cls.file(D))
+                wait_for(lambda: here.steps_of(D) > before)
+                os.kill(here.crowd.companion.pid, signal.SIGKILL)
+                here.wait_for(D, "cls")
+            assert here.put(mean.file(A))[0] == 409
+            assert here.delete(D) == (200, '{"model": "test/d", "done": "removed"}')
+            wait_for(lambda: here.is_settled(A, B, C))
+        here.check((A, "mean"), (A, "dense"), (B, "mean"), (D, "mean"), (D, "cls"))
+        assert max(number for _, number in copies) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_twenty_rounds_of_changes_with_evictions_and_deaths_of_the_controller(tmp_path, variants):
+    """Some changes come before the one before them is done, or while the model loads."""
+    random, names = np.random.default_rng(7), list(variants)
+    with site(tmp_path, variants, min_residency_s=0) as here, watching(here.copies, 0.02) as copies:
+        with here.asking(A, A, B, C), ThreadPoolExecutor(4) as pool:
+            here.wait_for(A, "mean")
+            before = "mean"
+            for number in range(20):
+                first, second = random.choice([name for name in names if name != before], 2, replace=False)
+                since, started = len(here.seen), time.monotonic()
+                assert here.put(variants[first].file(D))[0] == 200
+                with here.asking(D):
+                    here.wait_for(D, first)
+                    for name in (first, second) if number % 2 else (second,):
+                        here.write(A, variants[name].file(A))
+                        time.sleep(random.uniform(1, 4))
+                        evicted = [pool.submit(here.evict, model) for model in (A, C)]
+                    changed = pool.submit(here.put, variants[second].file(D))
+                    if number % 4 == 3:
+                        time.sleep(random.uniform(0, 2))
+                        os.kill(here.crowd.companion.pid, signal.SIGKILL)
+                    here.wait_for(A, second)
+                    assert changed.result()[0] in (200, 0)
+                    if changed.result()[0]:
+                        here.wait_for(D, second)
+                wait_for(lambda: here.delete(D)[0] == 200)
+                assert {variant for model, variant in here.seen[since:] if model == A} <= {before, first, second}
+                print(f"\nround {number}: {time.monotonic() - started:.1f} s", end="")
+                wait([*evicted])
+                before = second
+            wait_for(lambda: here.is_settled(A, B, C))
+        here.check(*((model, name) for model in (A, D) for name in names), (B, "mean"), (C, "mean"))
+        assert max(number for _, number in copies) == 1

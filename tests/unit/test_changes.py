@@ -1,0 +1,451 @@
+"""What the controller does so that Triton serves what is in the repository; Triton and the clock are ours."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import wait
+from itertools import pairwise
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller import changes as module
+from sie_triton.controller import wanted as wanted_module
+from sie_triton.controller.changes import Changes
+from sie_triton.controller.models import Processes
+from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.controller.swaps import Swaps
+from sie_triton.errors import ServerError
+from sie_triton.serving import Serving
+from tests.controller import wait_for
+
+STAGES = ("preprocess", "inference", "postprocess")
+
+
+class Triton:
+    """Model control as Triton does it: an ensemble whose steps are not there goes out of service."""
+
+    def __init__(self, repository) -> None:
+        self.repository = repository
+        self.states: dict[str, str] = {}
+        self.behind: dict[str, tuple[str, int]] = {}
+        self.broken: set[str] = set()
+        self.done: list[str] = []
+        self.alive = True
+
+    def answers(self):
+        return self.alive
+
+    def index(self):
+        return {path.name: self.states.get(path.name, "") for path in self.repository.iterdir()}
+
+    def load(self, name):
+        config = self.repository / name / "config.pbtxt"
+        if not config.exists() or name in self.broken:
+            raise InferenceServerException("no such thing")
+        text = config.read_text()
+        if text:
+            self._load_ensemble(name, text.split('"')[1].removesuffix("-preprocess"), config.stat().st_mtime_ns)
+        self.states[name] = "READY"
+        self.done.append(f"load {name}")
+
+    def _load_ensemble(self, name, steps, mtime):
+        if any(self.states.get(f"{steps}-{stage}") != "READY" for stage in STAGES):
+            self.unload(name)
+            raise InferenceServerException(f"{name} depends on what is not there")
+        if name not in self.behind or mtime > self.behind[name][1]:
+            self.behind[name] = steps, mtime
+
+    def unload(self, name):
+        self.behind.pop(name, None)
+        if self.states.get(name):
+            self.states[name] = "unloaded"
+            self.done.append(f"unload {name}")
+
+    def steps_behind(self, ensemble):
+        return self.behind.get(ensemble, ("", 0))[0]
+
+    def swap(self, name, *, resident=False):
+        self.done.append(f"swap {name}")
+
+
+class World:
+    """A repository, the Triton that serves it, and the controller's changes; `open` are requests in progress."""
+
+    def __init__(self, data_dir, monkeypatch) -> None:
+        Serving((), {"data_dir": str(data_dir)}, str(data_dir)).write()
+        self.repository = data_dir / "model_repository"
+        self.repository.mkdir()
+        self.triton = Triton(self.repository)
+        self.open: dict[str, int] = {}
+        self.now = 1000.0
+        self.outcome = Outcome([], [], [], {}, [], "", "", "")
+        self.data_dir = data_dir
+        for each in (module, wanted_module):
+            monkeypatch.setattr(each, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module, "refresh", self._refresh)
+        self.render = lambda: None
+        self.new_controller()
+
+    def new_controller(self):
+        self.swaps = Swaps(self.triton)
+        self.changes = Changes(self.data_dir, self.triton, self.swaps)
+
+    def write(self, steps, *ensembles):
+        """Steps and ensembles that take them."""
+        names = [(f"{steps}-{stage}", "") for stage in STAGES]
+        for name, text in names + [(ensemble, f'model_name: "{steps}-preprocess"') for ensemble in ensembles]:
+            (self.repository / name).mkdir(exist_ok=True)
+            (self.repository / name / "config.pbtxt").write_text(text)
+
+    def remove(self, *ensembles):
+        for name in ensembles:
+            shutil.rmtree(self.repository / name)
+
+    def start_triton(self):
+        """With what is in the repository."""
+        for names in (self.triton.index(), self.triton.index()):
+            for name in names:
+                if (self.repository / name / "config.pbtxt").read_text() == "" or names is not self.triton:
+                    try:
+                        self.triton.load(name)
+                    except InferenceServerException:
+                        continue
+        self.triton.done.clear()
+
+    def serve(self, steps, *ensembles):
+        self.write(steps, *ensembles)
+        self.start_triton()
+        self.tick()
+
+    def stages(self):
+        """There are processes of steps that Triton has loaded."""
+        loaded = {n.rpartition("-")[0] for n, s in self.triton.states.items() if s == "READY" and "-p" in n}
+        return {
+            stage: {steps: Processes([{"num_open": self.open.get(f"{steps}-{stage}", 0)}], []) for steps in loaded}
+            for stage in STAGES
+        }
+
+    def tick(self, seconds=0.0):
+        """One round of the controller, so much later, and what it has begun."""
+        self.now += seconds
+        self.changes.tick(self.stages())
+        jobs = [self.changes._under_way, *self.changes._unloads.values()]
+        assert not wait([job for job in jobs if job], timeout=10).not_done
+
+    def change(self, render=lambda: None):
+        """As somebody's request to add a model file."""
+        self.render = render
+        return self.changes.add(b"")
+
+    def done(self):
+        done, self.triton.done[:] = list(self.triton.done), []
+        return done
+
+    def _refresh(self, data_dir, **change):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        self.render()
+        return self.outcome
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.changes.close()
+    made.swaps.close()
+
+
+def steps(name):
+    return {f"load {name}-{stage}" for stage in STAGES}
+
+
+def unloads(name):
+    return [f"unload {name}-{stage}" for stage in STAGES]
+
+
+def test_what_is_served_as_it_shall_be_is_left_alone(world):
+    world.serve("m", "m", "m-score")
+    for _ in range(20):
+        world.tick(1)
+    assert world.done() == []
+    assert world.changes.serving == {"m": "m"}
+    assert world.changes.leaving(world.stages()) == set()
+
+
+def test_a_change_loads_the_steps_and_then_the_ensembles_and_then_ends_the_old(world):
+    world.serve("m", "m")
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    *loaded, last = world.done()
+    assert (set(loaded), last) == (steps("m@1"), "load m")
+    assert world.triton.steps_behind("m") == "m@1"
+    world.tick()
+    world.tick(1)
+    assert world.done() == []
+    world.tick(1.5)
+    assert world.done() == unloads("m")
+    assert sorted(path.name for path in world.repository.iterdir()) == [
+        "m",
+        "m@1-inference",
+        "m@1-postprocess",
+        "m@1-preprocess",
+    ]
+    world.tick(10)
+    assert world.done() == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_old_steps_stay_while_a_request_is_in_any_of_them(world, stage):
+    world.serve("m", "m")
+    world.open[f"m-{stage}"] = 1
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.done()
+    for _ in range(10):
+        world.tick(10)
+    assert world.done() == []
+    assert world.changes.leaving(world.stages()) == {"m"}
+    world.open.clear()
+    world.tick(1)
+    world.tick(1.9)
+    assert world.done() == []
+    world.open[f"m-{stage}"] = 1  # one that was between two stages
+    world.tick()
+    world.open.clear()
+    world.tick(1)
+    world.tick(1.9)
+    assert world.done() == []
+    world.tick(1)
+    assert world.done() == unloads("m")
+
+
+def test_steps_that_cannot_be_loaded_leave_the_model_as_it_was_and_are_tried_again(world):
+    world.serve("m", "m")
+    world.triton.broken.add("m@1-inference")
+    world.outcome.__dict__["model"] = "m"
+    with pytest.raises(ServerError, match="Triton: no such thing"):
+        world.change(lambda: world.write("m@1", "m")).result(10)
+    assert world.triton.steps_behind("m") == "m"
+    assert world.changes.problems == {"m": "Triton: no such thing"}
+    attempts = []
+    world.render = lambda: attempts.append(world.now)
+    for _ in range(120):
+        world.tick(0.5)
+        assert world.triton.steps_behind("m") == "m"
+    assert [after - before for before, after in pairwise(attempts)] == [2, 4, 8, 16]
+    assert set(world.done()) == {"load m@1-preprocess", "load m@1-postprocess"}
+    world.triton.broken.clear()
+    world.tick(30)
+    assert world.triton.steps_behind("m") == "m@1"
+    assert world.changes.problems == {}
+
+
+def test_tasks_come_before_the_bare_name_and_go_after_it(world):
+    """Who sees a model that encodes by its bare name must find the ensemble that scores."""
+    world.serve("m", "m")
+    world.change(lambda: world.write("m@1", "m", "m-score")).result(10)
+    assert world.done()[-2:] == ["load m-score", "load m"]
+    world.change(lambda: (world.write("m@2", "m"), world.remove("m-score"))).result(10)
+    assert world.done()[-2:] == ["load m", "unload m-score"]
+
+
+def test_a_model_that_is_gone_is_taken_out_and_its_steps_go_when_nobody_is_in_them(world):
+    world.serve("m", "m", "m-score")
+    world.write("n", "n")
+    world.start_triton()
+    world.open["m-inference"] = 1
+    world.change(lambda: world.remove("m", "m-score")).result(10)
+    assert sorted(world.done()) == ["unload m", "unload m-score"]
+    assert world.changes.serving["m"] == ""
+    world.tick(10)
+    assert world.done() == []
+    world.open.clear()
+    world.tick()
+    world.tick(3)
+    assert world.done() == unloads("m")
+    world.tick()
+    assert world.changes.serving == {"n": "n"}
+    assert not [path for path in world.repository.iterdir() if path.name.startswith("m")]
+
+
+def test_a_model_that_comes_back_while_it_goes_is_not_taken_for_what_it_was(world):
+    world.serve("m", "m")
+    world.open["m-inference"] = 1
+    world.change(lambda: world.remove("m")).result(10)
+    world.tick(5)
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    assert world.changes.leaving(world.stages()) == {"m"}
+    world.tick(5)
+    world.done()
+    world.open.clear()
+    world.tick()
+    world.tick(3)
+    assert world.done() == unloads("m")
+    assert world.triton.steps_behind("m") == "m@1"
+
+
+def test_two_changes_one_after_the_other(world):
+    world.serve("m", "m")
+    world.open = {"m-inference": 1, "m@1-inference": 1}
+    for edition in (1, 2):
+        world.change(lambda edition=edition: world.write(f"m@{edition}", "m")).result(10)
+    assert world.triton.steps_behind("m") == "m@2"
+    assert world.changes.leaving(world.stages()) == {"m", "m@1"}
+    world.done()
+    world.open.pop("m@1-inference")
+    world.tick()
+    world.tick(3)
+    assert world.done() == unloads("m@1")
+
+
+@pytest.mark.parametrize("loaded", range(5))
+def test_a_new_controller_finishes_what_another_began(world, loaded):
+    """That was killed when so many of three steps and the ensemble were loaded."""
+    world.serve("m", "m")
+    world.write("m@1", "m")
+    for name in [*(f"m@1-{stage}" for stage in STAGES), "m"][:loaded]:
+        world.triton.load(name)
+    world.done()
+    world.changes.close()
+    world.new_controller()
+    world.tick()
+    assert world.triton.steps_behind("m") == "m@1"
+    assert len(world.done()) == 4 - loaded
+    world.tick()
+    world.tick(3)
+    assert world.done() == unloads("m")
+
+
+def test_a_new_controller_takes_out_what_another_was_to_take_out(world):
+    world.serve("m", "m")
+    world.remove("m")
+    world.changes.close()
+    world.new_controller()
+    world.tick()
+    world.tick()
+    world.tick(3)
+    assert world.done() == ["unload m", *unloads("m")]
+
+
+def test_another_tritonserver_has_started_with_the_new_steps(world):
+    world.serve("m", "m")
+    world.write("m@1", "m")
+    world.triton.states.clear()
+    world.triton.behind.clear()
+    world.triton.load("m@1-preprocess"), world.triton.load("m@1-inference"), world.triton.load("m@1-postprocess")
+    world.triton.load("m")
+    world.done()
+    world.changes.start_anew()
+    world.tick()
+    assert world.done() == []
+    world.tick()
+    world.tick(3)
+    assert not (world.repository / "m-inference").exists()
+    assert world.changes.serving == {"m": "m@1"}
+
+
+def test_what_a_swap_has_put_back_is_put_right_before_its_steps_go(world):
+    """Triton ends a swap by loading the ensembles as they were before it."""
+    world.serve("m", "m")
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.triton.behind["m"] = "m", world.triton.behind["m"][1]
+    world.done()
+    world.tick()
+    world.tick(3)
+    assert world.done() == []
+    world.tick()
+    assert world.triton.steps_behind("m") == "m@1"
+    assert world.done() == ["load m"]
+    world.tick()
+    world.tick(3)
+    assert world.done() == unloads("m")
+
+
+def test_ensembles_are_not_touched_while_a_swap_is_under_way(world):
+    world.serve("m", "m")
+    may_end = threading.Event()
+    world.triton.swap = lambda name, resident=False: may_end.wait(10)
+    swap = world.swaps.evict("m", "asked for")
+    change = world.change(lambda: world.write("m@1", "m"))
+    wait_for(lambda: len(world.triton.done) == 3)
+    assert not change.done()
+    assert world.triton.steps_behind("m") == "m"
+    may_end.set()
+    change.result(10)
+    swap.result(10)
+    assert world.triton.steps_behind("m") == "m@1"
+
+
+def test_what_somebody_has_taken_out_of_service_stays_out_until_it_changes(world):
+    world.serve("m", "m")
+    for name in ("m", *(f"m-{stage}" for stage in STAGES)):
+        world.triton.unload(name)
+    world.done()
+    world.changes.close()
+    world.new_controller()
+    for _ in range(5):
+        world.tick(3)
+    assert world.done() == []
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    assert world.triton.steps_behind("m") == "m@1"
+
+
+def test_without_a_tritonserver_it_waits(world):
+    world.write("m", "m")
+    world.triton.alive = False
+    world.outcome = ServerError("must not be asked")
+    for _ in range(5):
+        world.tick(1)
+    world.outcome = Outcome([], [], [], {}, [], "", "", "")
+    world.triton.alive = True
+    world.tick(2)
+    assert world.triton.steps_behind("m") == "m"
+
+
+def test_a_refusal_is_told_and_changes_nothing(world):
+    world.serve("m", "m")
+    world.outcome = Refused("wrong", "tasks: Field required")
+    with pytest.raises(Refused, match="tasks: Field required"):
+        world.change().result(10)
+    world.tick(60)
+    assert world.done() == []
+
+
+def test_a_server_without_a_list_of_what_it_serves_is_not_changed(tmp_path, world):
+    changes = Changes(tmp_path / "other", world.triton, world.swaps)
+    changes.tick(world.stages())
+    assert changes.leaving(world.stages()) == set()
+    with pytest.raises(Refused, match="no sie-triton serve of this version has started it"):
+        changes.add(b"").result(10)
+    changes.close()
+
+
+# --- files
+
+
+def test_a_file_is_read_once_it_has_stood_still(world, tmp_path):
+    looks = []
+    world.render = lambda: looks.append(1)
+    world.serve("m", "m")
+    directory = tmp_path / "models"
+    directory.mkdir()
+    world.tick(1)
+    world.tick(1)
+    looks.clear()
+    for content in ("a", "ab", "abc"):
+        (directory / "m.yaml").write_text(content)
+        world.tick(1)
+    assert looks == []
+    world.tick(0.5)
+    assert looks == []
+    world.tick(0.5)
+    assert looks == [1]
+    world.tick(5)
+    (directory / "ignored.txt").write_text("")
+    world.tick(5)
+    world.tick(5)
+    assert looks == [1]
+    (directory / "m.yaml").unlink()
+    world.tick(1)
+    world.tick(1)
+    assert looks == [1, 1]

@@ -1,0 +1,175 @@
+"""Two editions of a model side by side: who has the weights, who waits, who is replaced, and what others see of it."""
+
+import os
+import signal
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+from sie_triton.controller.api import describe
+from sie_triton.controller.memory import Memory
+from sie_triton.controller.models import models_of, read_stages
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.grants import GRANTED, answer_path
+from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter
+from sie_triton.stages.loader import Loader
+from tests.controller import round_of, stage, wait_for
+from tests.stages import spec
+
+OLD, NEW = "m@1", "m@2"
+
+
+@pytest.fixture
+def two(controller, pids):
+    """A round's models where requests take NEW, and `pids` of old inference, its worker, and new inference."""
+
+    def given(old=None, new=None):
+        records = [
+            stage(controller, OLD, pids[0], **(old or {"state": RESIDENT, "worker_pid": pids[1]})),
+            stage(controller, NEW, pids[2], **(new or {})),
+        ]
+        controller.changes.serving["m"] = NEW
+        return records
+
+    return given
+
+
+# --- the stages
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "expected"),
+    [
+        ("m", LOADING, True),
+        ("m", COLD, False),
+        ("m", RESIDENT, True),
+        ("m@3", RESIDENT, False),
+        ("mm", LOADING, False),
+        ("m-2", LOADING, False),
+    ],
+)
+def test_a_later_edition_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, state, expected):
+    status = StatusWriter(tmp_path, steps, "inference", 7)
+    stage_of(tmp_path, NEW, child.pid, state=state)
+    assert status.has_successor() == expected
+
+
+def stage_of(directory, name, pid, **fields):
+    class Somewhere:
+        _directory = directory
+
+    return stage(Somewhere, name, pid, **fields)
+
+
+def test_a_new_edition_was_last_used_when_the_old_one_was(tmp_path, child):
+    stage_of(tmp_path, OLD, child.pid, last_used_ns=5)
+    assert StatusWriter(tmp_path, NEW, "inference", 0).record["last_used_ns"] == 5
+
+
+def test_all_editions_have_one_lock_for_their_weights(tmp_path, child):
+    def order(steps):
+        of = replace(spec(), weights=str(tmp_path))
+        return Loader(of, "cpu", StatusWriter(tmp_path, steps, "inference", 0), Event(), print).order(1, 1)
+
+    assert order("m").lock == order(NEW).lock == tmp_path / "m.cpu.weights"
+    stage_of(tmp_path, "m@3", child.pid, state=LOADING)
+    assert order(NEW).lock == tmp_path / "m.cpu.late"
+
+
+# --- the controller
+
+
+def test_the_new_waits_until_the_old_has_given_its_memory_back(controller, two, pids):
+    old, _ = two(new={"state": LOADING, "wanted_bytes": 100})
+    answer = answer_path(controller._directory, pids[2])
+    controller.tick()
+    assert not answer.exists()
+    old.record["worker_pid"], old.record["state"] = 0, LOADING
+    controller.tick()
+    assert not answer.exists()
+    old.record["state"] = COLD
+    controller.tick()
+    assert answer.read_text() == GRANTED
+
+
+def test_a_load_that_the_old_has_begun_is_granted_all_the_same(controller, two, pids):
+    two(old={"state": LOADING, "wanted_bytes": 100}, new={"state": LOADING, "wanted_bytes": 100})
+    controller.tick()
+    assert answer_path(controller._directory, pids[0]).read_text() == GRANTED
+    assert not answer_path(controller._directory, pids[2]).exists()
+
+
+@pytest.mark.parametrize("kind", ["preprocess", "inference", "postprocess"])
+def test_the_old_worker_is_ended_when_nobody_is_in_the_old_steps_and_the_new_one_waits(
+    controller, two, pids, kind, child
+):
+    old, new = two(new={"state": LOADING, "wanted_bytes": 100})
+    busy = old if kind == "inference" else stage(controller, OLD, child.pid, kind)
+    busy.record["num_open"] = 1
+    for _ in range(4):
+        controller.tick()
+    assert is_alive(pids[1])
+    busy.record["num_open"], new.record["state"] = 0, COLD
+    for _ in range(4):
+        controller.tick()
+    assert is_alive(pids[1])  # its stage would start another
+    new.record["state"] = LOADING
+    for _ in range(2):
+        controller.tick()
+    wait_for(lambda: not is_alive(pids[1]))
+
+
+def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 600)
+    two()
+    controller.tick()
+    model = controller.models["m"]
+    assert (model.steps, model.state, model.num_bytes, model.leaving_bytes) == (NEW, "cold", 600, 600)
+    described = describe(model)
+    assert (described["model"], described["num_draining"]) == ("m", 1)
+
+
+def test_commands_reach_the_edition_that_is_served_and_are_counted_by_the_public_name(controller, control, two):
+    two()
+    controller.tick()
+    controller.evict("m", "asked for").result(10)
+    assert control.swapped == [(f"{NEW}-inference", False)]
+    assert controller.swaps.counts == {("m", "evict: asked for"): 1}
+
+
+def test_only_what_is_served_is_replaced_when_it_dies(controller, control, two, pids, child):
+    old, new = two()
+    for pid in (pids[0], pids[2]):
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda pid=pid: not is_alive(pid))
+    coming = stage(controller, "m@3", child.pid)
+    child.kill()
+    child.wait()
+    controller.changes._wanted = {"m": type("Wanted", (), {"steps": "m@3"})}
+    round_of(controller)
+    assert control.swapped == [(f"{NEW}-inference", False)]
+    assert not old._path.exists()
+    assert new._path.exists()
+    assert coming._path.exists()
+
+
+def test_without_knowledge_the_latest_edition_counts(tmp_path, pids):
+    for steps, pid in zip(("m@9", "m@10", "m"), pids, strict=False):
+        stage_of(tmp_path, steps, pid)
+    stages = read_stages(tmp_path)
+    assert models_of(stages)["m"].steps == "m@10"
+    assert models_of(stages, {"m": "m@9"})["m"].steps == "m@9"
+    assert len(models_of(stages, {"m": "m@9"})["m"].leaving) == 1
+    assert models_of(stages, {"m": "m@11"})["m"].steps == "m@10"
+
+
+def test_a_removed_model_is_no_model_but_its_memory_counts(controller, control, pids, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 300)
+    controller.measured = Memory(900, 1000, "test")
+    stage(controller, "gone", pids[0], state=RESIDENT, worker_pid=pids[1], last_used_ns=1)
+    controller.changes.serving["gone"] = ""
+    round_of(controller)
+    model = controller.models["gone"]
+    assert (model.is_resident, model.num_bytes, model.leaving_bytes) == (False, 300, 300)
+    assert control.swapped == []  # nobody has to go for what is about to be free

@@ -1,0 +1,302 @@
+"""A running server's repository follows its model files, and what is wrong with one touches no other."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sie_triton.errors import CatalogError
+from sie_triton.render import refresh as module
+from sie_triton.render.pbtxt import from_text
+from sie_triton.render.refresh import refresh, start
+from sie_triton.render.repository import all_ensembles
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
+from sie_triton.settings import read_settings
+
+STAGES = ("preprocess", "inference", "postprocess")
+
+
+def model_file(model, max_sequence_length=64, dim=8, score=False, **more):
+    tasks = {"encode": {"multivector": {"dim": dim}}, **({"score": {}} if score else {})}
+    profile = {"adapter_path": "multivector"}
+    content = {"sie_id": model, "weights_path": "/nowhere", "tasks": tasks, "profiles": {"default": profile}}
+    return yaml.safe_dump({**content, "max_sequence_length": max_sequence_length, **more})
+
+
+class Server:
+    """What a launcher and its controller do with files."""
+
+    def __init__(self, root: Path, **settings: object) -> None:
+        self.root, self.data_dir, self.models_dir = root, root / "data", root / "models"
+        self.models_dir.mkdir()
+        self.repository = repository_of(self.data_dir)
+        self.given = {"data_dir": self.data_dir, "models_dir": self.models_dir, "device": "cpu", **settings}
+
+    def file(self, name: str, *arguments, **given) -> Path:
+        path = self.models_dir / f"{name}.yaml"
+        path.write_text(model_file(f"test/{name}", *arguments, **given))
+        return path
+
+    def start(self, *names: str):
+        self.data_dir.mkdir(exist_ok=True)
+        return start(read_settings(**self.given), names)
+
+    def refresh(self, **change):
+        return refresh(self.data_dir, **change)
+
+    def steps(self, ensemble: str) -> str:
+        """Behind it, if all of them are there."""
+        ((first, *_),) = [
+            [step.model_name for step in from_text(path.read_text()).ensemble_scheduling.step]
+            for path in [self.repository / ensemble / "config.pbtxt"]
+        ]
+        steps = first.rpartition("-")[0]
+        assert all((self.repository / f"{steps}-{stage}" / "1" / "model.py").exists() for stage in STAGES)
+        return steps
+
+    @property
+    def serving(self):
+        return read_serving(self.data_dir)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No compiler, and each test stays where it is."""
+    monkeypatch.setattr(module, "build_hook", lambda _: None)
+    monkeypatch.setattr(os, "chdir", lambda _: None)
+
+
+@pytest.fixture
+def server(tmp_path) -> Server:
+    made = Server(tmp_path)
+    made.file("a")
+    made.file("b")
+    made.start()
+    return made
+
+
+def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(server):
+    before = (server.repository / "test__b" / "config.pbtxt").stat()
+    since = server.serving.models["test/b"]
+    assert server.steps("test__a") == "test__a"
+    server.file("a", 128)
+    outcome = server.refresh()
+    assert (outcome.added, outcome.changed, outcome.removed, outcome.problems) == ([], ["test__a"], [], {})
+    assert server.steps("test__a") == "test__a@1"
+    assert all((server.repository / f"test__a-{stage}").is_dir() for stage in STAGES)
+    assert (server.repository / "test__b" / "config.pbtxt").stat() == before
+    assert server.serving.models["test/b"] == since
+    server.file("a", 256)
+    server.file("b", 256)
+    assert server.refresh().changed == ["test__a", "test__b"]
+    assert {server.steps("test__a"), server.steps("test__b")} == {"test__a@2", "test__b@2"}
+
+
+def test_steps_of_a_new_edition_are_loaded_cold_and_leave_nothing_for_python_to_write(server):
+    """Triton would wait for weights that the old steps still have, and load each step twice."""
+    server.file("a", 128)
+    server.refresh()
+    inference = from_text((server.repository / "test__a@1-inference" / "config.pbtxt").read_text())
+    assert inference.parameters["generation"].string_value == "1"
+    assert list((server.repository / "test__a@1-inference" / "1" / "__pycache__").glob("model.*.pyc"))
+
+
+def test_what_changes_nothing_renders_nothing(server):
+    server.file("a").write_text("# a comment\n" + model_file("test/a"))
+    for _ in range(2):
+        outcome = server.refresh()
+        assert (outcome.added, outcome.changed, outcome.removed) == ([], [], [])
+    assert server.serving.edition == 0
+
+
+def test_tasks_come_and_go_with_their_ensembles(server):
+    server.file("a", score=True)
+    assert server.refresh().changed == ["test__a"]
+    assert all_ensembles(server.repository) == ["test__a", "test__a-score", "test__b"]
+    assert server.steps("test__a-score") == server.steps("test__a") == "test__a@1"
+    server.file("a")
+    assert server.refresh().changed == ["test__a"]
+    assert all_ensembles(server.repository) == ["test__a", "test__b"]
+
+
+def test_a_model_comes_and_goes_with_its_file(server):
+    path = server.file("c")
+    assert server.refresh().added == ["test__c"]
+    assert server.serving.models["test/c"].source == str(path)
+    path.unlink()
+    assert server.refresh().removed == ["test__c"]
+    assert all_ensembles(server.repository) == ["test__a", "test__b"]
+    # what is in progress needs them
+    assert (server.repository / "test__c@1-inference").is_dir()
+    server.file("c")
+    assert server.refresh().added == ["test__c"]
+    assert server.steps("test__c") == "test__c@2"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("sie_id: [", "not valid YAML"),
+        (model_file("test/a", unknown=1), "unknown: unknown key"),
+        (model_file("test/a", inputs={"image": True}), "inputs.image: true cannot be served"),
+    ],
+)
+def test_a_file_that_became_wrong_stops_nothing(server, wrong, said):
+    path = server.models_dir / "a.yaml"
+    path.write_text(wrong)
+    server.file("b", 128)
+    server.file("c")
+    outcome = server.refresh()
+    assert said in outcome.problems[str(path)]
+    assert (outcome.added, outcome.changed, outcome.removed) == (["test__c"], ["test__b"], [])
+    assert server.steps("test__a") == "test__a"
+    assert server.serving.models["test/a"].source == str(path)
+    assert said in server.serving.problems[str(path)]
+    path.unlink()
+    outcome = server.refresh()
+    assert (outcome.problems, outcome.removed) == ({}, ["test__a"])
+
+
+def test_a_directory_that_cannot_be_read_takes_nothing_out_of_service(server):
+    server.models_dir.rename(server.root / "elsewhere")
+    outcome = server.refresh()
+    assert outcome.removed == []
+    assert "cannot be read (No such file or directory)" in outcome.problems[str(server.models_dir)]
+    (server.root / "elsewhere").rename(server.models_dir)
+    assert server.refresh().problems == {}
+
+
+def test_of_two_files_with_one_name_the_one_that_is_served_counts(server):
+    other = server.models_dir / "0.yaml"
+    other.write_text(model_file("test/a", 128))
+    outcome = server.refresh()
+    assert outcome.changed == []
+    said = f"sie_id: test/a is served from {server.models_dir}/a.yaml already; give one of them another"
+    assert outcome.problems == {str(other): f"{other}: {said}"}
+    (server.models_dir / "a.yaml").unlink()
+    assert server.refresh().changed == ["test__a"]
+
+
+def test_half_of_a_change_is_rendered_anew(server):
+    """Its child was killed between the two ensembles."""
+    server.file("a", score=True)
+    server.refresh()
+    server.file("a", 128, score=True)
+    score = (server.repository / "test__a-score" / "config.pbtxt").read_text()
+    server.refresh()
+    (server.repository / "test__a-score" / "config.pbtxt").write_text(score)
+    server.refresh()
+    assert server.steps("test__a-score") == server.steps("test__a") == "test__a@3"
+
+
+# --- a model file that is sent
+
+
+def test_a_file_that_is_sent_is_served_also_after_a_restart(server):
+    outcome = server.refresh(add=model_file("test/new").encode())
+    assert (outcome.model, outcome.added) == ("test__new", ["test__new"])
+    source = server.data_dir / "models" / "test__new.yaml"
+    assert server.serving.models["test/new"].source == str(source)
+    outcome = server.refresh(add=model_file("test/new", 128).encode())
+    assert (outcome.model, outcome.changed) == ("test__new", ["test__new"])
+    again = server.start()
+    assert [model.sie_id for model in again.models] == ["test/a", "test/b", "test/new"]
+    assert again.models[-1].max_sequence_length == 128
+    assert server.refresh(remove="test__new").removed == ["test__new"]
+    assert not source.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "said"),
+    [
+        (b"sie_id: x", WRONG, "tasks: Field required"),
+        (b"\xff", WRONG, "not valid UTF-8"),
+        (model_file("test/new", inputs={"image": True}).encode(), WRONG, "inputs.image: true cannot be served"),
+        (model_file("test/a").encode(), CONFLICT, "test/a is served from "),
+    ],
+)
+def test_a_file_that_cannot_be_served_is_refused_with_its_faults(server, text, why, said):
+    outcome = server.refresh(add=text)
+    assert (outcome.refused, outcome.model) == (why, "")
+    assert outcome.reason.startswith(said) or f"sie_id: {said}" in outcome.reason
+    assert not list((server.data_dir / "models").glob("*"))
+    assert "test/new" not in server.serving.models
+
+
+def test_an_added_file_that_is_wrong_at_the_start_is_told_of(server):
+    server.refresh(add=model_file("test/new").encode())
+    (server.data_dir / "models" / "test__new.yaml").write_text("sie_id: [")
+    (server.data_dir / "models" / "twin.yaml").write_text(model_file("test/a"))
+    again = server.start()
+    assert [model.sie_id for model in again.models] == ["test/a", "test/b"]
+    told = "\n".join(again.outcome.warnings)
+    assert "not served: " in told
+    assert "test__new.yaml: not valid YAML" in told
+    assert "twin.yaml: sie_id: test/a is served from" in told
+
+
+# --- what may be removed
+
+
+def test_what_comes_from_the_users_directory_is_removed_there(server):
+    outcome = server.refresh(remove="test__a")
+    assert outcome.refused == CONFLICT
+    assert outcome.reason == f"test/a is served from {server.models_dir}/a.yaml; remove that file"
+    assert server.refresh(remove="test__nope").refused == UNKNOWN
+
+
+def test_what_was_named_is_out_of_service_until_the_next_start(server):
+    server.start("test/a", "test/b")
+    assert server.refresh(remove="test__a").removed == ["test__a"]
+    assert server.refresh().added == []
+    assert set(server.serving.models) == {"test/b"}
+    # another file may have its name meanwhile
+    assert server.refresh(add=model_file("test/a", 128).encode()).added == ["test__a"]
+    (server.data_dir / "models" / "test__a.yaml").unlink()
+    assert {model.sie_id for model in server.start("test/a", "test/b").models} == {"test/a", "test/b"}
+
+
+def test_only_named_models_follow_their_files(server):
+    server.start("test/a")
+    server.file("b", 128)
+    server.file("c")
+    assert server.refresh().changed == []
+    server.file("a", 128)
+    assert server.refresh().changed == ["test__a"]
+
+
+def test_a_model_that_was_recognised_in_a_directory_stays(tmp_path, tiny_directory):
+    server = Server(tmp_path)
+    server.start(str(tiny_directory))
+    (name,) = server.serving.models
+    assert server.refresh(add=model_file("test/new").encode()).added == ["test__new"]
+    assert set(server.serving.models) == {name, "test/new"}
+    assert server.refresh(remove=name).removed == [name]
+    assert server.refresh().removed == []
+
+
+def test_a_model_to_be_preloaded_may_go(tmp_path):
+    server = Server(tmp_path, preload_models="test/a")
+    path = server.file("a")
+    server.file("b")
+    server.start()
+    path.unlink()
+    outcome = server.refresh()
+    assert (outcome.removed, outcome.problems) == (["test__a"], {})
+
+
+def test_a_start_with_what_is_wrong_says_so(tmp_path):
+    server = Server(tmp_path)
+    server.file("a").write_text("sie_id: [")
+    with pytest.raises(CatalogError, match="not valid YAML"):
+        server.start()
+
+
+def test_no_secret_is_written(tmp_path):
+    server = Server(tmp_path, admin_token="s3cret")
+    server.file("a")
+    server.start()
+    assert "s3cret" not in (server.data_dir / "serving.json").read_text()
+    assert "admin_token" not in json.loads((server.data_dir / "serving.json").read_text())["settings"]
