@@ -92,11 +92,6 @@ class StatusWriter:
         self._lock = Lock()
         self._running: list[int] = []
 
-    @property
-    def revision_pin(self) -> Path:
-        """The file that says which commit of a hub's repository all processes of the model take."""
-        return self.directory / f"{self.model}.revision"
-
     def add(self, **counts: int) -> None:
         with self._lock:
             for name, count in counts.items():

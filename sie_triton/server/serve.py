@@ -23,6 +23,7 @@ from sie_triton.render.build import selected, write_repository
 from sie_triton.server import preflight
 from sie_triton.server.companions import controller, nursery, wait_for_controller
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
+from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.settings import Settings
@@ -70,6 +71,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     clean(settings.status_dir)
     for warning in write_repository(repository, settings, names, runtime=settings.runtime):
         console.print(warning, style="yellow")
+    fetch_preloaded(settings, configs, console)
     server = Server(settings, repository, models, verbose=verbose)
     remember(held, server.shm_prefix)
     with (

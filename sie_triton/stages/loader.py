@@ -12,7 +12,7 @@ from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.weights import loadable
+from sie_triton.weights import loadable, pin_of
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
@@ -44,18 +44,11 @@ class Loader:
         Takes as long as the weights take to come; `tell` gets how far they are, and may raise to stop it.
         """
         spec, runtime = self._spec, self._spec.runtime
+        pin = pin_of(self._status.model, self._status.directory)
         cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton")
         return Load(
             spec=spec.to_json(),
-            directory=loadable(
-                spec.weights,
-                allow_hub=runtime.allow_hub,
-                allow_pickle=spec.allow_pickle,
-                files=family(spec.family).files,
-                cache=cache / "converted",
-                pin=self._status.revision_pin,
-                tell=tell,
-            ),
+            directory=loadable(spec, family(spec.family).files, cache=cache, pin=pin, tell=tell),
             device=self._device,
             cache=cache / "measurements",
             # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.

@@ -27,7 +27,7 @@ from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.weights import locate
+from sie_triton.weights import locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
 
@@ -70,7 +70,7 @@ class Preprocess(ColdStage[Processor]):
     def load(self) -> Processor:
         spec = self._spec
         patterns = (*SMALL_FILES, *family(spec.family).files)
-        pin, allow_hub = self.status.revision_pin, spec.runtime.allow_hub
+        pin, allow_hub = pin_of(self.status.model, self.status.directory), spec.runtime.allow_hub
         with self.fetching() as tell:
             directory = locate(spec.weights, allow_hub=allow_hub, patterns=patterns, pin=pin, tell=tell)
         return load_processor(spec, directory)

@@ -11,6 +11,7 @@ import platform
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import pack
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
@@ -45,9 +46,11 @@ ALLOWED = {
     "uname": 63,
     "getcwd": 79,
     "readlink": 89,
+    "gettimeofday": 96,
     "sysinfo": 99,
     "sigaltstack": 131,
     "gettid": 186,
+    "time": 201,
     "futex": 202,
     "sched_getaffinity": 204,
     "getdents64": 217,
@@ -58,6 +61,7 @@ ALLOWED = {
     "exit_group": 231,
     "newfstatat": 262,
     "set_robust_list": 273,
+    "getcpu": 309,
     "getrandom": 318,
     "membarrier": 324,
     "statx": 332,
@@ -101,8 +105,8 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
 
 
 def die_first() -> None:
-    """The kernel is to choose this process where memory is short."""
-    with open("/proc/self/oom_score_adj", "w") as file:
+    """The kernel is to choose this process where memory is short, if it can be told."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 

@@ -156,12 +156,14 @@ class Transfer:
         return self._blobs / f"{remote.etag}.sie-partial"
 
     def _hold(self, file: IO[bytes]) -> None:
+        """Whoever held it may have added to it meanwhile."""
         while True:
             self._check_stop()
-            try:
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.stop.wait(LOOK_S)
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.seek(0, os.SEEK_END)
+                return
+            self.stop.wait(LOOK_S)
 
     def _receive(self, remote: Remote, file: IO[bytes]) -> None:
         if remote.size is not None and file.tell() > remote.size:

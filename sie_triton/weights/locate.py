@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import TENSORS, inside, only_pickled
 from sie_triton.errors import LoadError
+from sie_triton.spec import ModelSpec
 from sie_triton.weights import hub, pickles
 from sie_triton.weights.hub import Snapshot
 
@@ -41,33 +42,31 @@ def locate(
 
 
 def loadable(
-    weights: str,
-    *,
-    allow_hub: bool,
-    allow_pickle: str,
-    files: Sequence[str],
-    cache: Path,
-    pin: Path | None = None,
-    tell: Tell = lambda line: None,
+    spec: ModelSpec, files: Sequence[str], *, cache: Path, pin: Path | None = None, tell: Tell = lambda line: None
 ) -> Path:
-    """As `locate`, of all that a load needs: `files` are patterns of the family's own.
+    """As `locate`, of all that a load of `spec` needs: `files` are patterns of its family's own.
 
     Where `allow_pickle` says so, weights that are only pickled have been converted to safetensors, in a directory below
     `cache`; where not, they are not even fetched.
     """
-    source = _source(weights, allow_hub, pin)
+    source = _source(spec.weights, spec.runtime.allow_hub, pin)
     _fetch(source, (*SMALL_FILES, *files), tell)
     names = source.names
     pickled = pickles.pickled(names, pickles.modules(source.directory), files)
-    if pickled and allow_pickle != TENSORS:
-        raise only_pickled(weights, pickled)
+    if pickled and spec.allow_pickle != TENSORS:
+        raise only_pickled(spec.weights, pickled)
     if isinstance(source, Snapshot):
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
         _fetch(source, (*WEIGHTS, *map(escape, pickled)), tell)
     if not pickled:
         return source.directory
-    return pickles.without_pickles(source.directory, (*MODEL_FILES, *files), pickled, cache, tell)
+    return pickles.without_pickles(source.directory, (*MODEL_FILES, *files), pickled, cache / "converted", tell)
+
+
+def pin_of(model: str, directory: Path) -> Path:
+    """The file `pin` of all who serve `model`, Triton's name of it, together."""
+    return directory / f"{model}.revision"
 
 
 @dataclass(frozen=True, slots=True)

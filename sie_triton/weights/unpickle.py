@@ -78,8 +78,8 @@ def _confine(sizes: Sequence[int]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    confined.die_first()
     try:
-        confined.die_first()
         confined.confine(
             memory_bytes=2 * max(sizes) + SPARE_BYTES, file_bytes=_most(max(sizes)), seconds=time_limit(sum(sizes))
         )

@@ -1,6 +1,7 @@
 """BGE-M3 against its formulas, in float64 on the states of transformers' own eager model, item by item."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,13 +163,13 @@ def test_as_it_is_published_with_pickles_in_place_of_safetensors(ours, directory
         pickle = {"model": "pytorch_model.bin"}.get(path.stem, f"{path.stem}.pt")
         torch.save(load_file(path), path.with_name(pickle))
         path.unlink()
-    options = {"allow_hub": False, "files": family("bge_m3").files, "cache": tmp_path / "converted"}
-    other = Ours(loadable(str(published), allow_pickle="tensors", **options))
+    spec, files = replace(ours.spec, weights=str(published)), family("bge_m3").files
+    other = Ours(loadable(replace(spec, allow_pickle="tensors"), files, cache=tmp_path))
     expected = ours.rows(TEXTS)
     for name, rows in other.rows(TEXTS).items():
         np.testing.assert_array_equal(rows, expected[name])
     with pytest.raises(LoadError, match=r"colbert_linear.pt and 2 more: weights only as pickles"):
-        loadable(str(published), allow_pickle="", **options)
+        loadable(spec, files, cache=tmp_path)
     with pytest.raises(CatalogError, match=r"sparse_linear.pt: weights only as pickles.*allow_pickle: tensors"):
         recognise(published, "m", {"weights_path": str(published)})
 

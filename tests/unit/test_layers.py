@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "contract": {"errors", "spec", "transforms"},
     "settings": {"device", "errors", "spec"},
     "checkpoints": {"errors"},
-    "weights": {"checkpoints", "errors", "private", "processes"},
+    "weights": {"checkpoints", "errors", "private", "processes", "spec"},
     "inputs": {*FOUNDATION, "checkpoints"},
     "engines": {*FOUNDATION, "checkpoints", "native"},
     "families": {*FOUNDATION, "checkpoints", "engines", "inputs"},
@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "worker": {*FOUNDATION, "engines", "families", "inputs", "processes", "scheduling"},
     "stages": {*FOUNDATION, "families", "inputs", "processes", "records", "scheduling", "weights", "worker"},
     "controller": {*FOUNDATION, "processes", "records", "settings", "worker"},
-    "server": {*FOUNDATION, "catalog", "processes", "render", "settings"},
+    "server": {*FOUNDATION, "catalog", "families", "processes", "render", "settings", "weights"},
     "client": {"contract", "errors", "late_interaction"},
     "bench": {
         *FOUNDATION,

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,19 @@ from safetensors.torch import load_file
 from sie_triton.errors import LoadError
 from sie_triton.spec import Runtime
 from sie_triton.weights import loadable, pickles
-from sie_triton.weights.pickles import pickled
+from sie_triton.weights.pickles import Tell, pickled
 from tests.models import save_bert
 from tests.pickles import HOSTILE
+from tests.stages import spec
 
 SHARD = "pytorch_model-00001-of-00001.bin"
 TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch.bfloat16)}
 
 
-def load(directory: Path, cache: Path, tell: Callable[[str], None] = lambda line: None, **given: object) -> Path:
-    options = {"allow_hub": False, "allow_pickle": "tensors", "files": (), "cache": cache, "tell": tell}
-    return loadable(str(directory), **{**options, **given})
+def load(
+    directory: Path, cache: Path, tell: Tell = lambda line: None, files: tuple[str, ...] = (), allow: str = "tensors"
+) -> Path:
+    return loadable(spec(weights=str(directory), allow_pickle=allow), files, cache=cache, tell=tell)
 
 
 @pytest.mark.parametrize(
@@ -65,25 +66,25 @@ def test_a_converted_model_is_the_model(tmp_path, minilm_directory):
     from tests.loading import load_adapter, token_batch
 
     def vectors(directory: Path):
-        spec = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime(device="cpu"))
+        made = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime(device="cpu"))
         batch = token_batch(torch.arange(1000, 1024, dtype=torch.int32).numpy(), torch.tensor([24]).int().numpy())
-        return load_adapter(spec, directory).forward(batch)["dense"]
+        return load_adapter(made, directory).forward(batch)["dense"]
 
     directory = save_bert(tmp_path, minilm_directory, dense=24)
     expected = vectors(directory)
     as_published(directory, shards=2)
     said: list[str] = []
-    converted = load(directory, tmp_path / "converted", said.append)
+    converted = load(directory, tmp_path / "cache", said.append)
     assert "converting 3 pickled files to safetensors" in said
     assert (vectors(converted) == expected).all()
     # The second load has nothing to do, and what was made stays as it is.
     said.clear()
-    assert load(directory, tmp_path / "converted", said.append) == converted
+    assert load(directory, tmp_path / "cache", said.append) == converted
     assert said == []
 
 
 def test_a_changed_file_is_converted_anew(tmp_path):
-    directory, cache = tmp_path / "model", tmp_path / "converted"
+    directory, cache = tmp_path / "model", tmp_path / "cache"
     directory.mkdir()
     path = directory / "pytorch_model.bin"
     torch.save(TENSORS, path)
@@ -92,7 +93,7 @@ def test_a_changed_file_is_converted_anew(tmp_path):
     second = load(directory, cache)
     assert load_file(second / "model.safetensors").keys() == {"c"}
     assert not (first / "model.safetensors").exists(), "what nobody can load any more takes no space"
-    assert len(list((cache / "tensors").glob("*.safetensors"))) == 1
+    assert len(list((cache / "converted" / "tensors").glob("*.safetensors"))) == 1
 
 
 def test_the_same_numbers_under_the_same_names(tmp_path):
@@ -113,7 +114,7 @@ def test_the_same_numbers_under_the_same_names(tmp_path):
     # PyTorch cannot read eight bits there.
     legacy = {name: tensor for name, tensor in weights.items() if name != "eight bits"}
     torch.save(legacy, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
-    directory = load(tmp_path, tmp_path / "converted", files=("legacy.*",))
+    directory = load(tmp_path, tmp_path / "cache", files=("legacy.*",))
     for name, saved in (("model.safetensors", weights), ("legacy.safetensors", legacy)):
         found = load_file(directory / name)
         assert found.keys() == saved.keys()
@@ -130,7 +131,7 @@ def test_the_hubs_blobs_are_converted_once_for_all_commits(tmp_path):
         (tmp_path / "snapshots" / commit).mkdir(parents=True)
         (tmp_path / "snapshots" / commit / "pytorch_model.bin").symlink_to("../../blobs/" + "a" * 64)
         (tmp_path / "snapshots" / commit / "config.json").write_text(f'"{commit}"')
-    directories = [load(tmp_path / "snapshots" / commit, tmp_path / "converted") for commit in ("one", "two")]
+    directories = [load(tmp_path / "snapshots" / commit, tmp_path / "cache") for commit in ("one", "two")]
     assert [(each / "config.json").read_text() for each in directories] == ['"one"', '"two"']
     assert len({(each / "model.safetensors").resolve() for each in directories}) == 1
 
@@ -140,7 +141,7 @@ def test_two_at_once_convert_once(tmp_path, monkeypatch):
     calls, real = [], pickles._unpickle
     monkeypatch.setattr(pickles, "_unpickle", lambda *arguments: (calls.append(1), real(*arguments)))
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(load(tmp_path, tmp_path / "converted"))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(load(tmp_path, tmp_path / "cache"))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -162,18 +163,19 @@ def test_whoever_does_not_wait_any_more_ends_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(LoadError, match="about to end"):
-        load(tmp_path, tmp_path / "converted", stop)
+        load(tmp_path, tmp_path / "cache", stop)
     assert started[0].returncode == -9
-    assert [path.name for path in (tmp_path / "converted" / "tensors").iterdir() if path.suffix != ".lock"] == []
+    made = tmp_path / "cache" / "converted" / "tensors"
+    assert [path.name for path in made.iterdir() if path.suffix != ".lock"] == []
 
 
 def test_without_leave_nothing_is_read(tmp_path, monkeypatch):
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     monkeypatch.setattr(pickles, "_unpickle", lambda *_: pytest.fail("it was read"))
     with pytest.raises(LoadError, match=r"pytorch_model.bin: weights only as pickles.*allow_pickle: tensors") as told:
-        load(tmp_path, tmp_path / "converted", allow_pickle="")
+        load(tmp_path, tmp_path / "cache", allow="")
     assert told.value.is_permanent
-    assert not (tmp_path / "converted").exists()
+    assert not (tmp_path / "cache").exists()
 
 
 # One process that imports PyTorch, and a copy of it for each file.
@@ -223,7 +225,7 @@ def test_what_the_process_says_is_not_believed_either(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(other))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with pytest.raises(LoadError, match="what was made of it is no safetensors"):
-        load(tmp_path, tmp_path / "converted")
+        load(tmp_path, tmp_path / "cache")
     assert "secret" not in (tmp_path / "environment").read_text()
     for said in (b"", b"[]", b'{"reason": "no such reason", "message": "x"}', b'{"reason": "failed"}'):
         assert pickles._refused(pickles.REFUSED, said, "x.bin").reason == "corrupt"

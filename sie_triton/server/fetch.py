@@ -1,0 +1,51 @@
+"""Weights that are loaded at start-up, fetched before Triton starts: it would show nothing, and is waited for only so
+long."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from sie_triton.catalog import ModelConfig, triton_name
+from sie_triton.errors import LoadError
+from sie_triton.families import family
+from sie_triton.settings import Settings
+from sie_triton.weights import loadable, pin_of
+
+# Where nobody looks at a terminal.
+SAY_EVERY_S = 5.0
+
+
+def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console: Console) -> None:
+    """What cannot be had is a warning here, and an error of the model's own requests."""
+    for config in configs:
+        if config.sie_id not in settings.preloaded:
+            continue
+        spec = config.resolve(settings.runtime)
+        pin = pin_of(triton_name(spec.model), settings.status_dir)
+        try:
+            with _shown(console) as tell:
+                loadable(spec, family(spec.family).files, cache=Path(spec.runtime.cache_dir), pin=pin, tell=tell)
+        except LoadError as exc:
+            console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow", highlight=False)
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Callable[[str], None]]:
+    """One line that changes on a terminal, else one every SAY_EVERY_S."""
+    say_after = 0.0
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("looking for weights")
+
+        def tell(line: str) -> None:
+            nonlocal say_after
+            progress.update(task, description=line)
+            if not console.is_terminal and monotonic() >= say_after:
+                say_after = monotonic() + SAY_EVERY_S
+                console.print(line, highlight=False)
+
+        yield tell

@@ -1,0 +1,46 @@
+"""A model of the hub, from nothing: the small files when the server starts, the weights with the first request."""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from sie_triton import SIEClient
+from sie_triton.errors import BusyError
+from tests.controller import wait_for
+from tests.hub import Hub, running
+from tests.server.test_serve import serving
+
+HELD = 1 << 20
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    with running() as hub:
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}.items():
+            monkeypatch.setenv(name, value)
+        yield hub
+
+
+def test_a_hub_id_is_served_and_its_weights_come_with_the_first_request(hub, tmp_path, tiny_directory):
+    weights = (tiny_directory / "model.safetensors").read_bytes()
+    digest = hashlib.sha256(weights).hexdigest()
+    commit = hub.put("org/tiny", tiny_directory)
+    hub.held_after = HELD
+    with serving(tmp_path / "data", "org/tiny", "--load-timeout-s=5") as (_, address), SIEClient(address) as client:
+        assert digest not in hub.sent
+        # What is there from now on is of another server.
+        hub.put("org/tiny", {"config.json": b"{}"})
+        with pytest.raises(BusyError) as told:
+            client.encode("org/tiny", "hello", timeout=3)
+        assert "while the model is being loaded: fetching org/tiny from the hub: 1 of" in str(told.value)
+        wait_for(lambda: hub.sent[digest] >= HELD)
+        hub.may_send.set()
+        dense = client.encode("org/tiny", "hello", timeout=60)["dense"]
+        log = (tmp_path / "data" / "logs" / "tritonserver.log").read_text()
+    np.testing.assert_allclose(dense, SentenceTransformer(str(tiny_directory)).encode("hello"), atol=1e-5)
+    assert hub.sent[digest] == len(weights)
+    assert {each.path.split("/")[4] for each in hub.asked if "/resolve/" in each.path} == {commit}
+    assert 1 <= log.count("org__tiny: fetching org/tiny from the hub") <= 5
