@@ -11,8 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from sie_triton.errors import LoadError
+from sie_triton.families.sentence_transformer import SentenceTransformer
+from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
-from sie_triton.weights import loadable, pickles
+from sie_triton.stages.loader import Loader
+from sie_triton.weights import pickles
 from sie_triton.weights.pickles import Tell, pickled
 from tests.models import save_bert
 from tests.pickles import HOSTILE
@@ -25,7 +28,12 @@ TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch
 def load(
     directory: Path, cache: Path, tell: Tell = lambda line: None, files: tuple[str, ...] = (), allow: str = "tensors"
 ) -> Path:
-    return loadable(spec(weights=str(directory), allow_pickle=allow), files, cache=cache, tell=tell)
+    """What a worker would be told to load, of a family that reads `files` too."""
+    made = spec(weights=str(directory), allow_pickle=allow, runtime=Runtime(cache_dir=str(cache)))
+    status = StatusWriter(directory.parent / "status", "m", "inference", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SentenceTransformer, "files", files)
+        return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, tell).directory
 
 
 @pytest.mark.parametrize(
