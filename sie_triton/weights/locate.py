@@ -94,7 +94,7 @@ def _source(weights: str, allow_hub: bool, pin: Path | None) -> Local | Snapshot
 
 def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell) -> None:
     if isinstance(source, Snapshot) and source.missing(patterns):
-        # 20 MB of modules that a process does not need whose files are there.
+        # Its HTTP client takes time and memory, which a model whose files are here need not spend.
         from sie_triton.weights.download import fetch
 
         fetch(source, patterns, tell)
