@@ -19,7 +19,6 @@ from tests.models import (
     save_bert,
     save_cross_encoder,
     save_encoder,
-    save_pylate,
     save_splade,
     save_tokenizer,
     sharpen,
@@ -28,6 +27,9 @@ from tests.models import (
 Build = Callable[[Path, Path], Path]
 
 PROMPTS = {"query": "search for: ", "document": "text: "}
+# How a model file says the first.
+ASKING = {"query_template": "{instruction}{text}", "default_instruction": PROMPTS["query"]}
+STANFORD = {"query_maxlen": 24, "doc_maxlen": 100, "dim": 32}
 SETTINGS = "config_sentence_transformers.json"
 
 # sentence-transformers 2 to 5: a truth value for each mode, in this order.
@@ -156,6 +158,14 @@ def bare(architecture: str = "bert") -> Build:
     return build
 
 
+def in_parts(root: Path, tokenizer: Path) -> Path:
+    """A bare encoder whose weights are in several files."""
+    encoder = save_encoder(root, tokenizer, "bert")
+    (root / "model.safetensors").unlink()
+    encoder.save_pretrained(root, max_shard_size="2MB")
+    return root
+
+
 def bare_with_head(kind: str, architecture: str = "bert", **config: Any) -> Build:
     """As transformers' AutoModelFor… saves a model."""
 
@@ -219,10 +229,6 @@ def multi_vector(root: Path, tokenizer: Path) -> Path:
         str(root / "model"), create_model_card=False
     )
     return root / "model"
-
-
-def pylate(root: Path, tokenizer: Path) -> Path:
-    return save_pylate(root, tokenizer)
 
 
 def cross_encoder_before_6(root: Path, tokenizer: Path, **config: Any) -> Path:

@@ -1,7 +1,5 @@
 """Directories as libraries save them: recognised for what they are, and computed as their own library does."""
 
-import itertools
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,23 +9,20 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
-from huggingface_hub.utils import filter_repo_objects
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 
 from sie_triton.bench.workload import texts
-from sie_triton.catalog import load_file, recognise
-from sie_triton.catalog.recognise import config_of, explain, to_yaml
+from sie_triton.catalog import load_file
+from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.contract import Batch, Part, Rows
-from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import Recognised, families, load_processor, model_of
-from sie_triton.inputs.prompt import prompt_of
-from sie_triton.spec import Profile, Runtime
+from sie_triton.families import load_processor, model_of
+from sie_triton.spec import Runtime
 from sie_triton.transforms import normalize
-from tests.conftest import model_file
 from tests.layouts import (
+    ASKING,
     PROMPTS,
     SETTINGS,
+    STANFORD,
     Build,
     architecture,
     bare,
@@ -35,21 +30,19 @@ from tests.layouts import (
     changed,
     cross_encoder_before_6,
     dense,
+    in_parts,
     multi_vector,
-    pylate,
     renamed,
     saved,
     splade,
 )
 from tests.loading import load_adapter
-from tests.models import save_bge_m3, save_cross_encoder, save_stanford
+from tests.models import save_bge_m3, save_cross_encoder, save_pylate, save_stanford
 from tests.parity import assert_parity
-from tests.unit.test_bge_m3_comparison import Trap
 
 QUERY = "how do vines climb, and why?"
 SHORT = ["", "Stop. Look, listen!", "Naïve 😀 日本語", " ".join(texts(4, seed=4))]  # the last is longer than 128 tokens
 TEXTS = [*SHORT, *texts(2, seed=3), " ".join(texts(14, seed=4))]  # … than 512
-DENSE = {"encode": {"dense": {"dim": 64}}}
 
 
 class Layout(NamedTuple):
@@ -74,11 +67,9 @@ def dense_layout(build: Build, length: int, reason: str, pooling: str | None, **
     return Layout(build, "sentence_transformer", length, reason, {"normalize": True, **runtime}, pooling)
 
 
-ASKING = {"query_template": "{instruction}{text}", "default_instruction": PROMPTS["query"]}
 NO_NORMALIZE = {"normalize": False}
 PLAIN_SETTINGS = {"model_type": None, "prompts": {}}
-STANFORD = {"query_maxlen": 24, "doc_maxlen": 100, "dim": 32}
-NO_TYPE = changed(pylate, SETTINGS, model_type=None, query_prefix="[unused0]")
+NO_TYPE = changed(save_pylate, SETTINGS, model_type=None, query_prefix="[unused0]")
 OWN_ACTIVATION = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "4.0.1"}}
 OLD_ACTIVATION = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
 
@@ -133,6 +124,7 @@ LAYOUTS = {
     "transformers' encoder": dense_layout(
         bare(), 512, "config.json: BertModel without modules.json", "mean", **NO_NORMALIZE
     ),
+    "transformers' encoder, in parts": dense_layout(in_parts, 512, "BertModel", "mean", **NO_NORMALIZE),
     "transformers' encoder, nameless": dense_layout(
         changed(bare("distilbert"), "config.json", architectures=None), 512, "a transformer", "mean", **NO_NORMALIZE
     ),
@@ -154,7 +146,7 @@ LAYOUTS = {
     "late interaction 6": Layout(
         multi_vector, "multivector", 512, "MultiVectorMask: Transformer, Dense (32), Normalize"
     ),
-    "PyLate": Layout(pylate, "multivector", 180, "PyLate's: Transformer, Dense (32)"),
+    "PyLate": Layout(save_pylate, "multivector", 180, "PyLate's: Transformer, Dense (32)"),
     "PyLate before sentence-transformers 5": Layout(NO_TYPE, "multivector", 180, "PyLate's"),
     "Stanford's ColBERT": Layout(
         lambda root, tokenizer: save_stanford(root, tokenizer, STANFORD), "multivector", 512, "artifact.metadata"
@@ -270,109 +262,3 @@ def test_a_directory_is_recognised_and_gives_what_its_own_library_gives(name, tm
     path.write_text(to_yaml(ours.config, ours.reason))
     assert path.read_text().startswith(f"# {ours.reason}\nsie_id: my/model\nweights_path: ")
     assert load_file(path).found_in(directory, ours.reason) == ours.config
-
-
-def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog):
-    """The log says once what is done: pooling as the checkpoint says, what requests may change as the file does."""
-    directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
-    said = {"pooling": "mean", "normalize": False, "query_template": "Q: {text}", "doc_template": "text: {text}"}
-    lines = logged(tmp_path, directory, caplog, said, max_sequence_length=1024)
-    assert lines == [
-        "profile default: normalize is False, and the model's own modules end in Normalize",
-        "pooling: the model file says mean, its checkpoint cls, which is used",
-        "texts are cut to 512 tokens, as the model's own files say, not to 1024",
-        "profile default: a query is read as 'Q: …', as the model file says, "
-        "not as 'search for: …', the prompt in the model's own files",
-    ]
-
-
-@pytest.mark.parametrize("said", [{}, {"pooling": "cls", "normalize": True, **ASKING, "doc_template": "text: {text}"}])
-def test_where_they_agree_the_log_says_nothing(tmp_path, minilm_directory, caplog, said):
-    directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
-    assert logged(tmp_path, directory, caplog, said) == []
-
-
-def test_a_bare_directory_says_nothing_that_a_file_could_disagree_with(tmp_path, minilm_directory, caplog):
-    directory = bare()(tmp_path / "saved", minilm_directory)
-    said = {"pooling": "cls", "normalize": True, "query_template": "Q: {text}", "doc_template": "T: {text}"}
-    assert logged(tmp_path, directory, caplog, said) == []
-
-
-def test_a_file_of_stanfords_code_is_enough(tmp_path, minilm_directory):
-    """Some name another architecture beside it."""
-    directory = save_stanford(tmp_path, minilm_directory, STANFORD)
-    renamed_class = changed(lambda *_: directory, "config.json", architectures=["BertModel"])
-    config, reason = explain(renamed_class(tmp_path, minilm_directory), "my/m", {"weights_path": str(directory)})
-    assert (config.family, config.dims, config.verbs) == ("multivector", {"multivector": 32}, ("encode", "score"))
-    assert reason.startswith("artifact.metadata: Transformer, Dense (32)")
-
-
-def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **keys: Any) -> list[str]:
-    """What loading weights and tokenizer says of a model file, and a reminder that both is done once each."""
-    content = yaml.safe_load(model_file("my/m", directory, "sentence_transformer", DENSE, runtime=runtime))
-    path = root / "model.yaml"
-    path.write_text(yaml.safe_dump({**content, **keys}))
-    spec = load_file(path).resolve(Runtime("cpu"))
-    with caplog.at_level(logging.WARNING):
-        load_adapter(spec, directory)
-        load_processor(spec, directory)
-    return [record.getMessage() for record in caplog.records if record.name.startswith("sie_triton")]
-
-
-def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
-    """Whatever the role and the instruction of a request."""
-    found = Recognised("", 512, {"dense": 64}, query_prompt=PROMPTS["query"])
-    config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
-    (profile,) = config.resolve(Runtime()).profiles
-    for is_query, instruction in itertools.product((None, True, False), (None, "", "find: ")):
-        alone, recognised = (
-            prompt_of(PROMPTS, "usual: ", Part("text", [], each, is_query, instruction))
-            for each in (Profile(), profile)
-        )
-        assert alone == recognised
-
-
-@pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
-def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
-    """Prompts and reasons are of others: lines, braces, quotes, what no YAML may hold as it is."""
-    found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)
-    config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
-    text = to_yaml(config, found.reason)
-    path = tmp_path / "model.yaml"
-    path.write_text(text)
-    assert load_file(path) == config.found_in(path)
-    runtime = config.profile("default").adapter_options.runtime
-    assert (runtime.query_template, runtime.default_instruction) == ("{instruction}{text}", odd)
-    assert text == to_yaml(config, found.reason)
-    comments, _, rest = text.partition("sie_id: my/m\n")
-    assert all(line.startswith("# ") for line in comments.split("\n")[:-1])
-    assert rest.startswith("weights_path: ")
-
-
-def test_the_family_that_is_named_is_asked_and_no_other(tmp_path, minilm_directory, tiny_directory):
-    with pytest.raises(CatalogError, match="the family splade does not know what this is"):
-        recognise(tiny_directory, "my/m", {"weights_path": str(tiny_directory)}, "splade")
-    directory = changed(bare(), "config.json", architectures=None)(tmp_path / "saved", minilm_directory)
-    assert recognise(directory, "my/m", {"hf_id": "my/m"}, "sentence_transformer").dims == {"dense": 64}
-
-
-def test_of_the_hub_weights_are_not_here_yet(tmp_path, minilm_directory):
-    """Only small files are fetched to know what a model is."""
-    directory = dense()(tmp_path / "saved", minilm_directory)
-    (directory / "model.safetensors").unlink()
-    assert recognise(directory, "my/m", {"hf_id": "my/m"}).dims == {"dense": 64}
-    with pytest.raises(CatalogError, match=r"has no model\.safetensors"):
-        recognise(directory, "my/m", {"weights_path": str(directory)})
-    layers = [file for _, kind in families() for file in kind.files if file.endswith(".bin")]
-    assert list(filter_repo_objects(["2_Dense/pytorch_model.bin", "pytorch_model.bin"], allow_patterns=layers)) == [
-        "2_Dense/pytorch_model.bin"
-    ]
-
-
-def test_no_code_of_a_pickled_layer_is_run(tmp_path, minilm_directory):
-    directory = dense("2.2.2", dense=24)(tmp_path / "saved", minilm_directory)
-    spec = recognise(directory, "my/m", {"weights_path": str(directory)}).resolve(Runtime("cpu"))
-    torch.save(Trap(tmp_path / "sprung"), directory / "2_Dense" / "pytorch_model.bin")
-    with pytest.raises(LoadError, match=r"pytorch_model\.bin: cannot be loaded"):
-        load_adapter(spec, directory)
-    assert not (tmp_path / "sprung").exists()
