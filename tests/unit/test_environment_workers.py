@@ -141,7 +141,7 @@ def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = nursery_directory(tmp_path, "empty")
     command = ["sie_triton.processes.nursery", "serving", str(directory), "lazily"]
-    with Companion("the nursery", command, tmp_path / "log", {}, python=empty.command) as companion:
+    with Companion("the nursery", command, tmp_path / "log", {}, program=(*empty.command, "-m")) as companion:
         wait_for(lambda: nursery_ids(tmp_path))
         assert [each.pid for each in nursery_ids(tmp_path)] == [companion.pid]
         assert "_decimal" not in mapped(companion.pid)
