@@ -1,6 +1,7 @@
 """What crosses between a stage and a worker in an environment of its own, and the nursery of such workers."""
 
 import os
+import shutil
 import socket
 import subprocess
 from dataclasses import replace
@@ -17,7 +18,7 @@ from sie_triton.server.companions import nurseries
 from sie_triton.settings import read_settings
 from sie_triton.worker.process import Worker
 from tests.controller import wait_for
-from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, loader_of, save_arrays, spec_of
+from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, linked, loader_of, save_arrays, spec_of
 from tests.loading import load_adapter
 from tests.models import save_frames
 from tests.server.test_own_family import mapped
@@ -140,12 +141,13 @@ def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = nursery_directory(tmp_path, "empty")
     command = ["sie_triton.processes.nursery", "serving", str(directory), "lazily"]
-    with Companion("the nursery", command, tmp_path / "log", {}, python=empty.command) as companion:
+    with Companion("the nursery", command, tmp_path / "log", {}, program=(*empty.command, "-m")) as companion:
         wait_for(lambda: nursery_ids(tmp_path))
         assert [each.pid for each in nursery_ids(tmp_path)] == [companion.pid]
         assert "_decimal" not in mapped(companion.pid)
         ours, theirs = os.pipe()
         child = fork(directory, [theirs])
+        os.close(theirs)
         assert os.read(ours, 999).decode() == str(empty.interpreter)
         assert child.status == 0
         assert "_decimal" in mapped(companion.pid)
@@ -155,9 +157,10 @@ def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
 def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path, tiny_directory):
     """Not for one that cannot be used; and what it forks says what is missing there."""
     environments = arrays.directory.parent
+    without = linked(environments, "a", SITE_PACKAGES)
     settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cpu")
-    specs = [spec_of(tiny_directory, name, environments, "frames_family:Frames") for name in ("", ARRAYS)]
-    ours = replace(specs[1], engine="torch", family="sentence_transformer")
+    specs = [spec_of(tiny_directory, name, environments, "frames_family:Frames") for name in ("", "a")]
+    ours = replace(specs[0], engine="torch", family="sentence_transformer")
     specs += [replace(ours, environment=name) for name in ("", "nowhere", ARRAYS, ARRAYS)]
     with nurseries(settings, specs):
         directory = nursery_directory(settings.status_dir, ARRAYS)
@@ -169,4 +172,6 @@ def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(array
         with pytest.raises(LoadError, match="engine torch: cannot be imported"):
             Worker(order, print, **LIMITS, loading=lambda worker: seen.append(parent_of(worker.pid)))
         assert seen[0] == nursery.pid
+        assert not nursery_directory(settings.status_dir, "a").exists()
     assert not nursery.is_alive
+    shutil.rmtree(without.directory)
