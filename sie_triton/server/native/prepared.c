@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
-#include <errno.h>
 #include <link.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -67,12 +66,13 @@ void Py_DecRef(PyObject *);
 static Main *stub_main;
 static ConfigHead prepared;
 static bool is_handed_over = true;  // false from the fork until the stub's `main` has asked for Python
-static pid_t tritonserver;
+static pid_t nursery, tritonserver;
 
-static void unsuited(const char *why)
+// The nursery ends for good; a process that it has forked leaves the place to its stand-in.
+static void give_up(const char *why)
 {
     fprintf(stderr, "stubs are not forked: %s\n", why);
-    exit(UNSUITED);
+    _exit(getpid() == nursery ? UNSUITED : DECLINED);
 }
 
 // --- what the stub finds in the place of the system's and Python's own
@@ -100,10 +100,8 @@ PyStatus Py_InitializeFromConfig(const Config *config)
     if (is_handed_over)
         return original(config);
     is_handed_over = true;
-    if (memcmp(&config->head, &prepared, sizeof prepared)) {
-        fprintf(stderr, "this stub wants another Python than was prepared; it is started by itself\n");
-        _exit(DECLINED);
-    }
+    if (memcmp(&config->head, &prepared, sizeof prepared))
+        give_up("this one wants another Python than was prepared");
     return PyStatus_Ok();
 }
 
@@ -136,7 +134,7 @@ static bool is_linked_by(char *name)
 static void check(PyStatus status)
 {
     if (PyStatus_Exception(status))
-        unsuited(status.message ? status.message : "Python does not start");
+        give_up(status.message ? status.message : "Python does not start");
 }
 
 // As the stub does itself, by the one of two ways that it is linked for.
@@ -144,13 +142,13 @@ static void start_python(void)
 {
     static Config config;
     if (!PyStatus_Ok || !is_linked_by("Py_InitializeFromConfig"))
-        unsuited("the stub starts Python in a way that is not known");
+        give_up("the stub starts Python in a way that is not known");
     bool is_isolated = is_linked_by("PyConfig_InitIsolatedConfig");
     (is_isolated ? PyConfig_InitIsolatedConfig : PyConfig_InitPythonConfig)(&config);
     const ConfigHead usual = config.head;
     if (usual.kind != (is_isolated ? ISOLATED_CONFIG : PYTHON_CONFIG) || usual.isolated != is_isolated ||
         usual.use_environment == is_isolated || usual.install_signal_handlers == is_isolated)
-        unsuited("this Python's configuration is not known");
+        give_up("this Python's configuration is not known");
     config.head.install_signal_handlers = 1;
     check(PyConfig_SetBytesArgv(&config, 0, NULL));
     prepared = config.head;
@@ -167,7 +165,7 @@ static PyObject *forked(const char *directory)
     PyObject *given = module ? PyObject_CallMethod(module, "serve", "s", directory) : NULL;
     if (!given) {
         PyErr_Print();
-        unsuited("Python's part failed");
+        give_up("Python's part failed");
     }
     Py_DecRef(module);
     return given;
@@ -176,8 +174,9 @@ static PyObject *forked(const char *directory)
 static int nursery_main(int argc, char **argv, char **environment)
 {
     (void)environment;
+    nursery = getpid();
     if (argc != 2)
-        unsuited("no directory was given");
+        give_up("no directory was given");
     // The stub's file may be there to be run and not to be read, which hides its processes from their own user.
     prctl(PR_SET_DUMPABLE, 1);
     start_python();
