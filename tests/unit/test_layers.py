@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "families": {*FOUNDATION, "checkpoints", "engines", "inputs"},
     "catalog": {*FOUNDATION, "checkpoints", "families", "serving", "weights"},
     "scheduling": {*FOUNDATION, "native"},
-    "render": {*FOUNDATION, "catalog", "families", "scheduling", "serving", "settings"},
+    "render": {*FOUNDATION, "catalog", "families", "scheduling", "serving", "settings", "weights"},
     "processes": {"errors", "private"},
     "records": {"editions", "errors", "processes"},
     "worker": {*FOUNDATION, "engines", "families", "inputs", "processes", "scheduling"},
