@@ -93,7 +93,7 @@ def repository_of(data_dir: Path) -> Path:
 
 def model_files(directory: Path) -> list[Path]:
     """OSError where there is no such directory."""
-    return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES)
+    return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
 
 
 def is_model_file(source: str) -> bool:

@@ -108,7 +108,7 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         memory = self._controller.memory
-        models = [self._described(model) for model in self._controller.models.values() if not model.is_removed]
+        models = [self._described(model) for model in self._served().values()]
         total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
         problems = dict(self._controller.changes.problems)
         return web.json_response({"models": models, "memory": total, "problems": problems})
@@ -149,18 +149,21 @@ class Api:
 
     def _find(self, request: web.Request) -> Model:
         name = _name(request)
-        served = {model.name: model for model in self._controller.models.values() if not model.is_removed}
+        served = self._served()
         found = served.get(name)
         if found is None:
             known = ", ".join(map(sie_name, served)) or "none"
             raise web.HTTPNotFound(text=f"{sie_name(name)} is not served; served are {known}\n")
         return found
 
+    def _served(self) -> dict[str, Model]:
+        return {model.name: model for model in self._controller.models.values() if not model.is_removed}
+
     def _described(self, model: Model) -> dict[str, Any]:
         """With the file that it comes from, as far as that is known."""
         files = self._controller.changes.files
-        served = {triton_name(name): each for name, each in files.models.items()} if files else {}
-        return describe(model) | (asdict(served[model.name]) if model.name in served else {})
+        source = (files.models.get(sie_name(model.name)) or files.models.get(model.name)) if files else None
+        return describe(model) | (asdict(source) if source else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:
         """The name of a model that may be out of service."""

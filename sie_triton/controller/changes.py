@@ -32,6 +32,12 @@ MAX_LOADS = 4
 # Steps in which nobody has been for so long are unloaded. Between two stages a request is in none for milliseconds.
 UNLOAD_AFTER_S = 2.0
 
+# So often it is made sure that steps which are to go get no requests any more.
+CHECK_EVERY_S = 5.0
+
+# So often the model files are looked at while something is wrong with them: it may be the weights that lack.
+LOOK_AGAIN_S = 60.0
+
 # Between attempts to make Triton serve what it shall: doubled after each.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -57,7 +63,8 @@ class Changes:
         self._watch = Watch()
         self._wanted: Mapping[str, Wanted] = {}
         self._in_repository: set[str] = set()
-        self._idle_since: Mapping[str, float] = {}
+        self._idle_since: dict[str, float] = {}
+        self._checked: dict[str, float] = {}
         self._unloads: dict[str, Future[bool]] = {}
         self._failures: Mapping[str, str] = {}
         self._under_way: Future[None] | None = None
@@ -129,6 +136,7 @@ class Changes:
             self._try_again()
         else:
             self._pause = FIRST_PAUSE_S
+            self._due = monotonic() + LOOK_AGAIN_S if outcome.problems else math.inf
         if outcome.model in self._failures:
             raise ServerError(self._failures[outcome.model])
         return outcome
@@ -203,19 +211,19 @@ class Changes:
     def _unload_idle(self, stages: Stages) -> None:
         now, leaving = monotonic(), self.leaving(stages)
         idle = {steps for steps in leaving if not num_open(stages, steps)}
-        self._unloads = {steps: job for steps, job in self._unloads.items() if steps in leaving}
-        failed = {steps for steps, job in self._unloads.items() if job.done() and (job.exception() or not job.result())}
-        for steps in failed:
-            del self._unloads[steps]
-        self._idle_since = {steps: self._idle_since.get(steps, now) for steps in idle - failed}
-        for steps, since in self._idle_since.items():
-            if now - since > UNLOAD_AFTER_S and steps not in self._unloads:
-                self._unloads[steps] = self._loads.submit(self._unload, steps)
+        self._idle_since = {steps: self._idle_since.get(steps, now) for steps in idle}
+        self._checked = {steps: self._checked.get(steps, now) for steps in leaving}
+        self._unloads = {each: job for each, job in self._unloads.items() if each in leaving and not _has_failed(job)}
+        for steps in leaving - self._unloads.keys():
+            is_idle = now - self._idle_since.get(steps, now) > UNLOAD_AFTER_S
+            if now - self._checked[steps] > (UNLOAD_AFTER_S if is_idle else CHECK_EVERY_S):
+                self._checked[steps] = now
+                self._unloads[steps] = self._loads.submit(self._unload, steps, is_idle=is_idle)
         for model in {model for model, steps in self.serving.copy().items() if not steps} - set(map(model_of, leaving)):
             del self.serving[model]
 
-    def _unload(self, steps: str) -> bool:
-        """False where it has to be tried again."""
+    def _unload(self, steps: str, *, is_idle: bool) -> bool:
+        """False where it has to be tried again, and where somebody is in them."""
         assert self.files is not None
         model = model_of(steps)
         each = self._wanted.get(model)
@@ -224,6 +232,8 @@ class Changes:
                 # A swap that a controller before this one began has put them back.
                 self.serving.pop(model, None)
                 self._due = monotonic()
+                return False
+            if not is_idle:
                 return False
             for stage in STAGES:
                 self._control.unload(f"{steps}-{stage}")
@@ -234,6 +244,10 @@ class Changes:
         self._in_repository.discard(steps)
         log.info("%s: unloaded", steps)
         return True
+
+
+def _has_failed(job: Future[bool]) -> bool:
+    return job.done() and bool(job.exception() or not job.result())
 
 
 def _tell(outcome: Outcome, before: Serving) -> None:

@@ -84,8 +84,14 @@ def look(serving: Serving) -> Look:
     found: dict[str, tuple[int, ...]] = {}
     for directory in filter(None, (serving.models_dir, serving.added_dir)):
         with suppress(OSError):
-            found[str(directory)] = ()
-            for path in model_files(directory):
-                stat = path.stat()
-                found[str(path)] = stat.st_mtime_ns, stat.st_size, stat.st_ino
+            for path in (directory, *model_files(directory)):
+                found[str(path)] = _stat(path) if path != directory else ()
     return found
+
+
+def _stat(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:  # a link to nowhere
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -21,13 +21,15 @@ from pathlib import Path
 from sie_triton.catalog import ModelConfig, load_file, triton_name
 from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
-from sie_triton.errors import CatalogError, ServerError
+from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.private import private_directory
 from sie_triton.render.build import NO_HOOK, checked_options, environment_warnings, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
 from sie_triton.scheduling.hook import HOOK_NAME, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
 from sie_triton.settings import Settings, read_settings
+from sie_triton.spec import ModelSpec
+from sie_triton.weights.locate import locate
 
 LOCK = "serving.lock"
 
@@ -141,7 +143,8 @@ class Refresh:
             path.write_bytes(text)
             try:
                 config = load_file(path)
-                specs_of(self._settings, [config], self._settings.runtime)
+                specs = specs_of(self._settings, [config], self._settings.runtime)
+                _check_weights(config, specs[0])
             except CatalogError as exc:
                 raise Refused(WRONG, str(exc).replace(f"{path}: ", "")) from exc
         return config
@@ -168,6 +171,8 @@ class Refresh:
         if found is not None and is_current(repository, specs[0], self._options, found):
             changed_at = before.changed_at if before else changed_at
         else:
+            if found is not None:
+                _check_weights(model, specs[0])
             render(repository, specs, self._options, self._hook, edition)
             self._edition = edition
             (self.outcome.added if found is None else self.outcome.changed).append(name)
@@ -222,6 +227,15 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
         look.run()
         look.write()
         return look.outcome
+
+
+def _check_weights(model: ModelConfig, spec: ModelSpec) -> None:
+    """CatalogError where there are none: what is served now is better. Those of the hub come with the first load."""
+    if not spec.weights.startswith("hub://"):
+        try:
+            locate(spec.weights, allow_hub=False)
+        except LoadError as exc:
+            raise CatalogError(f"{model.source}: {exc}") from exc
 
 
 @contextmanager

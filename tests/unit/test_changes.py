@@ -216,6 +216,7 @@ def test_the_old_steps_stay_while_a_request_is_in_any_of_them(world, stage):
     world.tick(1.9)
     assert world.done() == []
     world.tick(1)
+    world.tick(2)
     assert world.done() == unloads("m")
 
 
@@ -361,6 +362,17 @@ def test_what_a_swap_has_put_back_is_put_right_before_its_steps_go(world):
     assert world.done() == unloads("m")
 
 
+def test_what_was_put_back_is_put_right_also_where_requests_never_cease(world):
+    world.serve("m", "m")
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.triton.behind["m"] = "m", world.triton.behind["m"][1]
+    world.open["m-inference"] = 1
+    for _ in range(8):
+        world.tick(1)
+    assert world.triton.steps_behind("m") == "m@1"
+    assert world.changes.leaving(world.stages()) == {"m"}
+
+
 def test_ensembles_are_not_touched_while_a_swap_is_under_way(world):
     world.serve("m", "m")
     may_end = threading.Event()
@@ -402,6 +414,17 @@ def test_without_a_tritonserver_it_waits(world):
     assert world.triton.steps_behind("m") == "m"
 
 
+def test_what_is_wrong_is_looked_at_again_now_and_then(world):
+    """The weights of a model may come later."""
+    world.serve("m", "m")
+    looks = []
+    world.outcome = Outcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
+    world.change(lambda: looks.append(world.now)).result(10)
+    for _ in range(150):
+        world.tick(1)
+    assert len(looks) == 3
+
+
 def test_a_refusal_is_told_and_changes_nothing(world):
     world.serve("m", "m")
     world.outcome = Refused("wrong", "tasks: Field required")
@@ -429,6 +452,8 @@ def test_a_file_is_read_once_it_has_stood_still(world, tmp_path):
     world.serve("m", "m")
     directory = tmp_path / "models"
     directory.mkdir()
+    (directory / "a.yaml").symlink_to("nowhere")
+    (directory / ".m.yaml").symlink_to("an editor's lock")
     world.tick(1)
     world.tick(1)
     looks.clear()

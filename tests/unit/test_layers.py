@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "environments": {"errors", "private"},
     "catalog": {*FOUNDATION, "checkpoints", "environments", "families", "serving", "weights"},
     "scheduling": {*FOUNDATION, "native"},
-    "render": {*FOUNDATION, "catalog", "environments", "families", "scheduling", "serving", "settings"},
+    "render": {*FOUNDATION, "catalog", "environments", "families", "scheduling", "serving", "settings", "weights"},
     "processes": {"errors", "private"},
     "records": {"editions", "errors", "processes"},
     "worker": {*FOUNDATION, "engines", "environments", "families", "inputs", "processes", "scheduling"},
