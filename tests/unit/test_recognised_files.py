@@ -21,7 +21,6 @@ from tests.conftest import model_file
 from tests.layouts import ASKING, PROMPTS, STANFORD, bare, changed, dense
 from tests.loading import load_adapter
 from tests.models import save_stanford
-from tests.unit.test_bge_m3_comparison import Trap
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
 
@@ -121,6 +120,16 @@ def test_of_the_hub_weights_are_not_here_yet(tmp_path, minilm_directory):
     assert list(filter_repo_objects(["2_Dense/pytorch_model.bin", "pytorch_model.bin"], allow_patterns=layers)) == [
         "2_Dense/pytorch_model.bin"
     ]
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
 
 
 def test_no_code_of_a_pickled_layer_is_run(tmp_path, minilm_directory):
