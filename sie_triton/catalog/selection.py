@@ -69,7 +69,8 @@ def selection(
     else:
         files = [model for model in files if matches(model.sie_id, matching)]
     chosen.kept = {name for name, source in served.items() if name not in removed and _is_kept(source, chosen.problems)}
-    asked = [model for model in with_variants([*files, *more]) if not {model.sie_id, model.base} & set(removed)]
+    left = (model for model in with_variants(files) if not {model.sie_id, model.base} & set(removed))
+    asked = [*left, *with_variants(more)]
     kept = {place_of(name): (name, served[name]) for name in chosen.kept}
     free = []
     for model in asked:

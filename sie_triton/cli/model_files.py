@@ -27,7 +27,7 @@ def list_served(settings: Settings) -> None:
         further = [verb for verb in model.verbs if verb != "encode"]
         gives = ", ".join([*(f"{name} {dim}" for name, dim in model.dims.items()), *further])
         click.echo(f"{model.sie_id:50} {gives:40} {model.family:22} {model.weights}")
-    for problem in found.problems:
+    for problem in found.problems.values():
         click.echo(f"not served: {problem}", err=True)
 
 

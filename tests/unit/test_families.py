@@ -12,7 +12,7 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
 from sie_triton.engines import open_engine
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.errors import CatalogError, LoadError
+from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
 from sie_triton.measurements import Measurements
 from tests import family_double
@@ -52,11 +52,13 @@ def test_what_is_no_family_is_said(name, reason):
 def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     assert family_of("sie_server.adapters.bge_m3.adapter:BGEM3Adapter", "here") == "bge_m3"
     assert family_of(NAME, "here") == NAME
-    with pytest.raises(CatalogError, match=r"^here: profiles.default.adapter_path: 'no_such_package:X': family no_su"):
+    with pytest.raises(CatalogError, match=r"^here: adapter_path: 'no_such_package:X': family no_su"):
         family_of("no_such_package:X", "here")
-    for path in ("sie_server.adapters.other:Other", "own_family", None):
+    for path in ("own_family", None):
         with pytest.raises(CatalogError, match=r"^here: .* is not a family this version serves; families are bge_m3, "):
             family_of(path, "here")
+    with pytest.raises(UnbuiltFamily, match=r"Other' is not served by this version; its families are bge_m3, "):
+        family_of("sie_server.adapters.other:Other", "here")
 
 
 class Jealous(Own):

@@ -83,12 +83,10 @@ def test_an_engine_that_the_family_cannot_use_is_refused(tmp_path):
         ({"runtime": {"max_seq_length": 9}}, "adapter_options.runtime.max_seq_length"),
     ],
 )
-def test_a_profile_that_needs_weights_of_its_own_is_not_served(tmp_path, other, key):
+def test_a_profile_that_needs_weights_of_its_own_is_a_model_of_its_own(tmp_path, other, key):
     default = {"engine": f"{family_double.__name__}:OwnEngine"}
     (line,) = resolve(tmp_path, default=default, other=other, warnings=True)
-    assert line.endswith(
-        f"profiles.other: is not served, as it needs weights of its own: {key} differs from profiles.default"
-    )
+    assert line.endswith(f"profiles.other: is a model of its own, my/m.other: {key} differs from profiles.default")
     assert [each.name for each in resolve(tmp_path, default=default, other=other).profiles] == ["default"]
 
 

@@ -136,7 +136,7 @@ class FakeLoader:
         self._stage = stage
         stage.worker.loaded = replace(EchoWorker.loaded, **loaded)
 
-    def order(self, num_lanes, threads):
+    def order(self, num_lanes, threads, tell):
         return SimpleNamespace(num_lanes=num_lanes)
 
     def start(self, order, check):

@@ -195,8 +195,8 @@ def test_one_sie_id_in_two_files_is_served_from_the_first(tmp_path):
         (tmp_path / name).write_text(tiny_model_file("my/m", tmp_path))
     found = select([], tmp_path, allow_hub=False)
     assert [model.source for model in found.models] == [str(tmp_path / "one.yaml")]
-    (problem,) = found.problems
-    assert re.search(r"two\.yml: sie_id: .*one\.yaml says my/m too, and is served; rename one", str(problem))
+    (problem,) = found.problems.values()
+    assert re.search(r"one\.yaml and .*two\.yml: both would be served as my__m; give one another sie_id", problem)
 
 
 def test_two_models_of_one_name_in_triton_are_never_served_together(tmp_path, minilm_directory):
@@ -204,7 +204,7 @@ def test_two_models_of_one_name_in_triton_are_never_served_together(tmp_path, mi
         (tmp_path / f"{name.replace('/', '-')}.yaml").write_text(tiny_model_file(name, tmp_path))
     found = select([], tmp_path, allow_hub=False)
     assert [model.sie_id for model in found.models] == ["Org/X"]
-    first, second = map(str, found.problems)
+    first, second = found.problems.values()
     assert re.search(r"Org-X\.yaml and .*org-x\.yaml: both would share a directory where capitals do not count", first)
     assert "['Org__X', 'org__x']" in second
     assert len(select(["org/x"], tmp_path, allow_hub=False).models) == 1

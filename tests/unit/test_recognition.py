@@ -168,7 +168,12 @@ LAYOUTS = {
         bare_with_head("SequenceClassification", "roberta", num_labels=1), "cross_encoder", 512, "Sigmoid"
     ),
     "BGE-M3": Layout(
-        save_bge_m3, "bge_m3", 512, "sparse_linear.pt and colbert_linear.pt; ", {"normalize": True}, "cls"
+        save_bge_m3,
+        "bge_m3",
+        512,
+        "sparse_linear.safetensors and colbert_linear.safetensors; ",
+        {"normalize": True},
+        "cls",
     ),
 }
 

@@ -41,7 +41,7 @@ def test_all_are_rendered_but_those_whose_family_is_not_there(directory, tmp_pat
     found = selected(settings, [])
     variants = ["org/bge-m3.flag"]
     assert {model.sie_id for model in found.models} == {f"org/{name}" for name in reference_files.SERVED} | {*variants}
-    said = "\n".join(map(str, found.problems))
+    said = "\n".join(found.problems.values())
     assert "candle:CandleEmbeddingAdapter" in said
     for name, document in reference_files.PLANNED.items():
         path = document["profiles"]["default"]["adapter_path"]
@@ -145,7 +145,7 @@ def test_files_that_are_wrong_stop_no_other(directory, tmp_path):
     (tmp_path / "typo.yaml").write_text((directory / "org__bert.yaml").read_text().replace("pooling", "poling"))
     found = selected(read_settings(models_dir=tmp_path), [])
     assert [model.sie_id for model in found.models] == ["org/st"]
-    assert [str(problem).split(":")[0].rpartition("/")[2] for problem in found.problems] == ["bad.yaml", "typo.yaml"]
+    assert [source.rpartition("/")[2] for source in found.problems] == ["bad.yaml", "typo.yaml"]
     (tmp_path / "good.yaml").unlink()
     with pytest.raises(CatalogError, match=r"(?s)bad\.yaml.*typo\.yaml"):
         selected(read_settings(models_dir=tmp_path), [])

@@ -336,7 +336,7 @@ def test_a_pin_made_without_the_hub_holds(hub, tmp_path):
 
 def test_a_hub_id_is_served_as_it_was_looked_at(hub, tmp_path, minilm_directory):
     commit = hub.put("org/name", save_bert(tmp_path, minilm_directory))
-    (model,) = select(["org/name"], None, allow_hub=True)
+    (model,) = select(["org/name"], None, allow_hub=True).models
     assert model.weights == f"hub://org/name@{commit}"
     assert hub.num_asked("safetensors") == 0
 

@@ -13,6 +13,7 @@ from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk
+from sie_triton.worker.messages import Loaded
 from tests.family_double import NAME
 from tests.stages import FakeRequest, context, run, spec, tokens
 
@@ -51,9 +52,14 @@ def sent(seal, context, lengths=(2, 600), **changes):
     return FakeRequest(**{name: each[None] for name, each in {**tensors, "context": sealed, **changes}.items()})
 
 
+def loaded(limits=None):
+    """What a worker says of a model that reads items of 10,000 rows at most."""
+    return Loaded(limits or {}, 10_000, 1, 0)
+
+
 def test_work_is_what_its_context_says(seal, desk):
     options = {"threshold": 0.5, "labels": "near", "normalize": False, "output_types": "tags"}
-    work = desk.take(sent(seal, Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5)), {})
+    work = desk.take(sent(seal, Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5)), loaded())
     assert work.deadline_ns == 77
     assert work.options == {"threshold": 0.5, "labels": "near"}
     assert work.wanted == {"tags"}
@@ -65,18 +71,18 @@ def test_work_is_what_its_context_says(seal, desk):
 
 
 def test_the_query_of_a_score_is_its_last_element(seal, desk):
-    work = desk.take(sent(seal, Context(SCORE, {}, num_items=1)), {})
+    work = desk.take(sent(seal, Context(SCORE, {}, num_items=1)), loaded())
     assert work.is_query == [False, True]
     assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
 
 
 def test_a_query_to_encode_is_one_throughout(seal, desk):
-    assert desk.take(sent(seal, Context(ENCODE, {"is_query": True}, num_items=2)), {}).is_query == [True, True]
+    assert desk.take(sent(seal, Context(ENCODE, {"is_query": True}, num_items=2)), loaded()).is_query == [True, True]
 
 
 def test_a_familys_parameters_reach_its_batch_item_by_item(seal, desk):
-    first = desk.take(sent(seal, Context(ENCODE, {"threshold": 0.5}, num_items=2)), {})
-    second = desk.take(sent(seal, Context(ENCODE, {"labels": "far"}, num_items=1), [3]), {})
+    first = desk.take(sent(seal, Context(ENCODE, {"threshold": 0.5}, num_items=2)), loaded())
+    second = desk.take(sent(seal, Context(ENCODE, {"labels": "far"}, num_items=1), [3]), loaded())
     batch = pack([(first, 0), (second, 0), (first, 1)])
     assert batch.options == [{"threshold": 0.5}, {"labels": "far"}, {"threshold": 0.5}]
     assert batch.features["letters"].lengths.tolist() == [2, 3, 600]
@@ -101,12 +107,12 @@ def test_the_deadline_is_known_before_the_request_is_read(seal, desk):
 def test_what_is_sent_is_checked_with_every_feature(seal, desk, changes, limits, complaint):
     """A seal tells sizes and not shapes."""
     with pytest.raises(InputError, match=complaint):
-        desk.take(sent(seal, Context(ENCODE, {}, num_items=2), **changes), limits)
+        desk.take(sent(seal, Context(ENCODE, {}, num_items=2), **changes), loaded(limits))
 
 
 def computed(seal, desk, context):
     """What comes of a request of two items, as if a pass had taken from 10 to 15."""
-    work = desk.take(sent(seal, context), {})
+    work = desk.take(sent(seal, context), loaded())
     for item in range(2):
         rows = np.full((item + 1, 4), item, np.float32)
         work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
