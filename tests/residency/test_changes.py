@@ -25,8 +25,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.nursery import nursery_ids
-from sie_triton.processes.pids import is_alive
-from sie_triton.records.status import records_of_editions
+from sie_triton.records.status import RESIDENT, records_of_editions, worker_of
 from sie_triton.render.refresh import start
 from sie_triton.server.companions import controller, nursery
 from sie_triton.server.launch import Server
@@ -148,13 +147,10 @@ class Site:
         return ask(self.crowd.settings, "/v1/models")["problems"]
 
     def copies(self) -> int:
-        """Most living workers that a model has, over all its editions."""
+        """Most living workers of one model that hold weights, over all its editions."""
         directory = self.crowd.settings.status_dir
-        workers = [
-            [r["worker_pid"] for _, r in records_of_editions(directory, triton_name(m), "inference")]
-            for m in (A, B, C, D)
-        ]
-        return max(sum(bool(pid) and is_alive(pid) for pid in each) for each in workers)
+        found = [records_of_editions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
+        return max(sum(r["state"] == RESIDENT and worker_of(r).is_alive for _, r in records) for records in found)
 
     def is_served(self, ensemble: str) -> bool:
         with triton.InferenceServerClient(self.crowd.grpc) as client:
