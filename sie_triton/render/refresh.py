@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -215,7 +215,8 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
         serving = read_serving(data_dir)
         if serving is None:
             raise ServerError(f"{data_dir}: no server of this version is served from there")
-        os.chdir(serving.cwd)
+        with suppress(OSError):  # relative paths of weights are not found then, which is told
+            os.chdir(serving.cwd)
         look = Refresh(serving, read_settings(**serving.settings))
         try:
             if add is not None:

@@ -46,7 +46,8 @@ def render(
     for spec in specs:
         models = _models(spec, options, edition)
         for name, files in reversed(list(models.items())):
-            _replace(directory / name, files, hook if name.endswith("-inference") else None)
+            hooked = hook if name.endswith("-inference") else None
+            _replace(directory / name, files, hooked, has_code=bool(edition) and CODE in files)
         _remove(directory, set(_ensemble_names(directory, triton_name(spec.model))) - models.keys())
 
 
@@ -62,10 +63,10 @@ def all_ensembles(directory: Path) -> list[str]:
 
 
 def edition_in(directory: Path, model: str) -> int | None:
-    """That of Triton's `model`; None where it is not in `directory`, or half of it."""
-    texts = [(directory / name / CONFIG).read_text() for name in _ensemble_names(directory, model)]
-    steps = {found[1] for text in texts if (found := STEPS.search(text))}
-    return edition_of(steps.pop()) if len(steps) == 1 and (directory / model).is_dir() else None
+    """That of Triton's `model`; None where it is not in `directory`."""
+    config = directory / model / CONFIG
+    steps = STEPS.search(config.read_text()) if config.exists() else None
+    return edition_of(steps[1]) if steps else None
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:
@@ -139,7 +140,7 @@ def _rendered_files(directory: Path) -> Iterable[Path]:
     )
 
 
-def _replace(target: Path, files: Files, hook: Path | None) -> None:
+def _replace(target: Path, files: Files, hook: Path | None, *, has_code: bool) -> None:
     fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     fresh.chmod(0o755)
     for path, text in files.items():
@@ -147,8 +148,8 @@ def _replace(target: Path, files: Files, hook: Path | None) -> None:
         (fresh / path).write_text(text)
     if hook is not None:
         shutil.copy(hook, fresh / HOOK_NAME)
-    if CODE in files:
-        # What Python would leave there when it is first imported is a change to Triton: it would load the step again.
+    if has_code:
+        # Where Python itself writes it, when the step is loaded, Triton loads the step again with its ensemble.
         py_compile.compile(str(fresh / CODE), dfile=str(target / CODE))
     if target.exists():
         _remove(target.parent, [target.name], fresh)

@@ -134,7 +134,7 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
 def _introduce(settings: Settings, first: Refresh, server: Server, console: Console) -> None:
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
-        console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False)
+        console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False, soft_wrap=True)
     console.print(f"device   {settings.runtime.device}", highlight=False)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
@@ -24,15 +25,15 @@ from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.nursery import nursery_ids
-from sie_triton.processes.pids import is_alive
-from sie_triton.records.status import records_of_editions
+from sie_triton.records.status import RESIDENT, records_of_editions, worker_of
 from sie_triton.render.refresh import start
 from sie_triton.server.companions import controller, nursery
 from sie_triton.server.launch import Server
 from sie_triton.serving import repository_of
-from tests.conftest import fresh_settings, tiny_model_file
-from tests.models import save_bert
+from tests.conftest import fresh_settings, model_file, tiny_model_file
+from tests.models import save_bert, save_cross_encoder, save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching
+from tests.server.test_launcher import grpc, launched, tritonserver_of
 
 TEXT = "whoever asks while a model is being changed gets what it was before or what it is since, and nothing else"
 A, B, C, D = (f"test/{name}" for name in "abcd")
@@ -86,12 +87,15 @@ class Site:
         )
         return next(same, "a mixture")
 
+    def answer(self, client: SIEClient, model: str) -> str:
+        try:
+            return self.variant_of(client.encode(model, TEXT)["dense"])
+        except SIEError as exc:
+            return f"{type(exc).__name__}: {exc}"
+
     def ask(self, client: SIEClient, model: str) -> None:
         started = time.monotonic()
-        try:
-            self.seen.append((model, self.variant_of(client.encode(model, TEXT)["dense"])))
-        except SIEError as exc:
-            self.seen.append((model, f"{type(exc).__name__}: {exc}"))
+        self.seen.append((model, self.answer(client, model)))
         self.seconds.append(time.monotonic() - started)
 
     @contextmanager
@@ -143,13 +147,14 @@ class Site:
         return ask(self.crowd.settings, "/v1/models")["problems"]
 
     def copies(self) -> int:
-        """Most living workers that a model has, over all its editions."""
+        """Most living workers of one model that hold weights, over all its editions."""
         directory = self.crowd.settings.status_dir
-        workers = [
-            [r["worker_pid"] for _, r in records_of_editions(directory, triton_name(m), "inference")]
-            for m in (A, B, C, D)
-        ]
-        return max(sum(bool(pid) and is_alive(pid) for pid in each) for each in workers)
+        found = [records_of_editions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
+        return max(sum(r["state"] == RESIDENT and worker_of(r).is_alive for _, r in records) for records in found)
+
+    def is_served(self, ensemble: str) -> bool:
+        with triton.InferenceServerClient(self.crowd.grpc) as client:
+            return bool(client.is_model_ready(ensemble))
 
     def steps_of(self, model: str) -> set[str]:
         return {path.name for path in self.repository.glob(f"{triton_name(model)}@*-postprocess")}
@@ -259,3 +264,57 @@ def test_twenty_rounds_of_changes_with_evictions_and_deaths_of_the_controller(tm
             wait_for(lambda: here.is_settled(A, B, C))
         here.check(*((model, name) for model in (A, D) for name in names), (B, "mean"), (C, "mean"))
         assert max(number for _, number in copies) == 1
+
+
+@pytest.mark.slow
+def test_clients_that_score_go_on_while_the_ensemble_that_does_comes_and_goes(tmp_path, variants, minilm_directory):
+    """`test/c` becomes a model that encodes and scores, then one that scores by its bare name, and so on."""
+    colbert = save_pylate(tmp_path / "colbert", minilm_directory)
+    cross_encoder = save_cross_encoder(tmp_path / "cross-encoder", minilm_directory)
+    both = model_file(C, colbert, "multivector", {"encode": {"multivector": {"dim": 32}}, "score": {}})
+    one = model_file(C, cross_encoder, "cross_encoder", {"score": {}})
+    seen, stopped = [], threading.Event()
+    with site(tmp_path, variants) as here, SIEClient(here.crowd.grpc) as client, ThreadPoolExecutor(1) as pool:
+
+        def run() -> None:
+            while not stopped.wait(0.01):
+                seen.append(round(client.score(C, "which?", [TEXT])["scores"][0]["score"], 2))
+
+        here.write(C, both)
+        wait_for(lambda: "test__c-score" in os.listdir(here.repository))
+        wait_for(lambda: here.is_served("test__c-score"))
+        scoring = pool.submit(run)
+        wait_for(lambda: seen)
+        for text in (one, both, one):
+            before, since = seen[-1], len(seen)
+            here.write(C, text)
+            wait_for(lambda before=before, since=since: scoring.done() or set(seen[since:]) - {before})
+        stopped.set()
+        scoring.result()
+        assert len(set(seen)) == 2
+
+
+@pytest.mark.slow
+def test_a_tritonserver_that_dies_in_mid_change_comes_back_with_it_and_what_was_added_stays(tmp_path, variants):
+    models_dir = tmp_path / "models"
+    models_dir.mkdir()
+    path = models_dir / "a.yaml"
+    path.write_text(variants["mean"].file(A))
+    settings = fresh_settings(tmp_path, admin_token=ADMIN_TOKEN)
+    with launched(settings, f"--models-dir={models_dir}") as process, SIEClient(grpc(settings)) as client:
+        here = Site(Crowd(settings, None, None), models_dir, variants)  # type: ignore[arg-type]
+        assert here.put(variants["cls"].file(D))[0] == 200
+        here.ask(client, A)
+        path.write_text(variants["dense"].file(A))
+        wait_for(lambda: here.steps_of(A))
+        os.kill(tritonserver_of(process), signal.SIGKILL)
+        wait_for(lambda: here.answer(client, A) == "dense")
+        assert here.answer(client, D) == "cls"
+        wait_for(lambda: here.is_settled(A, D))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    with launched(settings, f"--models-dir={models_dir}") as process, SIEClient(grpc(settings)) as client:
+        assert here.answer(client, D) == "cls"
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=20)[1]
+    assert f"model    test__d (added: {settings.data_dir}/models/test__d.yaml)" in told

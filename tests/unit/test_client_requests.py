@@ -126,8 +126,10 @@ def test_a_model_may_score_by_another_ensemble_since_it_was_asked_first(client, 
         for _ in range(2):
             assert len(client.score(MODEL, "q", ["a", "b"])["scores"]) == 2
     triton.infer_of = failing("INVALID_ARGUMENT")
+    num_before = len(triton.asked)
     with pytest.raises(InputError, match=r"^no$"):
         client.score(MODEL, "q", ["a"])
+    assert len(triton.asked) == num_before + 1
 
 
 def test_the_first_two_underscores_are_the_slash(client, triton):

@@ -39,19 +39,19 @@ def two(controller, pids):
 
 
 @pytest.mark.parametrize(
-    ("steps", "state", "expected"),
+    ("steps", "other", "state", "expected"),
     [
-        ("m", LOADING, True),
-        ("m", COLD, False),
-        ("m", RESIDENT, True),
-        ("m@3", RESIDENT, False),
-        ("mm", LOADING, False),
-        ("m-2", LOADING, False),
+        ("m", "m@2", LOADING, True),
+        ("m", "m@2", COLD, False),
+        ("m@1", "m@2", RESIDENT, True),
+        ("m@3", "m@2", RESIDENT, False),
+        ("m", "mm@2", LOADING, False),
+        ("m", "m-x@2", LOADING, False),
     ],
 )
-def test_a_later_edition_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, state, expected):
+def test_a_later_edition_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, other, state, expected):
     status = StatusWriter(tmp_path, steps, "inference", 7)
-    stage_of(tmp_path, NEW, child.pid, state=state)
+    stage_of(tmp_path, other, child.pid, state=state)
     assert status.has_successor() == expected
 
 

@@ -12,7 +12,7 @@ from sie_triton.render import refresh as module
 from sie_triton.render.pbtxt import from_text
 from sie_triton.render.refresh import refresh, start
 from sie_triton.render.repository import all_ensembles
-from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, read_serving, repository_of
 from sie_triton.settings import read_settings
 
 STAGES = ("preprocess", "inference", "postprocess")
@@ -83,7 +83,9 @@ def server(tmp_path) -> Server:
 
 def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(server):
     before = inodes(server.repository, "test__b*/config.pbtxt")
-    since = server.serving.models["test/b"]
+    serving = server.serving
+    since = Served(serving.models["test/b"].source, "2026-01-01T00:00:00+00:00")
+    serving.updated(models={**serving.models, "test/b": since}).write()
     assert server.steps("test__a") == "test__a"
     server.file("a", 128)
     outcome = server.refresh()
