@@ -429,6 +429,17 @@ def test_what_is_wrong_is_looked_at_again_now_and_then(world):
     assert world.num_looks == before + 2
 
 
+def test_a_look_that_fails_is_repeated(world):
+    world.write("m", "m")
+    world.outcome = ServerError("reading the model files took too long")
+    for _ in range(10):
+        world.tick(1)
+    assert world.num_looks == 4  # after 0, 1, 3 and 7 s
+    world.outcome = Outcome([], [], [], {}, [], "", "", "")
+    world.tick(10)
+    assert world.triton.steps_behind("m") == "m"
+
+
 def test_a_refusal_is_told_and_changes_nothing(world):
     world.serve("m", "m")
     world.outcome = Refused("wrong", "tasks: Field required")
