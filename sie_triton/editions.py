@@ -6,7 +6,11 @@ The ensembles keep the names that clients call. `@` is in no model's own name; `
 Triton's Python backend, as is whatever a shell takes for its own.
 """
 
+import re
+
 MARK = "@"
+
+FIRST_STEP = re.compile(r'model_name: "([^"]+)-preprocess"')
 
 
 def steps_name(model: str, edition: int) -> str:
@@ -32,3 +36,13 @@ def edition_of(steps: str) -> int:
     (2, 0)
     """
     return int(steps.partition(MARK)[2] or 0)
+
+
+def steps_behind(config: str) -> str:
+    """By the text of an ensemble's configuration; empty where it is that of a step.
+
+    >>> steps_behind('step { model_name: "org__name@2-preprocess" model_version: -1')
+    'org__name@2'
+    """
+    found = FIRST_STEP.search(config)
+    return found[1] if found else ""

@@ -48,7 +48,10 @@ class Settings(BaseSettings):
     allow_remote: bool = Field(False, description="let the embedded Triton listen on an address that is not loopback")
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
-        description="where the rendered repository, logs and status records are kept",
+        description="where the rendered repository, added model files, logs and status records are kept",
+    )
+    models_dir: Path | None = Field(
+        None, description="directory of your own model files (*.yaml, *.yml); a running server follows its changes"
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
@@ -95,7 +98,9 @@ class Settings(BaseSettings):
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
-        "", description="bearer token for load and evict; default: made by the controller, and found in data_dir"
+        "",
+        description="bearer token for load, evict and changes of models; default: made by the controller, and found in "
+        "data_dir",
     )
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(

@@ -1,4 +1,4 @@
-"""The bearer token of load and evict where nobody gave one: in a file that only the server's own user can read."""
+"""The bearer token of load, evict and changes where nobody gave one: in a file that only the server's user can read."""
 
 import os
 import secrets

@@ -1,7 +1,6 @@
 """What Triton shall serve, as it stands in the repository; and when model files have changed."""
 
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from sie_triton.editions import model_of
+from sie_triton.editions import model_of, steps_behind
 from sie_triton.records.status import STAGES
 from sie_triton.serving import Serving, model_files
-
-STEPS = re.compile(rf'model_name: "([^"]+)-{STAGES[0]}"')
 
 # How often directories are looked at.
 LOOK_S = 1.0
@@ -33,8 +30,8 @@ def wanted(repository: Path) -> dict[str, Wanted]:
     """Every model whose ensemble is there, by Triton's name of it."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(repository.glob("[!.]*/config.pbtxt")):
-        if steps := STEPS.search(path.read_text()):
-            found.setdefault(model_of(steps[1]), {})[path.parent.name] = steps[1]
+        if steps := steps_behind(path.read_text()):
+            found.setdefault(model_of(steps), {})[path.parent.name] = steps
     return {model: Wanted(steps[model], list(steps)) for model, steps in found.items() if model in steps}
 
 

@@ -2,7 +2,6 @@
 
 import os
 import py_compile
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +10,13 @@ from pathlib import Path
 
 from sie_triton.catalog import triton_name
 from sie_triton.contract import TASKS
-from sie_triton.editions import edition_of, steps_name
+from sie_triton.editions import edition_of, steps_behind, steps_name
 from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
 from sie_triton.scheduling.hook import HOOK_NAME
 from sie_triton.spec import ModelSpec
 
 CONFIG = "config.pbtxt"
 CODE = Path("1/model.py")
-
-STEPS = re.compile(rf'model_name: "([^"]+)-{STAGES[0]}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,7 @@ def all_ensembles(directory: Path) -> list[str]:
 def edition_in(directory: Path, model: str) -> int | None:
     """That of Triton's `model`; None where it is not in `directory`."""
     config = directory / model / CONFIG
-    steps = STEPS.search(config.read_text()) if config.exists() else None
-    return edition_of(steps[1]) if steps else None
+    return edition_of(steps_behind(config.read_text())) if config.exists() else None
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:

@@ -105,13 +105,8 @@ class World:
 
     def start_triton(self):
         """With what is in the repository."""
-        for names in (self.triton.index(), self.triton.index()):
-            for name in names:
-                if (self.repository / name / "config.pbtxt").read_text() == "" or names is not self.triton:
-                    try:
-                        self.triton.load(name)
-                    except InferenceServerException:
-                        continue
+        for name in sorted(self.triton.index(), key=lambda name: not name.endswith(STAGES)):
+            self.triton.load(name)
         self.triton.done.clear()
 
     def serve(self, steps, *ensembles):
@@ -337,8 +332,8 @@ def test_another_tritonserver_has_started_with_the_new_steps(world):
     world.write("m@1", "m")
     world.triton.states.clear()
     world.triton.behind.clear()
-    world.triton.load("m@1-preprocess"), world.triton.load("m@1-inference"), world.triton.load("m@1-postprocess")
-    world.triton.load("m")
+    for name in [*(f"m@1-{stage}" for stage in STAGES), "m"]:
+        world.triton.load(name)
     world.done()
     world.changes.start_anew()
     world.tick()
@@ -427,6 +422,17 @@ def test_what_is_wrong_is_looked_at_again_now_and_then(world):
     for _ in range(150):
         world.tick(1)
     assert world.num_looks == before + 2
+
+
+def test_a_look_that_fails_is_repeated(world):
+    world.write("m", "m")
+    world.outcome = ServerError("reading the model files took too long")
+    for _ in range(10):
+        world.tick(1)
+    assert world.num_looks == 4  # after 0, 1, 3 and 7 s
+    world.outcome = Outcome([], [], [], {}, [], "", "", "")
+    world.tick(10)
+    assert world.triton.steps_behind("m") == "m"
 
 
 def test_a_refusal_is_told_and_changes_nothing(world):

@@ -10,6 +10,7 @@ import pytest
 from sie_triton.controller.api import describe
 from sie_triton.controller.memory import Memory
 from sie_triton.controller.models import models_of, read_stages
+from sie_triton.controller.wanted import Wanted
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter
@@ -146,7 +147,7 @@ def test_only_what_is_served_is_replaced_when_it_dies(controller, control, two, 
     coming = stage(controller, "m@3", child.pid)
     child.kill()
     child.wait()
-    controller.changes._wanted = {"m": type("Wanted", (), {"steps": "m@3"})}
+    controller.changes._wanted = {"m": Wanted("m@3", ["m"])}
     round_of(controller)
     assert control.swapped == [(f"{NEW}-inference", False)]
     assert not old._path.exists()

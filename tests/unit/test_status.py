@@ -7,7 +7,7 @@ import pytest
 from sie_triton.controller.models import models_of, read_stages
 from sie_triton.errors import REASONS
 from sie_triton.records import status as module
-from sie_triton.records.status import RESIDENT, StatusWriter, records_of
+from sie_triton.records.status import RECORD, RESIDENT, StatusWriter, all_records, records_of
 
 
 @pytest.fixture
@@ -59,6 +59,12 @@ def test_only_a_process_of_a_later_generation_is_a_successor(status):
     assert not status.has_successor()
     StatusWriter(status.directory, "m", "preprocess", 1)
     assert not status.has_successor()
+
+
+def test_a_record_that_is_being_made_is_nobodys(status):
+    """Not of a stage that has no process: the controller would give it another."""
+    (status.directory / "new-postprocess.1.status").write_bytes(bytes(RECORD.itemsize))
+    assert all_records(status.directory)["postprocess"] == {}
 
 
 def test_what_is_no_record_of_this_version_is_not_read(status):
