@@ -82,7 +82,8 @@ def _become(descriptors: Sequence[int]) -> bytes:
 
 
 def _end_with(leash: int) -> None:
-    """The kernel ends this process as soon as nobody holds the other end of `leash`."""
+    """Wait until the stand-in holds this process; the kernel ends it as soon as nobody holds the leash's other end."""
+    os.read(leash, 1)
     fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)

@@ -165,7 +165,8 @@ static void be_stood_for(const char *directory, int argc, char **argv)
     close(leash[1]);
     close(arguments);
     close(cwd);
-    if (stub < 0)
+    // The stub waits for this, so that it does nothing before it is held.
+    if (stub < 0 || send(leash[0], "", 1, MSG_NOSIGNAL) != 1)
         return;
     int status = stand_in(nursery, stub, tritonserver);
     if (status != DECLINED)
