@@ -57,7 +57,6 @@ class Settings(BaseSettings):
         default_factory=lambda: user_data_path("sie-triton") / "environments",
         description="where `sie-triton env` keeps the worker environments that model files name",
     )
-    models_dir: Path | None = Field(None, description="directory of your own model files (*.yaml, *.yml)")
     model_filter: str = Field(
         "", description="serve only the models of models_dir whose names match: patterns as BAAI/*, separated by commas"
     )
