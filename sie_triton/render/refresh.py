@@ -121,7 +121,7 @@ class Refresh:
         """Refused for a model that is not served, or whose file is not ours to remove."""
         found = next((model for model in self.serving.models if triton_name(model) == name), None)
         if found is None:
-            raise Refused(UNKNOWN, f"{name} is not served")
+            raise Refused(UNKNOWN, f"{name.replace('__', '/', 1)} is not served")
         given = self.serving.models[found].source
         source = Path(file_of(given))
         if given == str(source) and self.serving.was_added(given):

@@ -10,8 +10,19 @@ from tests import reference_files
 from tests.server.test_serve import port_flags, sie
 
 
-def test_sies_own_files_are_served_as_they_are(tmp_path):
-    """Its public models have no weights here: each is ready, cold, and says what is missing."""
+def run(*arguments, status=0):
+    """What a command prints: its complaint where it is to fail."""
+    process = sie(*arguments)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == status, err
+    return err if status else out
+
+
+def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
+    """Its public models have no weights here: each is ready, cold, and says what is missing.
+
+    Beside them a model comes and goes by the commands that a user types.
+    """
     reference_files.write(tmp_path / "models")
     ports = free_ports(4)
     arguments = [f"--models-dir={tmp_path / 'models'}", f"--data-dir={tmp_path / 'data'}", "--no-hf-fallback"]
@@ -25,6 +36,15 @@ def test_sies_own_files_are_served_as_they_are(tmp_path):
             for name in ("org/bge-m3.flag", "org/gritlm"):
                 with pytest.raises(LoadError, match=r"org/\S+ is not in the local cache, .* \(SIE_HF_FALLBACK\)"):
                     client.encode(name, "hello")
+            running = [f"--data-dir={tmp_path / 'data'}", f"--controller-port={ports[3]}"]
+            run("models", "init", str(tiny_directory), "--name=my/tiny", f"--output={tmp_path / 'tiny.yaml'}")
+            assert run("models", "add", str(tmp_path / "tiny.yaml"), *running) == "my/tiny: added\n"
+            assert client.encode("my/tiny", "hello")["dense"].shape == (64,)
+            refused = run("models", "add", str(tmp_path / "models" / "org__gliner.yaml"), *running, status=2)
+            assert "a model that extracts entities (gliner) is not served by this version" in refused
+            assert run("models", "rm", "my/tiny", *running) == "my/tiny: removed\n"
+            assert set(client.list_models()) == names
+            assert "my/tiny is not served" in run("models", "rm", "my/tiny", *running, status=2)
     finally:
         process.terminate()
         _, text = process.communicate(timeout=30)

@@ -25,6 +25,7 @@ README = Path(__file__).parents[2] / "README.md"
 HEADER = "-H 'Content-Type: application/json'"
 
 INSTALLS = "installs or makes an environment: a clean clone is the test"
+COMMANDS = "tests/unit/test_models_commands.py runs it"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
@@ -32,12 +33,19 @@ NOT_RUN = {
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
     "scripts/serve ./my-model": BY_HAND,
+    "scripts/serve --models-dir sie-models": "tests/server/test_catalog.py serves such files",
     "scripts/serve --help": BY_HAND,
     "pip install -c constraints.txt '.[server,embedded,demo]'": INSTALLS,
     "sie-triton serve": BY_HAND,
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
+    "sie-triton models ls --known": COMMANDS,
+    "sie-triton models show BAAI/bge-m3": COMMANDS,
+    "sie-triton models init ./my-model --output m.yaml": COMMANDS,
+    "sie-triton models check my-models": COMMANDS,
+    "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
+    "sie-triton models rm my-model": "the same",
 }
 
 

@@ -29,8 +29,14 @@ PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port
 
 def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     command = [str(Path(sys.executable).with_name("sie-triton")), *arguments]
-    env = {**os.environ, **environment}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env, pipe = {**os.environ, **environment}, subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_signals)
+
+
+def heed_signals() -> None:
+    """Also where these tests run in the background, with signals ignored that a server then ignores too."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def port_flags(ports: list[int]) -> list[str]:

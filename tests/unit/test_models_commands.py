@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
+from sie_triton.catalog import load_file
 from sie_triton.cli import cli
 from tests import reference_files
 from tests.conftest import MINILM
@@ -46,6 +47,16 @@ def test_what_is_made_of_a_file():
 
 def test_a_directory_is_shown_without_a_file(tiny_directory):
     assert "dense 64" in run("show", tiny_directory).output
+
+
+def test_a_file_for_a_directory(tiny_directory, tmp_path):
+    written = tmp_path / "tiny.yaml"
+    run("init", tiny_directory, "--name", "my/tiny", "--output", written)
+    assert run("init", tiny_directory, "--name", "my/tiny").output == written.read_text()
+    config = load_file(written)
+    assert (config.sie_id, config.weights, config.dims) == ("my/tiny", str(tiny_directory), {"dense": 64})
+    assert written.read_text().startswith("# modules.json: Transformer, Pooling")
+    assert "is there already" in run("init", tiny_directory, "--output", written, status=2).output
 
 
 def test_all_is_said_of_files(directory, tmp_path):
