@@ -164,8 +164,7 @@ class Nursery:
     def _leave(self, connection: socket.socket) -> None:
         """The child keeps nothing of the nursery's."""
         try:
-            for held in (connection, self._listener):
-                held.close()
+            connection.close()
             for sibling in self._born.values():
                 sibling.forget()
         except BaseException:  # never a second nursery

@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ LIBPYTHON = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so"
 LIVES = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 GROWS = "import os; print(os.getpid(), flush=True); input(); x = b'x' * {}; print(flush=True); input()"
 GROWTH = 50_000_000
+MAX_FILES = 1000
 ENDS = "import os; print(os.getpid(), flush=True); {}"
 TELLS = """
 import gc, json, os, resource, signal, sys, threading
@@ -49,6 +52,15 @@ print(json.dumps({
 }))
 """
 OWN = ("pid", "is_prepared", "open")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_files() -> Iterator[None]:
+    """A limit that the nursery raises for itself."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +178,10 @@ def test_a_stub_ends_with_its_stand_in(backend, is_stopped):
     with living(backend) as (stand_in, pid):
         if is_stopped:
             os.kill(pid, signal.SIGSTOP)
+        stub = Process(pid)
         for signum in (signal.SIGINT, signal.SIGTERM):
             stand_in.send_signal(signum)  # a stub does not care for these
-        assert stand_in.poll() is None
-        stub = Process(pid)
+        assert not stub.wait(0.1)
         stand_in.kill()
         assert stub.wait(5)
 
@@ -225,6 +237,23 @@ def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
     assert json.loads(output)["pid"] == process.pid
     assert not json.loads(output)["is_prepared"]
     assert errors.startswith("stubs are not forked: this one wants another Python than was prepared")
+
+
+def test_a_stub_does_nothing_before_its_stand_in_holds_it(backend, tmp_path):
+    """This process is the stand-in here."""
+    arguments, output, (leash, its_end) = os.pipe(), os.pipe(), socket.socketpair()
+    os.write(arguments[1], "\0".join([str(os.getpid()), "stub", ENDS.format(""), ""]).encode())
+    directory = os.open(tmp_path, os.O_PATH)
+    child = fork(backend, [arguments[0], 0, output[1], 2, directory, its_end.fileno()])
+    for descriptor in (*arguments, output[1], directory, its_end.detach()):
+        os.close(descriptor)
+    assert not child.wait(0.3)
+    leash.send(b"!")
+    with open(output[0]) as file:
+        assert file.read().strip() == str(child.pid)
+    assert child.wait(5)
+    assert child.status == 0
+    leash.close()
 
 
 def test_what_cannot_take_the_place_of_its_stand_in_leaves_it(backend):
