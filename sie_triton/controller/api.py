@@ -213,7 +213,7 @@ def describe(model: Model) -> dict[str, Any]:
         "pid": record["pid"],
         "worker_pid": record["worker_pid"] or None,
         "waits_for_bytes": model.wants,
-        "num_draining": len(model.draining) + len(model.leaving),
+        "num_draining": len(model.going),
     }
 
 

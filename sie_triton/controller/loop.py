@@ -170,13 +170,8 @@ class Controller:
             for record in model.draining
             if record["worker_pid"] and not record["num_open"] and not self.swaps.is_evicting(model.name)
         }
-        # Those of an earlier edition only where the new one waits for them: their stages would start others.
-        drained |= {
-            worker_of(record)
-            for model in self.models.values()
-            for record in model.leaving
-            if record["worker_pid"] and not model.num_leaving and model.record["state"] == LOADING
-        }
+        finished = (record for model in self.models.values() for record in model.finished())
+        drained |= {worker_of(record) for record in finished if record["worker_pid"]}
         for worker in drained & self._drained:
             worker.send(signal.SIGTERM)
         self._drained = drained

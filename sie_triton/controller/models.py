@@ -21,6 +21,19 @@ class Processes:
     dead: Sequence[Record]
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The living inference of an earlier edition as one round saw it, and how many requests are in all its stages."""
+
+    records: Sequence[Record]
+    num_open: int
+
+    @property
+    def has_weights(self) -> bool:
+        """In memory, or on their way there."""
+        return any(record["worker_pid"] or record["state"] == LOADING for record in self.records)
+
+
 # Stage → steps (what the names of a model's steps begin with) → their processes.
 Stages = Mapping[str, Mapping[str, Processes]]
 
@@ -30,9 +43,9 @@ class Model:
     """One model's inference as one round saw it, which nobody changes; any thread may read it.
 
     `record` is that of the process that takes the requests, `draining` of those before it that still finish theirs,
-    `leaving` of earlier editions, which have `num_leaving` requests in all their stages. Where all have died, `record`
-    is what the last one left. `dead_stages` have no living process. `steps` begin the names of its steps in Triton;
-    nobody can ask a model that `is_removed`.
+    and so do earlier editions, `leaving`, oldest first. Where all have died, `record` is what the last one left.
+    `dead_stages` have no living process. `steps` begin the names of its steps in Triton; nobody can ask a model that
+    `is_removed`.
     """
 
     name: str
@@ -41,8 +54,7 @@ class Model:
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
     steps: str = ""
-    leaving: Sequence[Record] = ()
-    num_leaving: int = 0
+    leaving: Sequence[Leaving] = ()
     is_removed: bool = False
 
     @property
@@ -66,7 +78,12 @@ class Model:
     def living(self) -> Sequence[Record]:
         """Of its inference."""
         last = () if "inference" in self.dead_stages else (self.record,)
-        return (*self.leaving, *self.draining, *last)
+        return (*self.going, *last)
+
+    @property
+    def going(self) -> Sequence[Record]:
+        """Of what only finishes its requests."""
+        return [*(record for each in self.leaving for record in each.records), *self.draining]
 
     @property
     def num_bytes(self) -> int:
@@ -76,12 +93,23 @@ class Model:
     @property
     def leaving_bytes(self) -> int:
         removed = (self.record,) if self.is_removed else ()
-        return sum(map(taken_bytes, (*self.leaving, *self.draining, *removed)))
+        return sum(map(taken_bytes, (*self.going, *removed)))
 
-    @property
-    def must_wait(self) -> bool:
-        """True while an earlier edition has weights in memory, or loads them: there are never two copies."""
-        return any(record["worker_pid"] or record["state"] == LOADING for record in self.leaving)
+    def must_wait(self, record: Record) -> bool:
+        """True while an edition before that of `record` has weights: there are never two copies."""
+        for each in self.leaving:
+            if record in each.records:
+                return False
+            if each.has_weights:
+                return True
+        return False
+
+    def finished(self) -> Iterator[Record]:
+        """Of earlier editions: nobody is in their stages, and a later one waits for their weights."""
+        for number, each in enumerate(self.leaving, 1):
+            later = [record for other in self.leaving[number:] for record in other.records]
+            if not each.num_open and any(r["state"] == LOADING for r in (*later, *self.draining, self.record)):
+                yield from each.records
 
     @property
     def pending(self) -> int:
@@ -146,8 +174,7 @@ def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | No
         preprocess.living[-1] if preprocess and preprocess.living else None,
         [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
         steps,
-        [record for each in earlier for record in stages["inference"][each].living],
-        sum(num_open(stages, each) for each in earlier),
+        [Leaving(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
         serving == "",
     )
 

@@ -91,7 +91,7 @@ class Room:
             (model, record)
             for model, record in inference_records(self._models)
             if record["wanted_bytes"]
-            and not (record is model.record and model.must_wait)
+            and not model.must_wait(record)
             and not answer_path(self._directory, record["pid"]).exists()
         ]
         return sorted(waiting, key=lambda each: each[1]["wanted_since_ns"])

@@ -147,10 +147,10 @@ class Site:
         return ask(self.crowd.settings, "/v1/models")["problems"]
 
     def copies(self) -> int:
-        """Most living workers of one model that hold weights, over all its editions."""
+        """Most editions of one model that have weights in memory."""
         directory = self.crowd.settings.status_dir
         found = [records_of_editions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
-        return max(sum(r["state"] == RESIDENT and worker_of(r).is_alive for _, r in records) for records in found)
+        return max(len({n for n, r in each if r["state"] == RESIDENT and worker_of(r).is_alive}) for each in found)
 
     def is_served(self, ensemble: str) -> bool:
         with triton.InferenceServerClient(self.crowd.grpc) as client:

@@ -121,6 +121,36 @@ def test_the_old_worker_is_ended_when_nobody_is_in_the_old_steps_and_the_new_one
     wait_for(lambda: not is_alive(pids[1]))
 
 
+def test_what_is_evicted_while_it_waits_goes_on_waiting(controller, two, pids, child):
+    """Another process of the same edition has its place then."""
+    two(new={"state": LOADING, "wanted_bytes": 100})
+    stage(controller, NEW, child.pid, generation=1)
+    answer = answer_path(controller._directory, pids[2])
+    controller.tick()
+    assert not answer.exists()
+    controller.tick()
+    wait_for(lambda: not is_alive(pids[1]))
+
+
+def test_editions_take_turns(controller, pids, child):
+    """Two changes one after the other: the first has a request that waits for the oldest one's weights."""
+    stage(controller, "m", pids[0], state=RESIDENT, worker_pid=pids[1])
+    middle = stage(controller, OLD, pids[2], state=LOADING, wanted_bytes=100, num_open=1)
+    stage(controller, NEW, child.pid, state=LOADING, wanted_bytes=100)
+    controller.changes.serving["m"] = NEW
+    answers = [answer_path(controller._directory, pid) for pid in (pids[2], child.pid)]
+    controller.tick()
+    controller.tick()
+    wait_for(lambda: not is_alive(pids[1]))
+    assert not any(answer.exists() for answer in answers)
+    stage(controller, "m", pids[0])
+    controller.tick()
+    assert [answer.exists() for answer in answers] == [True, False]
+    middle.record["state"], middle.record["wanted_bytes"] = COLD, 0
+    controller.tick()
+    assert answers[1].exists()
+
+
 def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 600)
     two()
