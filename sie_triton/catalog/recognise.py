@@ -43,7 +43,8 @@ def config_of(model: str, source: Mapping[str, Any], family_name: str, found: Re
     """What that family has found, as a model file says it; pydantic's ValidationError where `model` is no name."""
     usual, reads = Inputs().model_dump(), family(family_name).inputs
     encode = {"encode": {output: {"dim": dim} for output, dim in found.dims.items()}} if found.dims else {}
-    score: dict[str, Any] = {"score": {}} if found.scores else {}
+    done = {"score": found.scores, "extract": found.extracts}
+    others: dict[str, Any] = {verb: {} for verb, is_done in done.items() if is_done}
     loadtime = {"loadtime": dict(found.options)} if found.options else {}
     runtime = {"runtime": given} if (given := _runtime(found)) else {}
     options = {"adapter_options": {**loadtime, **runtime}} if loadtime or runtime else {}
@@ -51,7 +52,7 @@ def config_of(model: str, source: Mapping[str, Any], family_name: str, found: Re
         "sie_id": model,
         **source,
         "inputs": {each: each in reads for each, read in usual.items() if read or each in reads},
-        "tasks": {**encode, **score},
+        "tasks": {**encode, **others},
         "max_sequence_length": found.max_sequence_length,
         "profiles": {"default": {"adapter_path": family_name, **options}},
     }

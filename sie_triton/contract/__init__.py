@@ -7,17 +7,19 @@ them.
 from collections.abc import Mapping
 
 from sie_triton.contract.encode import Encode
-from sie_triton.contract.model import Batch, Computed, Features, Model, Part, Ragged, Rows
+from sie_triton.contract.extract import Annotated, Extract, Known, Label
+from sie_triton.contract.findings import Class, Entity, Findings, Relation, place
+from sie_triton.contract.model import Batch, Computed, Extraction, Features, Model, Part, Ragged, Rows
 from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DTYPES, SCORE_MODES, Output
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
 from sie_triton.contract.tensors import ITEMS
 from sie_triton.contract.verb import Answering, Options, Verb
 
-VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score())}
+VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
-# What a further ensemble of a model may be called, also of the verb that is still to come.
-TASKS = (*VERBS, "extract")
+# What a further ensemble of a model may be called.
+TASKS = tuple(VERBS)
 
 __all__ = [
     "ENCODE_OUTPUTS",
@@ -27,10 +29,17 @@ __all__ = [
     "SCORE_MODES",
     "TASKS",
     "VERBS",
+    "Annotated",
     "Answering",
     "Batch",
+    "Class",
     "Computed",
+    "Entity",
+    "Extraction",
     "Features",
+    "Findings",
+    "Known",
+    "Label",
     "Model",
     "Options",
     "Output",
@@ -38,8 +47,10 @@ __all__ = [
     "ParameterValue",
     "Part",
     "Ragged",
+    "Relation",
     "Rows",
     "Verb",
     "check_parameters",
+    "place",
     "shown",
 ]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sie_triton.contract.model import Computed, Model, Part, Rows
+from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import DENSE, ITEMS, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
@@ -71,7 +71,7 @@ class Encode(Verb):
     def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
         return asked(model, options).sent
 
-    def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
+    def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         known = asked(model, options)
         return {
             tensor.name: _together(tensor, rows) if tensor in known.sent else tensor.empty()

@@ -1,12 +1,13 @@
 """A model as its verbs see it, and what travels between the steps of its ensembles."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.contract.findings import Findings
 from sie_triton.contract.outputs import Output
 from sie_triton.contract.parameters import Parameter, ParameterValue
 from sie_triton.contract.tensors import Tensor
@@ -19,12 +20,26 @@ Ints = npt.NDArray[np.int32]
 Rows = dict[str, Array]
 
 
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """How a family extracts. `labels`: whether a request may, or must, bring some; `entities`: whether it must.
+
+    `computed` is what its forward passes give for each piece of an item; `findings` makes of those of one item, and
+    the request's options, what was found in it.
+    """
+
+    computed: tuple[Tensor, ...] = ()
+    findings: "Callable[[Sequence[Rows], Mapping[str, ParameterValue]], Findings]" = lambda rows, options: Findings()
+    labels: Literal["", "optional", "required"] = ""
+    entities: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """`features` are what preprocess sends to inference; the first says what an item's length is.
 
     `outputs` are those of encode by name. `parameters` are the family's own; with `scores_pairs` query and text go
-    through the model together.
+    through the model together. `extraction` is of use where it extracts.
     """
 
     spec: ModelSpec
@@ -32,6 +47,7 @@ class Model:
     outputs: Mapping[str, Output]
     parameters: tuple[Parameter, ...] = ()
     scores_pairs: bool = False
+    extraction: Extraction = Extraction()
 
     def tensors(self, types: frozenset[str]) -> tuple[Tensor, ...]:
         """Those of some output types, in the model's order."""
@@ -72,7 +88,8 @@ class Batch:
 class Part:
     """Elements of one request that the model reads alike; `name` is the input that they came in.
 
-    `is_query` None: nobody said. With a `query`, each element is read together with it.
+    `is_query` None: nobody said. With a `query`, or with `labels`, each element is read together with it. `options`
+    are the request's, over those of its profile, where a family reads some before the forward pass.
     """
 
     name: str
@@ -81,6 +98,8 @@ class Part:
     is_query: bool | None = None
     instruction: str | None = None
     query: str | None = None
+    labels: Sequence[Any] = ()
+    options: Mapping[str, ParameterValue] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

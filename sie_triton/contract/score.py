@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sie_triton.contract.model import Model, Part, Rows
+from sie_triton.contract.model import Ints, Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import ITEMS, QUERY, SCORES, TEXT, Tensor
@@ -56,7 +56,7 @@ class Score(Verb):
     def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
         return (SCORES,)
 
-    def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
+    def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         mode = _mode(model, options)
         if not mode:
             return {SCORES.name: np.array([row[SCORES.name] for row in rows], np.float32)}

@@ -15,7 +15,8 @@ class Tensor:
     """A named tensor: Triton's wire dtype and the dims a client sees.
 
     A ragged one holds the rows of all items one after another; `lengths` names the tensor that says how many each item
-    has. Of integers that a model reads, `minimum` and `maximum` are what it can.
+    has. Of integers that a model reads, `minimum` and `maximum` are what it can. A client may leave out what is
+    `optional`.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Tensor:
     lengths: str = ""
     minimum: int | None = None
     maximum: int | None = None
+    optional: bool = False
 
     def empty(self) -> npt.NDArray[Any]:
         """What stands for an output that was not asked for."""
@@ -41,8 +43,8 @@ ITEMS: Mapping[str, Tensor] = {"text": TEXT, "image": IMAGE, "audio": AUDIO, "do
 
 QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against, UTF-8")
 QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against")
-LABELS = Tensor("labels", "BYTES", (-1,), "[k] labels to extract")
-ENTITIES = Tensor("entities", "BYTES", (-1,), "[n] JSON list of entities, for relation models")
+LABELS = Tensor("labels", "BYTES", (-1,), "[k] what to look for, UTF-8", optional=True)
+ENTITIES = Tensor("entities", "BYTES", (-1,), "[n] JSON list of each text's known entities", optional=True)
 
 SPARSE_LENGTHS = Tensor("sparse_lengths", "INT32", (-1,), "[n] entries of each item")
 MULTIVECTOR_LENGTHS = Tensor("multivector_lengths", "INT32", (-1,), "[n] rows of each item")
@@ -61,6 +63,9 @@ MULTIVECTOR_SCALES = Tensor("multivector_scales", "FP32", (-1, -1), "[tokens, 2]
 MUVERA_SCALES = Tensor("muvera_scales", "FP32", (-1, -1), "[n, 2] step and offset")
 SCORES = Tensor("scores", "FP32", (-1,), "[n] one score per item")
 EXTRACTION = Tensor("extraction", "BYTES", (-1,), "[n] one JSON object per item")
+FOUND_LENGTHS = Tensor("found_lengths", "INT32", (-1,), "[n] bytes of each item")
+FOUND = Tensor("found", "UINT8", (-1,), "[bytes] what was found, without its words; see findings", FOUND_LENGTHS.name)
+NUM_PIECES = Tensor("num_pieces", "INT32", (-1,), "[n] pieces that each item was read in")
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] in the order of TIMING_FIELDS")
 
@@ -73,6 +78,20 @@ TOKEN_TYPE_IDS = Tensor(
     "token_type_ids", "INT32", (-1,), "[tokens] which text of a pair each belongs to", LENGTHS.name, 0, 1
 )
 PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[n] leading tokens of each item kept out of pooling", "", 0)
+
+# Features of texts that are read in pieces, each by itself, and of the words and labels in them.
+PIECE = Tensor("piece", "INT32", (-1,), "[pieces] which of its item each is, from 0", "", 0)
+WORD_LENGTHS = Tensor("word_lengths", "INT32", (-1,), "[pieces] words of each")
+WORD_TOKENS = Tensor("word_tokens", "INT32", (-1,), "[words] first token of each, in its piece", WORD_LENGTHS.name, 0)
+WORD_SPANS = Tensor("word_spans", "INT32", (-1, 2), "[words, 2] start and end in the text", WORD_LENGTHS.name, 0)
+LABEL_LENGTHS = Tensor("label_lengths", "INT32", (-1,), "[pieces] labels of each")
+LABEL_TOKENS = Tensor("label_tokens", "INT32", (-1,), "[labels] token of each, in its piece", LABEL_LENGTHS.name, 0)
+LABEL_THRESHOLDS = Tensor("label_thresholds", "FP32", (-1,), "[labels] NaN: that of the request", LABEL_LENGTHS.name)
+
+# What forward passes find in a piece.
+SPAN_LENGTHS = Tensor("span_lengths", "INT32", (-1,), "[pieces] spans of each")
+SPANS = Tensor("spans", "INT32", (-1, 3), "[spans, 3] start and end in the text, and label", SPAN_LENGTHS.name)
+SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
 
 COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
 CONTEXT = Tensor("context", "UINT8", (-1,), "what is known of the request, sealed; see stages.context")

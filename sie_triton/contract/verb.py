@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from sie_triton.contract.model import Computed, Model, Part, Rows
+from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
 from sie_triton.contract.tensors import Tensor
 from sie_triton.spec import Profile
@@ -52,6 +52,10 @@ class Verb(ABC):
     def forwarded(self, model: Model) -> tuple[Tensor, ...]:
         """What inference hands to postprocess."""
 
+    def passed_on(self, model: Model) -> tuple[Tensor, ...]:
+        """Those of `inputs` that postprocess gets too, as the client sent them."""
+        return ()
+
     @abstractmethod
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
         """What the model shall read, from the elements of each input; the items are the first part."""
@@ -69,8 +73,8 @@ class Verb(ABC):
         """Those of `forwarded` that this request fills."""
 
     @abstractmethod
-    def collect(self, model: Model, options: Options, rows: Sequence[Rows]) -> Rows:
-        """The tensors `forwarded`, of what the forward passes gave for each element of each part."""
+    def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
+        """The tensors `forwarded`, of what the forward passes gave for each piece of each element of each part."""
 
     def input_name(self, tensor: Tensor) -> str:
         """What preprocess calls an input of this verb: a request says its verb by the ensemble that it came through."""
@@ -82,6 +86,10 @@ class Verb(ABC):
     def is_query(self, options: Options, num_elements: int, num_items: int) -> list[bool]:
         """Of each element: is it one that others are found by?"""
         return [bool(options.get("is_query", False))] * num_elements
+
+    def token_count(self, lengths: Ints, num_items: int, tensors: Rows) -> Ints:
+        """int32 [items]; `lengths` are those of all pieces of all parts, `tensors` those `forwarded`."""
+        return lengths[:num_items]
 
     def answering(self, model: Model) -> Answering:
         return Answering()

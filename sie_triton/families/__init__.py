@@ -37,6 +37,7 @@ __all__ = [
 
 # In the order in which they are asked whether a directory is theirs: the last takes what is left.
 FAMILIES: Mapping[str, str] = {
+    "gliner": "sie_triton.families.gliner:Gliner",
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
@@ -107,7 +108,7 @@ def model_of(spec: ModelSpec) -> Model:
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}
-    return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs)
+    return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs, kind.extraction)
 
 
 def fitted(spec: ModelSpec, directory: Path) -> ModelSpec:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.checkpoints.modules import TextFiles
-from sie_triton.contract import Batch, Features, Output, Parameter, Ragged, Rows
+from sie_triton.contract import Batch, Extraction, Features, Output, Parameter, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
 from sie_triton.engines.base import Encoder
 from sie_triton.inputs import Processor
@@ -41,6 +41,7 @@ class Recognised:
     max_sequence_length: int
     dims: Mapping[str, int]
     scores: bool = False
+    extracts: bool = False
     normalize: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     query_prompt: str = ""
@@ -77,7 +78,8 @@ class Family(ABC):
 
     `inputs` are the kinds of input that it reads. `outputs` are the output types of encode that it can give, its own or
     the contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
-    through the model together. `verbs` are what it does beside encode and score. `features` is what its processor makes
+    through the model together. `verbs` are what it does beside encode and score; `extraction` is how it extracts.
+    `features` is what its processor makes
     of an element; the first is ragged, and its length is the item's. `parameters` are request parameters of its own,
     which reach `Adapter.forward` item by item. `engines` can compute its encoder, the usual one first.
     `reference_adapters` are names of it in SIE's own model files. `files` are patterns of files that a checkpoint of it
@@ -89,6 +91,7 @@ class Family(ABC):
     score_modes: ClassVar[tuple[str, ...]] = ()
     scores_pairs: ClassVar[bool] = False
     verbs: ClassVar[tuple[str, ...]] = ()
+    extraction: ClassVar[Extraction] = Extraction()
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from sie_triton.contract import Features, Part
-from sie_triton.contract.tensors import QUERY
+from sie_triton.contract.tensors import LABELS, QUERY
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import Frame, InputKind, Processor
-from sie_triton.inputs.features import join, split
+from sie_triton.inputs.features import join, num_pieces, split
 from sie_triton.inputs.text import reading
 
 
@@ -58,17 +60,24 @@ def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Feature
         group = [each for each in everything if (bool(each.part.is_query) and processor.has_roles) == is_query]
         if group:
             features = processor.encode([one for each in group for one in each.inputs()], is_query=is_query)
-            parts = split(features, [len(each.part.elements) for each in group])
+            parts = split(features, _items_of(group, features))
             done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
     return [join([done[id(each)] for each in asked]) for asked in requests]
+
+
+def _items_of(group: Asked, features: Features) -> list[int]:
+    """How many items of `features` are each part's: an element may be read in pieces."""
+    counts = [len(each.part.elements) for each in group]
+    pieces = num_pieces(features, sum(counts))
+    return [int(each.sum()) for each in np.split(pieces, np.cumsum(counts)[:-1])]
 
 
 def blame(processor: Processor, asked: Asked) -> None:
     """Find the element that the processor cannot read: InputError names it, and other errors are raised as they are."""
     for framed in asked:
         part = framed.part
-        if part.query is not None:
-            with reading(QUERY.name):
+        if part.query is not None or part.labels:
+            with reading(LABELS.name if part.labels else QUERY.name):
                 framed.frame.around(part.elements[0])
         for i, element in enumerate(part.elements):
             with reading(name_of(part, i)):

@@ -41,13 +41,16 @@ class InputKind(ABC):
     def sample_length(self, rng: np.random.Generator) -> int:
         """Of an item as clients send them, for calibration; 1 or more."""
 
-    def read(self, array: npt.NDArray[Any] | None, name: str) -> list[Any]:
-        """The input `name`, object [1, n] of bytes → n elements; InputError names the one that is wrong."""
+    def read(self, array: npt.NDArray[Any] | None, tensor: Tensor) -> list[Any]:
+        """An input, object [1, n] of bytes → n elements; InputError names the one that is wrong."""
+        name = tensor.name
         if array is None:
+            if tensor.optional:
+                return []
             raise InputError(f"{name}: missing; it is a required input")
         if array.ndim != 2 or array.shape[0] != 1:
             raise InputError(f"{name}: has shape {list(array.shape)}; send a plain vector [n]")
-        if array.shape[1] == 0:
+        if array.shape[1] == 0 and not tensor.optional:
             raise InputError(f"{name}: is empty; send at least one item")
         return [self.decode(raw, f"{name}[{i}]") for i, raw in enumerate(array[0])]
 

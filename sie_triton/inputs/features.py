@@ -6,9 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Features, Ragged, Rows
-from sie_triton.contract.tensors import Tensor
+from sie_triton.contract.tensors import PIECE, Tensor
 
 Ints = npt.NDArray[np.int32]
+
+
+def num_pieces(features: Features, num_elements: int) -> Ints:
+    """int32 [elements]: in how many items each element is read."""
+    if PIECE.name not in features:
+        return np.ones(num_elements, np.int32)
+    starts = np.flatnonzero(features[PIECE.name].values == 0)
+    return np.diff(starts, append=len(features[PIECE.name].values)).astype(np.int32)
 
 
 def split(features: Features, counts: Sequence[int]) -> list[Features]:

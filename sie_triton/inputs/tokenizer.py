@@ -107,12 +107,9 @@ def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Prof
 
 def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
     """tokenizer.json, truncating texts, or `pairs` of them, to `max_length` tokens; LoadError if it cannot be read."""
-    path = files.transformer / "tokenizer.json"
-    if not has_file(path):
-        message = f"tokenizer.json is missing in {files.transformer}; save the tokenizer in its fast form"
-        raise LoadError(message, "not found")
-    tokenizer, around = _opened(path, pairs)
-    if max_length <= around:
+    tokenizer = open_tokenizer(files.transformer, pairs=pairs)
+    around = tokenizer.num_special_tokens_to_add(pairs)
+    if max_length <= around:  # the library would not cut at all
         message = f"{max_length} tokens leave no room for a text beside the {around} special ones"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
@@ -125,20 +122,20 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
     return tokenizer
 
 
-def _opened(path: Path, pairs: bool) -> tuple[tokenizers.Tokenizer, int]:
-    """A tokenizer that has made tokens of a text, and how many special ones it puts around each text or pair.
-
-    The library would not cut at all to fewer than those.
-    """
+def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
+    """tokenizer.json, once it has made tokens of a text or a pair; LoadError if it cannot be read."""
+    path = directory / "tokenizer.json"
+    if not has_file(path):
+        message = f"tokenizer.json is missing in {directory}; save the tokenizer in its fast form"
+        raise LoadError(message, "not found")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        around = tokenizer.num_special_tokens_to_add(pairs)
         tokenizer.encode("a", "b" if pairs else None)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
-    return tokenizer, around
+    return tokenizer
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:

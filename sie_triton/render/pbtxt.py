@@ -51,7 +51,9 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
         _step(
             name,
             "postprocess",
-            raw | {LENGTHS.name: main, CONTEXT.name: "computed_context"},
+            raw
+            | {LENGTHS.name: main, CONTEXT.name: "computed_context"}
+            | {verb.input_name(t): t.name for t in verb.passed_on(model)},
             {t.name: t.name for t in outputs},
         ),
     ]
@@ -60,7 +62,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
             "name": ensemble_name,
             "platform": "ensemble",
             "maxBatchSize": 0,
-            "input": [_tensor(t) | _reshape(t) for t in inputs],
+            "input": [_tensor(t) | _reshape(t) | ({"optional": True} if t.optional else {}) for t in inputs],
             "output": [_tensor(t) | _reshape(t) for t in outputs],
             "ensembleScheduling": {"step": steps},
             "parameters": _parameters({"model": model.spec.model, "verb": verb.name, **_dims(model, verb)}),
@@ -81,7 +83,7 @@ def composing_models(
 
     Where verbs share them, what only one verb sends is optional. Triton waits for weights only `at_start`.
     """
-    tensors, of_one_verb = _step_tensors(spec)
+    tensors, optional = _step_tensors(spec)
     parameters = {
         SPEC_PARAMETER: spec.to_json(),
         "max_batch_cost": spec.admission_cost,
@@ -95,7 +97,7 @@ def composing_models(
                 "name": f"{name}-{stage}",
                 "backend": "python",
                 "maxBatchSize": max_batch_requests,
-                "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t in of_one_verb} for t in inputs],
+                "input": [_tensor(t) | {"allowRaggedBatch": True, "optional": t in optional} for t in inputs],
                 "output": [_tensor(t) for t in given],
                 "instanceGroup": [INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
@@ -105,18 +107,20 @@ def composing_models(
 
 
 def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], list[Tensor]]], set[Tensor]]:
-    """Inputs and outputs of each step, and those inputs that only one verb sends."""
+    """Inputs and outputs of each step, and those inputs that not every request brings."""
     model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
     entry = [_entry(verb, tensor) for verb in verbs for tensor in verb.inputs(spec.inputs)]
+    passed_on = [_entry(verb, tensor) for verb in verbs for tensor in verb.passed_on(model)]
     to_inference = [*with_lengths(model.features), COST, CONTEXT]
     forward = _distinct(verb.forwarded(model) for verb in verbs)
     outputs = _distinct(verb.outputs(model) for verb in verbs)
     tensors = {
         "preprocess": (entry, to_inference),
         "inference": (to_inference, [*forward, CONTEXT]),
-        "postprocess": ([*forward, LENGTHS, CONTEXT], [*outputs, TOKEN_COUNT, TIMING_MS]),
+        "postprocess": ([*forward, LENGTHS, CONTEXT, *passed_on], [*outputs, TOKEN_COUNT, TIMING_MS]),
     }
-    return tensors, {*entry, *forward} if len(verbs) > 1 else set()
+    of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
+    return tensors, of_one_verb | {tensor for tensor in entry if tensor.optional}
 
 
 def _entry(verb: Verb, tensor: Tensor) -> Tensor:

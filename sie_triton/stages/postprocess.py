@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
 
-from sie_triton.contract import VERBS, Answering, Computed
+from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.model import Ints
 from sie_triton.contract.tensors import LENGTHS, TIMING_MS, TOKEN_COUNT
 from sie_triton.errors import SIEError
@@ -57,13 +57,19 @@ class Postprocess:
             forwarded = self._forwarded[self._verb_name(request)]
             tensors = {tensor.name: array_of(request, tensor, copy=False) for tensor in forwarded}
             context = self._contexts.read(request, [*tensors.values(), lengths])
-            sent = context.verb.sent(self._model, context.options)
-            check_computed(tensors, sent, context.num_items, self._widths)
-            return Arrived(context, Computed(context.options, tensors), lengths[: context.num_items])
+            verb = context.verb
+            check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
+            of_items = verb.token_count(lengths, context.num_items, tensors)
+            return Arrived(context, Computed(context.options, {**tensors, **self._passed_on(request, verb)}), of_items)
         except SIEError as exc:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
+
+    def _passed_on(self, request: Request, verb: Verb) -> Rows:
+        """What the client has sent, as far as it is there."""
+        given = {t.name: request.tensor(verb.input_name(t)) for t in verb.passed_on(self._model)}
+        return {name: array[0] for name, array in given.items() if array is not None}
 
     def _verb_name(self, request: Request) -> str:
         """What tensors belong to the request is known before its seal is checked."""

@@ -119,7 +119,7 @@ class Preprocess(ColdStage[Processor]):
 
     def _asked(self, processor: Processor, request: Request, context: Context, given: Options) -> Asked:
         verb = context.verb
-        sent = {t.name: KIND_OF[t.name].read(request.tensor(verb.input_name(t)), t.name) for t in self._inputs(verb)}
+        sent = {t.name: KIND_OF[t.name].read(request.tensor(verb.input_name(t)), t) for t in self._inputs(verb)}
         profile = self._spec.profile(str(given.get("profile", "default")))
         parts = verb.read(sent, given, profile, self._model)
         context.num_items = verb.num_items(parts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from sie_triton.contract import VERBS, Rows
 from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
 from sie_triton.families import model_of
-from sie_triton.inputs.features import from_tensors
+from sie_triton.inputs.features import from_tensors, num_pieces
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
@@ -69,7 +69,9 @@ class Desk:
 
     def collect(self, work: Work) -> None:
         """Make of the rows what the verb hands on."""
-        work.computed = work.context.verb.collect(self._model, work.context.options, work.rows)
+        context = work.context
+        pieces = num_pieces(work.features, work.num_items)
+        work.computed = context.verb.collect(self._model, context.options, work.rows, pieces)
 
     def hand_on(self, work: Work, busy: BusyLog) -> Outputs:
         """For postprocess; `busy` says when the instance worked for others."""

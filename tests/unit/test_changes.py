@@ -233,7 +233,8 @@ def test_steps_that_cannot_be_loaded_leave_the_model_as_it_was_and_are_tried_aga
         world.tick(0.5)
         assert world.triton.steps_behind("m") == "m"
     assert [after - before for before, after in pairwise(attempts)] == [2, 4, 8, 16]
-    assert set(world.done()) == {"load m@1-preprocess", "load m@1-postprocess"}
+    # What has not begun when one fails is left for the next attempt.
+    assert set(world.done()) <= {"load m@1-preprocess", "load m@1-postprocess"}
     world.triton.broken.clear()
     world.tick(30)
     assert world.triton.steps_behind("m") == "m@1"

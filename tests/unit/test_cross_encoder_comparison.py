@@ -28,7 +28,11 @@ ARCHITECTURES = [
     ("modernbert", {"classifier_pooling": "cls"}, "packed", "first"),
     ("modernbert", {"classifier_pooling": "mean"}, "packed", "mean"),
     ("jina", {}, "packed", "first"),
-    ("deberta", {}, "padded", "first"),
+    ("deberta", {}, "packed", "first"),
+    # A convolution over the row.
+    ("deberta", {"conv_kernel_size": 3, "conv_act": "gelu"}, "padded", "first"),
+    ("deberta", {"share_att_key": True, "norm_rel_ebd": "layer_norm"}, "packed", "first"),
+    ("deberta", {"pos_att_type": ["c2p"], "position_buckets": -1}, "packed", "first"),
     ("qwen3", {}, "packed", "last"),
 ]
 

@@ -6,7 +6,7 @@ Which of them a model can take is found out by running it (`probe.py`), not by i
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTra
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines import base
 from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
+from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.errors import LoadError
 
@@ -37,6 +37,7 @@ class Encoder(base.Encoder):
     """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path."""
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
+        make_packable(model)
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
@@ -143,21 +144,43 @@ def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_bac
 def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+    # Without the refusal transformers would ask on stdin whether to run the model's own code.
+    return _built(
+        directory, lambda: AutoConfig.from_pretrained(directory, trust_remote_code=False), dtype, device, auto
+    )
+
+
+def model_of(
+    config: Mapping[str, Any], state: Mapping[str, torch.Tensor], directory: Path, dtype: torch.dtype, device: str
+) -> PreTrainedModel:
+    """The same of an encoder that is part of a larger checkpoint in `directory`; `config` is what its file says."""
+    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, None, state)
+
+
+def _built(
+    directory: Path,
+    read_config: Callable[[], Any],
+    dtype: torch.dtype,
+    device: str,
+    auto: Any,
+    state: Mapping[str, torch.Tensor] | None = None,
+) -> PreTrainedModel:
+    """`state` None: the safetensors in `directory`."""
     try:
-        # Without the refusal transformers would ask on stdin whether to run the model's own code.
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = read_config()
         if auto is None:
             # T5 and its kin have their encoder alone as a class of its own.
             auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
         options = {"add_pooling_layer": False} if "add_pooling_layer" in _constructor(auto, config) else {}
-        model, report = auto.from_pretrained(
-            directory,
+        source = {"use_safetensors": True} if state is None else {"state_dict": dict(state)}
+        model, report = (auto if state is None else auto._model_mapping[type(config)]).from_pretrained(
+            directory if state is None else None,
             config=config,
             dtype=dtype,
             # A model without the attention interface keeps this one whatever it is told later, masks included.
             attn_implementation="eager",
-            use_safetensors=True,
             output_loading_info=True,
+            **source,
             **options,
         )
     except ImportError as exc:

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.engines.base import Engine
-from sie_triton.engines.torch.encoder import Encoder, load_model
+from sie_triton.engines.torch.checkpoint import Checkpoint
+from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.measurements import Measurements
@@ -41,6 +43,10 @@ class TorchEngine(Engine):
     def load(self, directory: Path, auto: Any = None) -> PreTrainedModel:
         """config.json and the safetensors there, as transformers' class `auto`; LoadError says what is wrong."""
         return load_model(directory, self.dtype, self.device, auto)
+
+    def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
+        """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""
+        return model_of(config, weights.below(prefix), weights.directory, self.dtype, self.device)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""

@@ -47,6 +47,12 @@ def attending(segments: Segments, kernel: str = "sdpa") -> Iterator[None]:
         _context.reset(token)
 
 
+def current() -> Segments | None:
+    """Those of the context that this is in, for attention that is not transformers' interface."""
+    found = _context.get(None)
+    return None if found is None else found[0]
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -1,0 +1,234 @@
+"""extract: what is in items, by labels: entities, relations, classes, structures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sie_triton.contract.findings import Findings
+from sie_triton.contract.model import Array, Computed, Ints, Model, Part, Rows
+from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.tensors import (
+    ENTITIES,
+    EXTRACTION,
+    FOUND,
+    FOUND_LENGTHS,
+    ITEMS,
+    LABELS,
+    NUM_PIECES,
+    TEXT,
+    Tensor,
+)
+from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
+from sie_triton.errors import InputError
+from sie_triton.spec import Profile
+
+MAX_LABELS = 4096
+MAX_JSON = 1_000_000  # characters of a parameter that is JSON
+
+LABEL_PARAMETERS = (
+    Parameter(
+        "label_thresholds",
+        str,
+        max_characters=MAX_JSON,
+        for_prompt=True,
+        doc="JSON object: least score by label, in place of threshold",
+    ),
+    Parameter(
+        "label_descriptions",
+        str,
+        max_characters=MAX_JSON,
+        for_prompt=True,
+        doc="JSON object: by label, what the model reads in its place",
+    ),
+)
+
+
+class Label(NamedTuple):
+    """One that a client looks for: what the model reads of it, and the least score, None for that of the request."""
+
+    name: str
+    description: str = ""
+    threshold: float | None = None
+
+    @property
+    def read(self) -> str:
+        return self.description or self.name
+
+
+class Known(NamedTuple):
+    """An entity that a client knows: its place in the text."""
+
+    start: int
+    end: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A text and the entities in it."""
+
+    text: str
+    known: tuple[Known, ...]
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+class Extract(Verb):
+    """Offsets are Unicode code points of the text as it was sent."""
+
+    name = "extract"
+    example: ClassVar = {TEXT.name: ["Ada Lovelace lived in London."], LABELS.name: ["person", "place"]}
+
+    def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
+        return (*(ITEMS[kind] for kind in kinds), LABELS, ENTITIES)
+
+    def parameters(self, model: Model) -> tuple[Parameter, ...]:
+        return (*common_parameters(model), *(LABEL_PARAMETERS if model.extraction.labels else ()))
+
+    def outputs(self, model: Model) -> tuple[Tensor, ...]:
+        return (EXTRACTION,)
+
+    def forwarded(self, model: Model) -> tuple[Tensor, ...]:
+        return (FOUND, FOUND_LENGTHS, NUM_PIECES)
+
+    def passed_on(self, model: Model) -> tuple[Tensor, ...]:
+        return (*(ITEMS[kind] for kind in model.spec.inputs if kind == TEXT.name), LABELS)
+
+    def computed(self, model: Model) -> tuple[Tensor, ...]:
+        return model.extraction.computed
+
+    def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
+        tensor = ITEMS[model.spec.inputs[0]]
+        items = sent[tensor.name]
+        labels = read_labels(sent[LABELS.name], given, model)
+        if model.extraction.entities:
+            items = [Annotated(text, known) for text, known in zip(items, read_entities(sent, tensor), strict=True)]
+        elif sent[ENTITIES.name]:
+            raise InputError("entities: this model reads none; leave it out")
+        asked = given.get("instruction", profile.instruction)
+        instruction = None if asked is None else str(asked)
+        options = {**profile.parameters, **given}
+        return [Part(tensor.name, items, profile, None, instruction, labels=labels, options=options)]
+
+    def needed(self, model: Model, options: Options) -> frozenset[str]:
+        return frozenset(tensor.name for tensor in model.extraction.computed)
+
+    def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
+        return self.forwarded(model)
+
+    def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
+        ends = np.cumsum(num_pieces).tolist()
+        found = [
+            model.extraction.findings(rows[end - count : end], options).to_json()
+            for end, count in zip(ends, num_pieces.tolist(), strict=True)
+        ]
+        return {
+            FOUND.name: np.frombuffer(b"".join(found), np.uint8),
+            FOUND_LENGTHS.name: np.array([len(each) for each in found], np.int32),
+            NUM_PIECES.name: num_pieces,
+        }
+
+    def token_count(self, lengths: Ints, num_items: int, tensors: Rows) -> Ints:
+        num_pieces = tensors[NUM_PIECES.name]
+        counts: Ints = np.add.reduceat(lengths, np.cumsum(num_pieces) - num_pieces, dtype=np.int32)
+        return counts
+
+    def answering(self, model: Model) -> Answering:
+        return Extractions()
+
+
+class Extractions(Answering):
+    """Findings with the words of the text and the names of the labels."""
+
+    def outputs(self, request: Computed) -> Rows:
+        tensors = request.tensors
+        labels, texts = distinct(_texts(tensors.get(LABELS.name))), _texts(tensors.get(TEXT.name))
+        found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
+        told = [
+            Findings.from_json(found[start:end]).told(text, labels)
+            for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
+        ]
+        answers = [json.dumps(each, ensure_ascii=False).encode() for each in told]
+        return {EXTRACTION.name: np.array(answers, np.object_)}
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """Each once, in the order in which they came."""
+    return list(dict.fromkeys(labels))
+
+
+def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Label, ...]:
+    """InputError where the model needs some, reads none, or one is empty."""
+    wanted = model.extraction.labels
+    if not sent and wanted == "required":
+        raise InputError(f"labels: is empty; send what {model.spec.model} is to look for")
+    if sent and not wanted:
+        raise InputError("labels: this model has its own; leave it out")
+    names = distinct(sent)
+    if len(names) > MAX_LABELS:
+        raise InputError(f"labels: are {len(names)}; send at most {MAX_LABELS}")
+    for i, name in enumerate(sent):
+        if not name.strip():
+            raise InputError(f"labels[{i}]: is empty; send a word or more")
+    thresholds = _by_label("label_thresholds", given, names, (int, float), "a number from 0 to 1")
+    for name, value in thresholds.items():
+        if not 0 <= value <= 1:
+            raise InputError(f"parameter label_thresholds: {name}: must be a number from 0 to 1 (given {value})")
+    descriptions = _by_label("label_descriptions", given, names, (str,), "a text")
+    return tuple(Label(name, descriptions.get(name, ""), thresholds.get(name)) for name in names)
+
+
+def read_entities(sent: Mapping[str, Sequence[Any]], tensor: Tensor) -> list[tuple[Known, ...]]:
+    """Of each item; InputError names the element that is wrong."""
+    items, given = sent[tensor.name], sent[ENTITIES.name]
+    if len(given) != len(items):
+        raise InputError(f"entities: has {len(given)} elements; send one JSON list for each of the {len(items)} items")
+    return [_known(raw, len(text), f"entities[{i}]") for i, (raw, text) in enumerate(zip(given, items, strict=True))]
+
+
+def _known(raw: str, length: int, where: str) -> tuple[Known, ...]:
+    found = _json(raw, where)
+    if not isinstance(found, list):
+        raise InputError(f"{where}: must be a JSON list of objects with start and end")
+    return tuple(_place(each, length, f"{where}: entity {i}") for i, each in enumerate(found))
+
+
+def _place(given: Any, length: int, where: str) -> Known:
+    start, end = (given.get("start"), given.get("end")) if isinstance(given, dict) else (None, None)
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
+        raise InputError(f"{where}: needs start and end, whole numbers with 0 ≤ start < end ≤ {length}")
+    label = given.get("label", "")
+    if not isinstance(label, str):
+        raise InputError(f"{where}: label must be a text")
+    return Known(start, end, label)
+
+
+def _by_label(
+    name: str, given: Options, labels: Sequence[str], types: tuple[type, ...], allowed: str
+) -> Mapping[str, Any]:
+    where = f"parameter {name}"
+    found = _json(str(given.get(name, "{}")), where)
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: must be a JSON object with labels as keys")
+    for label, value in found.items():
+        if label not in labels:
+            raise InputError(f"{where}: {label[:80]!r} is none of the labels")
+        if type(value) not in types:
+            raise InputError(f"{where}: {label[:80]!r}: must be {allowed}")
+    return found
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InputError(f"{where}: is not valid JSON ({str(exc)[:80]})") from exc
+
+
+def _texts(array: Array | None) -> list[str]:
+    """Of an input that preprocess has checked."""
+    return [] if array is None else [raw.decode(errors="replace") for raw in array]

@@ -1,0 +1,121 @@
+"""DeBERTa's attention over items laid end to end; transformers' own takes one item, or padded ones, a row.
+
+A token's score for another is the product of their contents, plus that of each content with the other's distance
+(He et al., 2021). Distances are few, and along a row of scores they go up by one: their products, computed once a
+distance, are read as scores by a view of that matrix whose rows are shifted against each other.
+"""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.deberta_v2 import modeling_deberta_v2 as library
+
+from sie_triton.engines.torch.attention.packed import CannotPack, current
+from sie_triton.engines.torch.attention.segments import Segments
+
+# Of tokens and distances, so many are multiplied at once.
+MAX_PRODUCTS = 8_000_000
+
+Positions = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+def make_packable(model: PreTrainedModel) -> None:
+    """Let DeBERTa's layers in `model` see `attending`; without it they compute as before."""
+    for module in model.modules():
+        if type(module) is library.DebertaV2Encoder and module.relative_attention:
+            module.__class__ = PackedEncoder
+        elif type(module) is library.DisentangledSelfAttention and module.relative_attention:
+            module.__class__ = PackedSelfAttention
+            vars(module)["_positions"] = None
+
+
+class PackedEncoder(library.DebertaV2Encoder):
+    """The layers alone: masks and distances are for one item a row, and as large as the row squared."""
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        segments = current()
+        if segments is None:
+            return super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if self.conv is not None:
+            raise CannotPack("a convolution over the row, which would mix items")
+        positions = self.get_rel_embedding()  # type: ignore[no-untyped-call]
+        for layer in self.layer:
+            hidden_states, _ = layer(hidden_states, attention_mask, rel_embeddings=positions)
+        return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=(hidden_states,))
+
+
+class PackedSelfAttention(library.DisentangledSelfAttention):
+    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known."""
+
+    _positions: Positions | None
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        segments = current()
+        if segments is None:
+            return super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if self._positions is None:
+            self._positions = self._of_distances(kwargs["rel_embeddings"])
+        projections = (self.query_proj, self.key_proj, self.value_proj)
+        query, key, value = (self._heads(projection(hidden_states[0])) for projection in projections)
+        return self._attend(query, key, value, segments)[None], None
+
+    def _heads(self, states: torch.Tensor) -> torch.Tensor:
+        """[rows, heads · d] → [heads, rows, d]."""
+        return states.view(len(states), self.num_attention_heads, -1).transpose(0, 1)
+
+    def _of_distances(self, embeddings: torch.Tensor) -> Positions:
+        embeddings = embeddings[: 2 * self.pos_ebd_size]
+        to_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
+        to_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
+        key = self._heads(to_key(embeddings)) if "c2p" in self.pos_att_type and to_key else None
+        query = self._heads(to_query(embeddings)) if "p2c" in self.pos_att_type and to_query else None
+        return key, query
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
+        """[heads, tokens, d] each → [tokens, heads · d]."""
+        done, start = [], 0
+        for count, length, keys in segments.runs:
+            end = start + count * length
+            of_run = [each[:, start:end].view(len(each), count, length, -1) for each in (query, key, value)]
+            step = max(1, MAX_PRODUCTS // (2 * count * length * length))
+            heads = [
+                self._of_heads([each[head : head + step] for each in of_run], slice(head, head + step), keys)
+                for head in range(0, self.num_attention_heads, step)
+            ]
+            done.append(torch.cat(heads).permute(1, 2, 0, 3).reshape(count * length, -1))
+            start = end
+        return torch.cat(done)
+
+    def _of_heads(self, states: list[torch.Tensor], heads: slice, keys: int) -> torch.Tensor:
+        """query, key and value, [heads, items, tokens, d] each → the same shape."""
+        assert self._positions is not None
+        query, key, value = states
+        of_key, of_query = (None if each is None else each[heads, None] for each in self._positions)
+        scores = query @ key.mT
+        buckets = self._buckets(query.shape[-2], query.device)
+        if of_key is not None:
+            scores += shifted(query @ of_key[..., buckets.flip(0), :].mT)
+        if of_query is not None:
+            scores += shifted(key @ of_query[..., buckets, :].mT).mT
+        parts = 1 + sum(each is not None for each in self._positions)
+        probabilities = (scores[..., :keys] * (query.shape[-1] * parts) ** -0.5).softmax(-1)
+        attended: torch.Tensor = probabilities @ value[..., :keys, :]
+        return attended
+
+    def _buckets(self, length: int, device: torch.device) -> torch.Tensor:
+        """Where the distances from -(length - 1) to length - 1 are among the embeddings."""
+        distances = torch.arange(1 - length, length, device=device)
+        if self.position_buckets > 0 and self.max_relative_positions > 0:
+            distances = library.make_log_bucket_position(distances, self.position_buckets, self.max_relative_positions)
+        last = 2 * self.pos_ebd_size - 1
+        return (distances.long() + self.pos_ebd_size).clamp(0, last)
+
+
+def shifted(products: torch.Tensor) -> torch.Tensor:
+    """[…, n, 2n - 1] → […, n, n]: entry (i, j) is that of row i for j - i, which comes n - 1 places later there."""
+    length = products.shape[-2]
+    products = products.contiguous()
+    strides = (*products.stride()[:-2], products.stride(-2) - 1, 1)
+    return products.as_strided((*products.shape[:-1], length), strides, products.storage_offset() + length - 1)

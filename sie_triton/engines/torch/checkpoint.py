@@ -1,0 +1,45 @@
+"""The safetensors of a checkpoint that holds several parts, by name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from sie_triton.checkpoints.files import first_line
+from sie_triton.errors import LoadError
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+class Checkpoint:
+    """Read at once; LoadError says what cannot be read. What is taken is no longer held."""
+
+    def __init__(self, directory: Path, dtype: torch.dtype, device: str = "cpu") -> None:
+        self.directory, self._device = directory, device
+        self._tensors: dict[str, torch.Tensor] = {}
+        paths = sorted(directory.glob("*.safetensors"))
+        if not paths:
+            raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+        for path in paths:
+            try:
+                with safe_open(path, "pt") as weights:
+                    names = weights.keys()
+                    self._tensors |= {name: weights.get_tensor(name).to(dtype) for name in names}
+            except (OSError, RuntimeError, SafetensorError) as exc:
+                raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
+
+    def below(self, prefix: str) -> Mapping[str, torch.Tensor]:
+        """Those whose names begin with `prefix`, without it."""
+        names = [name for name in self._tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._tensors.pop(name) for name in names}
+
+    def fill(self, module: M, prefix: str) -> M:
+        """With those below `prefix`, all of which it must have; ready to compute."""
+        try:
+            module.load_state_dict(self.below(prefix), assign=True)
+        except RuntimeError as exc:
+            lines = " ".join(line.strip() for line in str(exc).splitlines())
+            raise LoadError(f"weights in {self.directory}: {prefix}: {lines[:300]}", "corrupt") from exc
+        return module.eval().to(self._device)

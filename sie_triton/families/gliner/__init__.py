@@ -1,0 +1,99 @@
+"""GLiNER: entities of any kind that a label names (Zaratiana et al., 2023).
+
+labels and words → encoder → [LSTM] → spans or tokens × labels → entities
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner
+from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import (
+    INPUT_IDS,
+    LABEL_THRESHOLDS,
+    LABEL_TOKENS,
+    PIECE,
+    SPAN_LENGTHS,
+    SPAN_SCORES,
+    SPANS,
+    WORD_SPANS,
+    WORD_TOKENS,
+)
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.labelled_words import sample_words
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+from sie_triton.transforms.spans import chosen, merged_adjacent
+
+if TYPE_CHECKING:
+    from sie_triton.contract import Features
+    from sie_triton.engines.torch.engine import TorchEngine
+
+THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0.5 where not said")
+FLAT_NER = Parameter("flat_ner", bool, doc="no entity shares characters with another; true where not said")
+MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels")
+MERGE_ADJACENT = Parameter(
+    "merge_adjacent_entities", bool, doc="neighbours of one label become one entity, as NuNER Zero needs it"
+)
+
+
+def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Of all pieces: what two of them have found is told once."""
+    spans = np.concatenate([row[SPANS.name] for row in rows])
+    scores = np.concatenate([row[SPAN_SCORES.name] for row in rows])
+    if len(rows) > 1:
+        kept = chosen(spans, scores, **choice(options))
+        spans, scores = spans[kept], scores[kept]
+    if options.get(MERGE_ADJACENT.name, False):
+        spans, scores = merged_adjacent(spans, scores)
+    found = zip(spans.tolist(), scores.tolist(), strict=True)
+    return Findings([Entity(start, end, label, score) for (start, end, label), score in found])
+
+
+def choice(options: Mapping[str, ParameterValue]) -> dict[str, bool]:
+    """For transforms.spans.chosen."""
+    return {
+        "flat": bool(options.get(FLAT_NER.name, True)),
+        "multi_label": bool(options.get(MULTI_LABEL.name, False)),
+    }
+
+
+# Tokens of labels, which are read with each piece of a text.
+MAX_PROMPT = 1024
+
+
+class Gliner(Family):
+    verbs = ("extract",)
+    extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
+    features = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
+    parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
+    reference_adapters = ("gliner:GLiNERAdapter",)
+    files = ("gliner_config.json",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_gliner(directory):
+            return None
+        files = GlinerFiles.read(directory)
+        if files.is_bi_encoder:
+            return None
+        reason = f"gliner_config.json: {files.span_mode} over {files.architecture}"
+        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=(directory,))
+
+    def longest(self, directory: Path) -> int:
+        return GlinerFiles.read(directory).longest(MAX_PROMPT)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.gliner.tokens import GlinerTokenizer
+
+        return GlinerTokenizer.load(directory, spec.max_sequence_length, MAX_PROMPT)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.gliner.adapter import load
+
+        return load(directory, engine)
+
+    def sample(self, lengths: Sequence[int]) -> "Features":
+        return sample_words(lengths)

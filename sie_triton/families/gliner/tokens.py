@@ -1,0 +1,39 @@
+"""Labels and words → one row of packed token ids, as gliner writes them. No torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sie_triton.checkpoints.gliner import GlinerFiles
+from sie_triton.contract import Label
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.inputs.words import LabelledWords, Pieces, Prompt, WordTokenizer
+
+# So many words of a piece are in the next one too, at least as many as an entity can have.
+OVERLAP = 48
+
+
+class GlinerTokenizer(LabelledWords):
+    """marker label marker label … separator word word …"""
+
+    def __init__(self, files: GlinerFiles, max_length: int, max_prompt: int) -> None:
+        longest = min(max_length, files.longest(max_prompt))
+        pieces = Pieces(files.max_words, longest, max(OVERLAP, files.max_width))
+        tokenizer, by_last_token = open_tokenizer(files.directory), files.uses_last_token
+        super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
+        self._files = files
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int, max_prompt: int) -> "GlinerTokenizer":
+        """LoadError says what is wrong with its files."""
+        return cls(GlinerFiles.read(directory), max_length, max_prompt)
+
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+        files = self._files
+        written = [word for label in labels for word in (files.marker, label.read)]
+        ((ids, kept, starts),) = words.tokens([[*written, files.separator]])
+        is_marker = (kept % 2 == 0) & (kept < len(written))
+        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
+        places = starts[:-1][is_marker] + files.label_offset
+        return Prompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))
