@@ -33,29 +33,14 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
     inputs = verb.inputs(model.spec.inputs)
     outputs = [*verb.outputs(model), TOKEN_COUNT, TIMING_MS]
     between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
-    main = model.features[0].lengths
+    asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
+    # The steps know the verb by the names that its inputs have there.
+    entry, passed_on = ({verb.input_name(t): t.name for t in each} for each in (inputs, verb.passed_on(model)))
+    lengths = {LENGTHS.name: model.features[0].lengths}
     steps = [
-        # Preprocess knows the verb by the names that its inputs have there.
-        _step(
-            name,
-            "preprocess",
-            {verb.input_name(t): t.name for t in inputs},
-            between | {CONTEXT.name: "asked_context"},
-        ),
-        _step(
-            name,
-            "inference",
-            between | {CONTEXT.name: "asked_context"},
-            raw | {CONTEXT.name: "computed_context"},
-        ),
-        _step(
-            name,
-            "postprocess",
-            raw
-            | {LENGTHS.name: main, CONTEXT.name: "computed_context"}
-            | {verb.input_name(t): t.name for t in verb.passed_on(model)},
-            {t.name: t.name for t in outputs},
-        ),
+        _step(name, "preprocess", entry, asked),
+        _step(name, "inference", asked, computed),
+        _step(name, "postprocess", computed | lengths | passed_on, {t.name: t.name for t in outputs}),
     ]
     return _model_config(
         {

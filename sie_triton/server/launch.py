@@ -22,6 +22,8 @@ from sie_triton.server.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
+# Triton gives a stub 30 s, which hundreds that start at once on a busy machine do not keep; the dead it sees at once.
+STUB_TIMEOUT_S = 300
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
 CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
@@ -102,6 +104,7 @@ class Server:
             f"--model-repository={self._repository.absolute()}",
             f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
+            f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT_S}",
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._ensembles),
             "--disable-auto-complete-config",

@@ -37,21 +37,21 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
             check_rows(tensor.name, values, len(main))
         else:
             # Of what an item has beside what it is long by, there may be none.
-            least, most = (1, max_length) if tensor is declared[0] else (0, len(values))
-            check_lengths(tensor, lengths, len(values), least, most)
+            check_lengths(tensor, lengths, len(values), max_length if tensor is declared[0] else None)
             if len(lengths) != len(main):
                 raise InputError(f"{tensor.lengths}: tells of {len(lengths)} items, not of {len(main)}")
         check_width(tensor, values)
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
 
 
-def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int) -> None:
+def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, max_length: int | None) -> None:
     name = tensor.lengths
     if len(lengths) == 0:
         raise InputError(f"{name}: is empty; send one length per item")
-    if int(lengths.min()) < least or int(lengths.max()) > most:
-        why = ", the model's max_sequence_length" if least else ""
-        raise InputError(f"{name}: must be from {least} to {most}{why}")
+    if max_length is None and int(lengths.min()) < 0:
+        raise InputError(f"{name}: must be 0 or more")
+    if max_length is not None and (int(lengths.min()) < 1 or int(lengths.max()) > max_length):
+        raise InputError(f"{name}: must be from 1 to {max_length}, the model's max_sequence_length")
     total = int(lengths.sum(dtype=np.int64))
     if total != num_rows:
         raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")

@@ -11,6 +11,7 @@ from tests.family_double import NAME
 from tests.stages import spec
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]
+ONES = np.ones(3, np.int32)  # each element is read in one piece
 MUVERA = MuveraConfig(num_repetitions=2, num_simhash_projections=2, final_projection_dim=None)
 
 
@@ -123,7 +124,7 @@ def test_encode_hands_on_every_tensor_and_fills_those_it_was_asked_for():
         {"multivector": np.full((length, 4), length, np.float32), "multivector_lengths": np.int32(length)}
         for length in (2, 0, 1)
     ]
-    found = ENCODE.collect(BGE_M3, {"output_types": "muvera"}, rows)
+    found = ENCODE.collect(BGE_M3, {"output_types": "muvera"}, rows, ONES)
     assert set(found) == set(names(ENCODE.forwarded(BGE_M3)))
     assert found["multivector"][:, 0].tolist() == [2, 2, 1]
     assert found["multivector_lengths"].tolist() == [2, 0, 1]
@@ -148,9 +149,9 @@ def test_a_score_mode_says_what_is_needed_and_the_first_is_the_default(options, 
 
 def test_the_last_element_is_the_query_that_the_others_are_scored_against():
     rows = [{"dense": np.array(row, np.float32)} for row in ([1, 0], [0, 2], [0, 3])]
-    np.testing.assert_allclose(SCORE.collect(BGE_M3, {}, rows)["scores"], [0, 1], atol=1e-6)
+    np.testing.assert_allclose(SCORE.collect(BGE_M3, {}, rows, ONES)["scores"], [0, 1], atol=1e-6)
     pairs = [{"scores": np.float32(value)} for value in (3, 1, 2)]
-    assert SCORE.collect(PAIRS, {}, pairs)["scores"].tolist() == [3, 1, 2]
+    assert SCORE.collect(PAIRS, {}, pairs, ONES)["scores"].tolist() == [3, 1, 2]
 
 
 # --- what a client gets

@@ -30,7 +30,8 @@ def load(
 ) -> Path:
     """What a worker would be told to load, of a family that reads `files` too."""
     made = spec(weights=str(directory), allow_pickle=allow, runtime=Runtime(cache_dir=str(cache)))
-    status = StatusWriter(directory.parent / "status", "m", "inference", 0)
+    # A process has one record of a stage.
+    status = StatusWriter(directory.parent / f"status-{threading.get_ident()}", "m", "inference", 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceTransformer, "files", files)
         return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, tell).directory

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum {
-    ANSWER_S = 20,          // so long the nursery may take; Triton gives a stub 30 s
+    ANSWER_S = 60,          // so long the nursery may take; Triton gives a stub longer
     NEWS_S = 1,             // so long it may take to say how the stub ended
     MAX_ARGUMENTS = 65536,  // what fits into a pipe
     NUM_SENT = 6,

@@ -1,0 +1,50 @@
+"""Which spans are kept: as gliner's greedy search decides, on random candidates."""
+
+import numpy as np
+import pytest
+from gliner.decoding.decoder import BaseDecoder, Span
+
+from sie_triton.transforms import spans as module
+from sie_triton.transforms.spans import chosen, merged_adjacent
+
+
+class Decoder(BaseDecoder):
+    def decode(self):
+        """What the class wants."""
+
+
+def candidates(rng, count):
+    """int32 [n, 3] and float32 [n], each span and label once, in order; some scores are equal."""
+    starts, widths, labels = rng.integers(0, 30, count), rng.integers(1, 8, count), rng.integers(0, 3, count)
+    spans = np.unique(np.stack([starts, starts + widths, labels], 1), axis=0).astype(np.int32)
+    return spans, (rng.integers(1, 40, len(spans)) / 40).astype(np.float32)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("multi_label", [True, False])
+def test_the_same_are_kept_as_by_gliner(flat, multi_label):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        spans, scores = candidates(rng, rng.integers(0, 60))
+        given = [
+            Span(start, end - 1, str(label), float(score))  # its ends are inclusive
+            for (start, end, label), score in zip(spans.tolist(), scores, strict=True)
+        ]
+        expected = Decoder(None).greedy_search(given, flat, multi_label=multi_label)
+        kept = chosen(spans, scores, flat=flat, multi_label=multi_label)
+        assert [tuple(spans[i]) for i in kept] == [(s.start, s.end + 1, int(s.entity_type)) for s in expected]
+
+
+def test_only_the_best_are_looked_at(monkeypatch):
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 2)
+    spans = np.array([[0, 1, 0], [2, 3, 0], [4, 5, 0]], np.int32)
+    assert chosen(spans, np.array([0.1, 0.9, 0.5], np.float32)).tolist() == [1, 2]
+
+
+def test_neighbours_of_one_label_become_one():
+    spans = np.array([[11, 13, 0], [0, 3, 0], [4, 8, 0], [8, 9, 1], [9, 10, 0]], np.int32)
+    scores = np.array([0.5, 0.6, 0.7, 0.8, 0.9], np.float32)
+    merged, best = merged_adjacent(spans, scores)
+    assert merged.tolist() == [[0, 8, 0], [8, 9, 1], [9, 13, 0]]
+    assert best.tolist() == pytest.approx([0.7, 0.8, 0.9])
+    assert merged_adjacent(spans[:0], scores[:0])[0].shape == (0, 3)
