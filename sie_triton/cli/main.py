@@ -152,11 +152,12 @@ cli.add_command(env)
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "cold"]),
+    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "cold"]),
     default="server",
     show_default=True,
     help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
     "sparse and late-interaction models; "
+    "extract: entities, beside gliner, if that is installed; "
     "cold: a server with many models that nobody has asked yet",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
@@ -177,6 +178,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import cold
 
         cold.run(models, output)
+    elif what == "extract":
+        from sie_triton.bench import extract
+
+        extract.run(rounds=rounds, clients=clients, output=output)
     else:
         from sie_triton.bench import forward
 
