@@ -10,17 +10,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sie_triton.client import AsyncSIEClient, EncodeResult, Item, ScoreEntry, ScoreResult, SIEClient, Timing, maxsim
+    from sie_triton.client import (
+        AsyncSIEClient,
+        Classification,
+        EncodeResult,
+        Entity,
+        ExtractResult,
+        Item,
+        Relation,
+        ScoreEntry,
+        ScoreResult,
+        SIEClient,
+        Timing,
+        maxsim,
+    )
     from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
 __all__ = [
     "AsyncSIEClient",
     "BusyError",
+    "Classification",
     "EncodeResult",
+    "Entity",
+    "ExtractResult",
     "InputError",
     "Item",
     "LoadError",
     "ModelError",
+    "Relation",
     "SIEClient",
     "SIEError",
     "ScoreEntry",

@@ -2,7 +2,30 @@
 
 from sie_triton.client.aio import AsyncSIEClient
 from sie_triton.client.sync import SIEClient
-from sie_triton.client.types import EncodeResult, Item, ScoreEntry, ScoreResult, Timing
+from sie_triton.client.types import (
+    Classification,
+    EncodeResult,
+    Entity,
+    ExtractResult,
+    Item,
+    Relation,
+    ScoreEntry,
+    ScoreResult,
+    Timing,
+)
 from sie_triton.late_interaction import maxsim
 
-__all__ = ["AsyncSIEClient", "EncodeResult", "Item", "SIEClient", "ScoreEntry", "ScoreResult", "Timing", "maxsim"]
+__all__ = [
+    "AsyncSIEClient",
+    "Classification",
+    "EncodeResult",
+    "Entity",
+    "ExtractResult",
+    "Item",
+    "Relation",
+    "SIEClient",
+    "ScoreEntry",
+    "ScoreResult",
+    "Timing",
+    "maxsim",
+]

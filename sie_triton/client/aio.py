@@ -1,9 +1,9 @@
 """The asyncio client: the same calls as SIEClient, awaited."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from tenacity import AsyncRetrying
 
@@ -13,7 +13,15 @@ from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
+from sie_triton.client.types import (
+    EncodeOptions,
+    EncodeResult,
+    ExtractOptions,
+    ExtractResult,
+    ItemLike,
+    ScoreOptions,
+    ScoreResult,
+)
 from sie_triton.contract import Verb
 from sie_triton.errors import InputError
 
@@ -63,6 +71,49 @@ class AsyncSIEClient:
         """As SIEClient.score."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
+        return cast(ScoreResult, await self._results(call, model, deadline))
+
+    @overload
+    async def extract(  # type: ignore[overload-overlap]  # a str is a Sequence too
+        self,
+        model: str,
+        items: ItemLike,
+        labels: Sequence[str] = (),
+        entities: Sequence[Mapping[str, Any]] | None = None,
+        **options: "Unpack[ExtractOptions]",
+    ) -> ExtractResult: ...
+
+    @overload
+    async def extract(
+        self,
+        model: str,
+        items: Sequence[ItemLike],
+        labels: Sequence[str] = (),
+        entities: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+        **options: "Unpack[ExtractOptions]",
+    ) -> list[ExtractResult]: ...
+
+    async def extract(
+        self, model: str, items: Any, labels: Sequence[str] = (), entities: Any = None, **options: Any
+    ) -> Any:
+        """As SIEClient.extract."""
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
+        return await self._results(call, model, deadline)
+
+    async def list_models(self) -> list[str]:
+        """The models that are ready, as `org/name`."""
+        return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
+
+    @asynccontextmanager
+    async def _naming_what_is_served(self, model: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except NotServed as exc:
+            raise not_served(model, await self.list_models()) from exc
+
+    async def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
+        """Of a verb that may have an ensemble of its own."""
         async with self._naming_what_is_served(model):
             if not call.pieces:
                 return call.results([])
@@ -76,17 +127,6 @@ class AsyncSIEClient:
                         raise
             call.ensemble = await self._ensemble(model, call.verb, deadline)
             return call.results(await self._responses(call, deadline))
-
-    async def list_models(self) -> list[str]:
-        """The models that are ready, as `org/name`."""
-        return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
-
-    @asynccontextmanager
-    async def _naming_what_is_served(self, model: str) -> AsyncIterator[None]:
-        try:
-            yield
-        except NotServed as exc:
-            raise not_served(model, await self.list_models()) from exc
 
     async def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """A verb that is not the first of a model has an ensemble of its own."""

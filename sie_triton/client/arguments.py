@@ -1,5 +1,6 @@
 """What callers give, checked before anything is sent."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,11 @@ from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS, TRITON_RESERVED_R
 from sie_triton.client.types import ItemLike
 from sie_triton.errors import InputError
 
+# Request parameters that are JSON, and may be given as mappings.
+JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema"}
+
 ITEM_KEYS = ("text", "id")
+ENTITY = 'give {"start": …, "end": …}, with a "label" if you like'
 ITEM = 'give a string or {"text": …}, with an "id" if you like'
 
 
@@ -29,10 +34,7 @@ def listed(items: Any) -> list[ItemLike]:
 
 def encoded(items: Sequence[ItemLike], name: str = "items") -> npt.NDArray[np.object_]:
     """The texts of the items, object [n] of bytes."""
-    array = np.empty(len(items), np.object_)
-    for i, item in enumerate(items):
-        array[i] = encoded_item(item, f"{name}[{i}]")
-    return array
+    return _objects([encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)])
 
 
 def encoded_item(item: ItemLike, name: str) -> bytes:
@@ -48,6 +50,52 @@ def encoded_item(item: ItemLike, name: str) -> bytes:
     if not isinstance(item["text"], str):
         raise InputError(f"{name}.text: must be a string, it is {type(item['text']).__name__}")
     return utf_8(item["text"], f"{name}.text")
+
+
+def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
+    """Object [k] of bytes; none where there are none."""
+    given = [] if labels is None else _several(labels, "labels", "texts")
+    for i, label in enumerate(given):
+        if not isinstance(label, str):
+            raise InputError(f"labels[{i}]: must be a string, it is {type(label).__name__}")
+    return _objects([utf_8(label, f"labels[{i}]") for i, label in enumerate(given)])
+
+
+def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] | None:
+    """Those that are known of each item: object [n] of bytes, each a JSON list; None where none are given."""
+    if entities is None:
+        return None
+    lists = _several(entities, "entities", "lists")
+    if len(lists) != num_items:
+        raise InputError(f"entities: are those of {len(lists)} items, not of {num_items}; give a list for each")
+    return _objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
+
+
+def _encoded_list(entities: Any, name: str) -> bytes:
+    found = _several(entities, name, "entities")
+    for i, each in enumerate(found):
+        if not isinstance(each, Mapping):
+            raise InputError(f"{name}[{i}]: must be a mapping, it is {type(each).__name__}; {ENTITY}")
+    return utf_8(as_json([dict(each) for each in found], name), name)
+
+
+def _several(values: Any, name: str, what: str) -> list[Any]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: must be a list of {what}, it is {type(values).__name__}")
+    return list(values)
+
+
+def _objects(values: Sequence[bytes]) -> npt.NDArray[np.object_]:
+    array = np.empty(len(values), np.object_)
+    array[:] = values
+    return array
+
+
+def as_json(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InputError(f"{name}: cannot be written as JSON ({exc})") from exc
 
 
 def utf_8(text: str, name: str) -> bytes:
@@ -79,13 +127,26 @@ def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"options: must be a mapping, it is {type(options).__name__}")
     named = {name: value for name, value in given.items() if name != "options" and value is not None}
-    parameters = {**(options or {}), **named}
-    output_types = parameters.get("output_types")
-    if isinstance(output_types, Iterable) and not isinstance(output_types, str):
-        parameters["output_types"] = ",".join(map(str, output_types))
+    parameters = {**_as_sent(options or {}), **_as_sent(named)}
     for name, value in parameters.items():
         _check_parameter(name, value)
     return parameters
+
+
+def _as_sent(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With lists and mappings as the strings that stand for them in a request."""
+    sent = dict(given)
+    output_types, schema = given.get("output_types"), given.get("output_schema")
+    if isinstance(output_types, Iterable) and not isinstance(output_types, str):
+        sent["output_types"] = ",".join(map(str, output_types))
+    if isinstance(given.get("threshold"), Mapping):
+        sent["label_thresholds"] = sent.pop("threshold")
+    if schema is not None and hasattr(schema, "model_json_schema"):
+        sent["output_schema"] = schema.model_json_schema()
+    for name in JSON_PARAMETERS & sent.keys():
+        if isinstance(sent[name], Mapping):
+            sent[name] = as_json(dict(sent[name]), name)
+    return sent
 
 
 def _check_parameter(name: str, value: Any) -> None:

@@ -6,11 +6,20 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.client.arguments import checked_model, encoded, encoded_item, is_one, listed, request_parameters
-from sie_triton.client.results import encode_results, id_of, output, score_result, timing_of
-from sie_triton.client.types import EncodeOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
+from sie_triton.client.arguments import (
+    checked_model,
+    encoded,
+    encoded_entities,
+    encoded_item,
+    encoded_labels,
+    is_one,
+    listed,
+    request_parameters,
+)
+from sie_triton.client.results import encode_results, extract_results, id_of, output, score_result, timing_of
+from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
-from sie_triton.contract.tensors import QUERY, SCORES, TEXT, Tensor
+from sie_triton.contract.tensors import ENTITIES, LABELS, QUERY, SCORES, TEXT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
@@ -38,7 +47,10 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
 
 
 class Call:
-    """One call of `verb` with many items: the requests it takes. `query_bytes` come along with each item."""
+    """One call of `verb` with many items: the requests it takes. `query_bytes` come along with each item.
+
+    `ensemble` is the model's until somebody finds that the verb has another name there.
+    """
 
     verb: ClassVar[Verb]
 
@@ -55,6 +67,10 @@ class Call:
     def arguments(self, piece: slice) -> dict[str, Any]:
         """Keyword arguments for `infer` of any of tritonclient's modules."""
         return {"model_name": self.ensemble, "inputs": self._inputs(piece), "parameters": self._parameters}
+
+    def results(self, responses: Iterable[Any]) -> Any:
+        """What the caller gets, from one response per piece."""
+        raise NotImplementedError
 
     def _inputs(self, piece: slice) -> list[Any]:
         return [self._input(TEXT, self._texts[piece])]
@@ -89,7 +105,7 @@ class EncodeCall(Call):
 
 
 class ScoreCall(Call):
-    """One call of `score`; `ensemble` is the model's until somebody finds that the verb has another name there."""
+    """One call of `score`, whose query goes with each request."""
 
     verb = VERBS["score"]
 
@@ -115,6 +131,37 @@ class ScoreCall(Call):
         ]
         timing = max((timing for _, timing in read), key=lambda timing: timing["total_ms"])
         return score_result(self._name, self._query, entries) | ScoreResult(timing=timing)
+
+
+class ExtractCall(Call):
+    """One call of `extract`; labels go with each request, known entities with their items."""
+
+    verb = VERBS["extract"]
+
+    def __init__(
+        self, tritonclient: Any, model: str, items: Any, labels: Any, entities: Any, options: Mapping[str, Any]
+    ) -> None:
+        self._is_single = is_one(items)
+        parameters = request_parameters(self.verb.name, options, ExtractOptions)
+        given = listed(items)
+        self._labels = encoded_labels(labels)
+        known = [entities] if self._is_single and entities is not None else entities
+        self._entities = encoded_entities(known, len(given))
+        super().__init__(tritonclient, model, given, parameters, sum(map(len, self._labels)))
+
+    def _inputs(self, piece: slice) -> list[Any]:
+        inputs = super()._inputs(piece)
+        if len(self._labels):
+            inputs.append(self._input(LABELS, self._labels))
+        if self._entities is not None:
+            inputs.append(self._input(ENTITIES, self._entities[piece]))
+        return inputs
+
+    def results(self, responses: Iterable[Any]) -> Any:
+        """The caller's results, from one response per piece: one for a single item, a list for a list."""
+        both = zip(responses, self.pieces, strict=True)
+        results = [result for response, piece in both for result in extract_results(response, self._items[piece])]
+        return results[0] if self._is_single else results
 
 
 def triton_name(model: str) -> str:

@@ -1,14 +1,23 @@
 """From the responses of a server to what callers get."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.client.types import EncodeResult, ItemLike, ScoreEntry, ScoreResult, SparseVector, Timing
+from sie_triton.client.types import EncodeResult, ExtractResult, ItemLike, ScoreEntry, ScoreResult, SparseVector, Timing
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.tensors import SPARSE_INDICES, SPARSE_VALUES, TIMING_FIELDS, TIMING_MS, TOKEN_COUNT, Tensor
+from sie_triton.contract.tensors import (
+    EXTRACTION,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
+    TIMING_FIELDS,
+    TIMING_MS,
+    TOKEN_COUNT,
+    Tensor,
+)
 from sie_triton.errors import SIEError
 
 # Rows of raw bytes → what they hold.
@@ -67,6 +76,18 @@ def encode_results(
             result[each] = value  # type: ignore[literal-required]
         for result, row in zip(results, scale_values(response, each), strict=False):
             result[f"{each}_scales"] = row  # type: ignore[literal-required]
+    return results
+
+
+def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractResult]:
+    """Read a response's JSON, one result per item."""
+    found, counts = output(response, EXTRACTION), output(response, TOKEN_COUNT).tolist()
+    results: list[ExtractResult] = []
+    for item, text, token_count in zip(items, found, counts, strict=True):
+        result = cast(ExtractResult, json.loads(text))
+        if id_of(item) is not None:
+            result["id"] = id_of(item)
+        results.append(result | ExtractResult(token_count=token_count, timing=timing_of(response)))
     return results
 
 

@@ -1,6 +1,6 @@
 """Until when a call may take, and what is tried again: only UNAVAILABLE, with jitter, within the caller's time.
 
-Encoding and scoring change nothing on the server, so a request that it did not take, or that it took and did not
+No verb changes anything on the server, so a request that it did not take, or that it took and did not
 answer because it ended, can be sent again.
 """
 

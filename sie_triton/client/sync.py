@@ -3,11 +3,11 @@
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from tenacity import Retrying
 
@@ -17,7 +17,15 @@ from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.retry import Deadline, checked_timeout
-from sie_triton.client.types import EncodeOptions, EncodeResult, ItemLike, ScoreOptions, ScoreResult
+from sie_triton.client.types import (
+    EncodeOptions,
+    EncodeResult,
+    ExtractOptions,
+    ExtractResult,
+    ItemLike,
+    ScoreOptions,
+    ScoreResult,
+)
 from sie_triton.contract import Verb
 from sie_triton.errors import Cancelled, InputError
 
@@ -81,6 +89,52 @@ class SIEClient:
         """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
+        return cast(ScoreResult, self._results(call, model, deadline))
+
+    @overload
+    def extract(  # type: ignore[overload-overlap]  # a str is a Sequence too
+        self,
+        model: str,
+        items: ItemLike,
+        labels: Sequence[str] = (),
+        entities: Sequence[Mapping[str, Any]] | None = None,
+        **options: "Unpack[ExtractOptions]",
+    ) -> ExtractResult: ...
+
+    @overload
+    def extract(
+        self,
+        model: str,
+        items: Sequence[ItemLike],
+        labels: Sequence[str] = (),
+        entities: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+        **options: "Unpack[ExtractOptions]",
+    ) -> list[ExtractResult]: ...
+
+    def extract(self, model: str, items: Any, labels: Sequence[str] = (), entities: Any = None, **options: Any) -> Any:
+        """Find what is in one item, or in each of a list of items, by `labels`.
+
+        `labels` are what to look for, where the model has none of its own. `entities` are those that are known, each
+        with `start` and `end`, for models that find what is between them: a list, or for a list of items one for each.
+        Raises as `encode` does.
+        """
+        deadline = Deadline.after(options.pop("timeout", self._timeout))
+        call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
+        return self._results(call, model, deadline)
+
+    def list_models(self) -> list[str]:
+        """The models that are ready, as `org/name`."""
+        return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
+
+    @contextmanager
+    def _naming_what_is_served(self, model: str) -> Iterator[None]:
+        try:
+            yield
+        except NotServed as exc:
+            raise not_served(model, self.list_models()) from exc
+
+    def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
+        """Of a verb that may have an ensemble of its own."""
         with self._naming_what_is_served(model):
             if not call.pieces:
                 return call.results([])
@@ -94,17 +148,6 @@ class SIEClient:
                         raise
             call.ensemble = self._ensemble(model, call.verb, deadline)
             return call.results(self._responses(call, deadline))
-
-    def list_models(self) -> list[str]:
-        """The models that are ready, as `org/name`."""
-        return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
-
-    @contextmanager
-    def _naming_what_is_served(self, model: str) -> Iterator[None]:
-        try:
-            yield
-        except NotServed as exc:
-            raise not_served(model, self.list_models()) from exc
 
     def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """A verb that is not the first of a model has an ensemble of its own."""

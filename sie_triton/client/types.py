@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 class Item(dict[str, Any]):
-    """One thing to encode: `Item(text="…")`, with an optional `id` that results carry back.
+    """One thing to encode, score or extract from: `Item(text="…")`, with an optional `id` that results carry back.
 
     Items are plain dicts; `{"text": "…"}` and a bare string do as well. Other keys are refused.
     """
@@ -75,6 +75,53 @@ class ScoreResult(TypedDict, total=False):
     timing: Timing
 
 
+class Entity(TypedDict):
+    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`."""
+
+    text: str
+    label: str
+    score: float
+    start: int
+    end: int
+
+
+class Relation(TypedDict):
+    """From `head` to `tail`, which are words of the item as in Entity."""
+
+    head: str
+    tail: str
+    relation: str
+    score: float
+    head_start: int
+    head_end: int
+    tail_start: int
+    tail_end: int
+
+
+class Classification(TypedDict):
+    """A label of the whole item."""
+
+    label: str
+    score: float
+
+
+class ExtractResult(TypedDict, total=False):
+    """What was found in one item; a model leaves empty what it does not look for.
+
+    `entities` stand in the order of the text. `data` is filled after an `output_schema`. `token_count` is the sum over
+    the pieces that a long item is read in.
+    """
+
+    id: str
+    entities: list[Entity]
+    relations: list[Relation]
+    classifications: list[Classification]
+    objects: list[dict[str, Any]]
+    data: dict[str, Any]
+    token_count: int
+    timing: Timing
+
+
 class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; `options` are further request parameters of the model.
 
@@ -98,6 +145,27 @@ class EncodeOptions(TypedDict, total=False):
     output_dtype: str
     instruction: str
     is_query: bool
+    lora: str
+    profile: str
+    options: Mapping[str, Any]
+    timeout: float | None
+
+
+class ExtractOptions(TypedDict, total=False):
+    """Keyword arguments of `extract`; `options` are further request parameters of the model.
+
+    `threshold`: the least score, from 0 to 1, of what is told, or one by label. `label_descriptions`: by label, what
+    the model reads in its place. `flat_ner`: no entity lies in another. `multi_label`: the same words may have several
+    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model.
+    `timeout`: seconds for the whole call, retries included.
+    """
+
+    threshold: float | Mapping[str, float]
+    label_descriptions: Mapping[str, str]
+    flat_ner: bool
+    multi_label: bool
+    output_schema: Any
+    instruction: str
     lora: str
     profile: str
     options: Mapping[str, Any]
