@@ -34,6 +34,9 @@ class Awaited:
     def score(self, *arguments: Any, **options: Any) -> Any:
         return self._runner.run(self._client.score(*arguments, **options))
 
+    def extract(self, *arguments: Any, **options: Any) -> Any:
+        return self._runner.run(self._client.extract(*arguments, **options))
+
 
 KINDS = pytest.mark.parametrize("kind", [SIEClient, Awaited], ids=["blocking", "asyncio"])
 

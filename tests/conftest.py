@@ -34,6 +34,7 @@ COLBERT = "test/colbert"  # with MUVERA, and scored
 BGE_M3 = "test/bge-m3"  # dense, sparse and multivector, and scored by any of them
 CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
+GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
 
@@ -72,6 +73,8 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minilm_directory: Path) -> Iterator[Running]:
     """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
     and one of each other family."""
+    from tests.gliners import save_gliner
+
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
     models_dir.mkdir()
@@ -82,6 +85,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     bge_m3 = save_bge_m3(root / "bge-m3", minilm_directory, 32)
     cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
     reranker = save_causal(root / "reranker", minilm_directory)
+    save_gliner(root / "gliner", minilm_directory)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
@@ -103,10 +107,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
         (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
+    (models_dir / "gliner.yaml").write_text(gliner_file(GLINER, root / "gliner" / "model"))
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER]
+    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER]
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)
@@ -182,6 +187,21 @@ def model_file(
             "profiles": {"default": profile, **others},
         }
     )
+
+
+def gliner_file(model: str, directory: Path) -> str:
+    return textwrap.dedent(f"""\
+        sie_id: {model}
+        weights_path: {directory}
+        tasks:
+          extract: {{}}
+        profiles:
+          default:
+            adapter_path: gliner
+          strict:
+            extends: default
+            adapter_options: {{runtime: {{threshold: 0.8}}}}
+    """)
 
 
 def minilm_file(model: str, max_sequence_length: int, max_batch_tokens: int) -> str:

@@ -1,0 +1,263 @@
+"""Extract through the whole server, by every client: what comes is what the family finds in process."""
+
+import asyncio
+import json
+import re
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+
+from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.contract import VERBS
+from tests.conftest import GLINER, MINILM
+from tests.extraction import Extractor
+from tests.gliners import LABELS
+
+NAME = triton_name(GLINER)
+TEXTS = [
+    "Ada Lovelace was born in London in 1815.",
+    "",
+    "naïve 😀 日本語 — größe e-mail_adress; [x]",
+    *texts(6, seed=3),
+]
+OPTIONS = [
+    {},
+    {"threshold": 0.45, "flat_ner": False, "multi_label": True},
+    {"threshold": {"person": 0.9, "日": 0.4}},
+    {"label_descriptions": {"person": "somebody"}, "threshold": 0.4},
+]
+PARAMETERS = {"threshold": 0.4, "multi_label": True}
+
+
+@pytest.fixture(scope="module")
+def extractor(server):
+    return Extractor("gliner", server.settings.models_dir.parent / "gliner" / "model")
+
+
+@pytest.fixture(scope="module")
+def expected(extractor):
+    return extractor(TEXTS, LABELS, **PARAMETERS)
+
+
+def assert_same(ours, theirs):
+    """Lists of extractions, equal but for rounding of scores."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert [{**each, "score": 0} for each in one["entities"]] == [{**e, "score": 0} for e in other["entities"]]
+        scores = [[each["score"] for each in found["entities"]] for found in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+        for key in ("relations", "classifications", "objects", "data"):
+            assert one[key] == other[key]
+
+
+def as_parameters(options):
+    """Of a raw request, or for the family itself."""
+    return {
+        {"threshold": "label_thresholds"}.get(name, name) if isinstance(value, dict) else name: json.dumps(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in options.items()
+    }
+
+
+# --- every client
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
+def test_the_client(client, extractor, options):
+    found = client.extract(GLINER, TEXTS, LABELS, **options)
+    assert_same(found, extractor(TEXTS, LABELS, **as_parameters(options)))
+    assert sum(len(each["entities"]) for each in found) > 10
+    for text, each in zip(TEXTS, found, strict=True):
+        assert all(text[entity["start"] : entity["end"]] == entity["text"] for entity in each["entities"])
+        assert each["timing"]["total_ms"] > 0
+
+
+def test_one_item_one_result_with_its_id(client, expected):
+    one = client.extract(GLINER, Item(text=TEXTS[0], id="ada"), labels=list(LABELS), **PARAMETERS)
+    assert_same([one], expected[:1])
+    assert set(one) == {"id", "token_count", "timing", *expected[0]}
+    assert one["id"] == "ada"
+    (listed,) = client.extract(GLINER, [TEXTS[0]], LABELS, **PARAMETERS)
+    assert_same([listed], expected[:1])
+    assert client.extract(GLINER, [], LABELS) == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_the_asyncio_client(server, expected, scheme):
+    async def ask():
+        async with AsyncSIEClient(f"{scheme}://{getattr(server, scheme)}") as client:
+            calls = [client.extract(GLINER, text, LABELS, **PARAMETERS) for text in TEXTS]
+            return await asyncio.gather(client.extract(GLINER, TEXTS, LABELS, **PARAMETERS), *calls)
+
+    together, *alone = asyncio.run(ask())
+    assert_same(together, expected)
+    assert_same(alone, expected)
+
+
+def test_many_items_are_several_requests_each_with_the_labels(client, expected):
+    many = [Item(text=text, id=str(i)) for i, text in enumerate(TEXTS * 70)]
+    found = client.extract(GLINER, many, LABELS, **PARAMETERS)
+    assert [each["id"] for each in found] == [item["id"] for item in many]
+    assert_same(found, expected * 70)
+
+
+def arguments(module, given=None):
+    """Of tritonclient's infer; `given` overrides inputs and parameters, None leaves one out."""
+    given = {"text": [text.encode() for text in TEXTS], "labels": [label.encode() for label in LABELS], **(given or {})}
+    inputs = []
+    for name in ("text", "labels", "entities"):
+        if given.get(name) is not None:
+            inputs.append(module.InferInput(name, [len(given[name])], "BYTES"))
+            inputs[-1].set_data_from_numpy(np.array(given[name], object))
+    return {"model_name": NAME, "inputs": inputs, "parameters": given.get("parameters", PARAMETERS)}
+
+
+def told(response):
+    return [json.loads(each) for each in response.as_numpy("extraction")]
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_tritonclient(server, expected, module):
+    with module.InferenceServerClient(server.http if module is tritonclient.http else server.grpc) as client:
+        assert_same(told(client.infer(**arguments(module))), expected)
+
+
+@pytest.mark.parametrize("module", [tritonclient.http.aio, tritonclient.grpc.aio], ids=["http", "grpc"])
+def test_tritonclient_aio(server, expected, module):
+    async def ask():
+        address = server.http if module is tritonclient.http.aio else server.grpc
+        async with module.InferenceServerClient(address) as client:
+            return await asyncio.gather(*(client.infer(**arguments(module)) for _ in range(3)))
+
+    for response in asyncio.run(ask()):
+        assert_same(told(response), expected)
+
+
+def post(server, path, document):
+    request = urllib.request.Request(f"http://{server.http}/v2/models/{NAME}/{path}", json.dumps(document).encode())
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def bytes_input(name, data):
+    return {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+
+
+def test_plain_json(server, expected):
+    inputs = [bytes_input("text", TEXTS), bytes_input("labels", list(LABELS))]
+    answer = post(server, "infer", {"inputs": inputs, "parameters": PARAMETERS})
+    outputs = {each["name"]: each for each in answer["outputs"]}
+    assert_same([json.loads(each) for each in outputs["extraction"]["data"]], expected)
+    assert outputs["token_count"]["shape"] == [len(TEXTS)]
+    assert set(outputs) == {"extraction", "token_count", "timing_ms"}
+
+
+def test_generate(server, expected):
+    answer = post(server, "generate", {"text": TEXTS[0], "labels": list(LABELS), "parameters": PARAMETERS})
+    assert_same([json.loads(answer["extraction"])], expected[:1])
+
+
+# --- what a request says
+
+
+def test_a_profile(client, extractor):
+    found = client.extract(GLINER, TEXTS, LABELS, profile="strict")
+    assert_same(found, extractor(TEXTS, LABELS, threshold=0.8))
+    assert found != client.extract(GLINER, TEXTS, LABELS)
+
+
+def test_equal_labels_are_one(client, expected):
+    assert_same(client.extract(GLINER, TEXTS, [LABELS[0], *LABELS, LABELS[1]], **PARAMETERS), expected)
+
+
+BAD = [
+    ({"labels": None}, f"labels: is empty; send what {GLINER} is to look for"),
+    ({"labels": []}, f"labels: is empty; send what {GLINER} is to look for"),
+    ({"labels": [b"person", b" "]}, r"labels\[1\]: is empty; send a word or more"),
+    ({"labels": [b"word " * 2000]}, r"labels: take \d+ tokens; this model reads at most \d+"),
+    ({"labels": [b"label %d" % i for i in range(1000)]}, r"labels: take \d+ tokens; this model reads at most \d+"),
+    ({"labels": [b"%d" % i for i in range(5000)]}, "labels: are 5000; send at most 4096"),
+    ({"labels": [b"\xff"]}, r"labels\[0\]: not valid UTF-8"),
+    ({"text": [b"ok", b"\xff"]}, r"text\[1\]: not valid UTF-8"),
+    ({"text": []}, "text: is empty"),
+    ({"entities": [b"[]"] * len(TEXTS)}, "entities: this model reads none; leave it out"),
+    ({"parameters": {"threshold": 1.5}}, "parameter threshold: 1.5 is not allowed; give a number from 0 to 1"),
+    ({"parameters": {"threshold": "much"}}, "parameter threshold: 'much' is not allowed"),
+    ({"parameters": {"label_thresholds": "{"}}, "parameter label_thresholds: is not valid JSON"),
+    ({"parameters": {"label_thresholds": '{"person": 2}'}}, "label_thresholds: person: must be a number from 0 to 1"),
+    ({"parameters": {"label_thresholds": '{"animal": 0.5}'}}, "label_thresholds: 'animal' is none of the labels"),
+    ({"parameters": {"output_schema": "{}"}}, "parameter output_schema: unknown here; allowed are flat_ner, instr"),
+    ({"parameters": {"output_types": "dense"}}, "parameter output_types: unknown here"),
+]
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expected, module):
+    """All in the same moment, so that they share Triton's batches."""
+    asked = [*([given] for given, _ in BAD), *([None] for _ in range(6))]
+
+    def ask(client, given):
+        try:
+            return told(client.infer(**arguments(module, given)))
+        except Exception as exc:
+            return str(exc)
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        clients = pool.map(lambda _: module.InferenceServerClient(address_of(server, module)), asked)
+        answers = list(pool.map(ask, clients, [given for (given,) in asked]))
+    for (given, message), answer in zip(BAD, answers, strict=False):
+        assert isinstance(answer, str), given
+        assert re.search(message, answer), answer
+    for answer in answers[len(BAD) :]:
+        assert_same(answer, expected)
+
+
+def address_of(server, module):
+    return server.http if module is tritonclient.http else server.grpc
+
+
+def test_the_clients_say_it_too(client):
+    with pytest.raises(InputError, match=r"^labels: is empty; send what"):
+        client.extract(GLINER, "text")
+    with pytest.raises(InputError, match="parameter output_schema: unknown here"):
+        client.extract(GLINER, "text", LABELS, output_schema={"type": "object"})
+    with pytest.raises(InputError, match="entities: this model reads none"):
+        client.extract(GLINER, "text", LABELS, [{"start": 0, "end": 4}])
+    with pytest.raises(InputError, match=f"model: {MINILM} does not extract; it takes text"):
+        client.extract(MINILM, "text", LABELS)
+    with pytest.raises(InputError, match=f"model: {GLINER} does not score; it takes text, labels, entities"):
+        client.score(GLINER, "query", ["text"])
+
+
+# --- long texts
+
+
+def test_a_megabyte_beside_small_requests(server, extractor):
+    paragraphs = texts(4900, seed=9)
+    document = "\n\n".join(paragraphs)
+    assert len(document) > 1_000_000
+    options = {"threshold": 0.6}
+    with SIEClient(server.grpc) as client, ThreadPoolExecutor(1) as pool:
+        started = time.monotonic()
+        whole = pool.submit(client.extract, GLINER, document, LABELS, **options)
+        waits = []
+        while not whole.done():
+            before = time.monotonic()
+            client.extract(GLINER, TEXTS[0], LABELS)
+            waits.append(time.monotonic() - before)
+        took = time.monotonic() - started
+    result = whole.result()
+    print(
+        took, len(waits), max(waits), np.median(waits), result["token_count"], len(result["entities"]), result["timing"]
+    )
+    assert 0
