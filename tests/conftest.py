@@ -85,7 +85,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     bge_m3 = save_bge_m3(root / "bge-m3", minilm_directory, 32)
     cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
     reranker = save_causal(root / "reranker", minilm_directory)
-    save_gliner(root / "gliner", minilm_directory)
+    save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}

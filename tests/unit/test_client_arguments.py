@@ -28,7 +28,11 @@ NOBODY = "http://127.0.0.1:9"
 )
 def test_items(kind, transport, items, complaint):
     with kind(f"{transport}://127.0.0.1:9") as client:
-        for call in (lambda: client.encode(MODEL, items), lambda: client.score(MODEL, "query", items)):
+        for call in (
+            lambda: client.encode(MODEL, items),
+            lambda: client.score(MODEL, "query", items),
+            lambda: client.extract(MODEL, items, ["a"]),
+        ):
             seconds_of(call, InputError, complaint)
 
 
@@ -38,11 +42,70 @@ def test_queries(kind, query):
         seconds_of(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")
 
 
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ("person", "labels: must be a list of texts, it is str"),
+        (b"person", "labels: must be a list of texts, it is bytes"),
+        ({"person": 1}, "labels: must be a list of texts, it is dict"),
+        (3, "labels: must be a list of texts, it is int"),
+        (["a", b"b"], r"labels\[1\]: must be a string, it is bytes"),
+        (["a", None], r"labels\[1\]: must be a string, it is NoneType"),
+        (["a", "\ud800"], r"labels\[1\]: cannot be sent as UTF-8"),
+    ],
+)
+def test_labels(kind, labels, complaint):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.extract(MODEL, "text", labels), InputError, complaint)
+
+
+@pytest.mark.parametrize(
+    ("items", "entities", "complaint"),
+    [
+        ("a", {"start": 0}, r"entities\[0\]: must be a list of entities, it is dict"),
+        ("a", [3], r"entities\[0\]\[0\]: must be a mapping, it is int; give {\"start\": …, "),
+        ("a", [{"start": object()}], r"entities\[0\]: cannot be written as JSON"),
+        ("a", [{"label": "\ud800"}], r"entities\[0\]: cannot be sent as UTF-8"),
+        (["a", "b"], [[]], "entities: are those of 1 items, not of 2; give a list for each"),
+        (["a"], [{"start": 0, "end": 1}], r"entities\[0\]: must be a list of entities, it is dict"),
+        (["a"], "a", "entities: must be a list of lists, it is str"),
+        (["a"], 3, "entities: must be a list of lists, it is int"),
+    ],
+)
+def test_entities(kind, items, entities, complaint):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.extract(MODEL, items, entities=entities), InputError, complaint)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"threshold": [0.5]}, "threshold: must be a string, a number, true or false; it is list"),
+        ({"threshold": {"a": object()}}, "label_thresholds: cannot be written as JSON"),
+        ({"label_descriptions": ["a"]}, "label_descriptions: must be a string"),
+        ({"output_schema": {"a": {1}}}, "output_schema: cannot be written as JSON"),
+        ({"options": {"label_thresholds": {"a": object()}}}, "label_thresholds: cannot be written as JSON"),
+    ],
+)
+def test_options_of_extract(kind, options, complaint):
+    with kind(NOBODY) as client:
+        seconds_of(lambda: client.extract(MODEL, "a", ["a"], **options), InputError, complaint)
+
+
+def test_what_no_verb_takes(kind):
+    with (
+        kind(NOBODY) as client,
+        pytest.raises(TypeError, match=r"extract\(\) takes no label; model parameters go into"),
+    ):
+        client.extract(MODEL, "a", label=["a"])
+
+
 @pytest.mark.parametrize("model", [None, "", b"a", 3])
 def test_model_names(kind, model):
     with kind(NOBODY) as client:
         seconds_of(lambda: client.encode(model, "a"), InputError, "model: must be a name such as org/name")
         seconds_of(lambda: client.score(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
+        seconds_of(lambda: client.extract(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
 
 
 @pytest.mark.parametrize(
@@ -106,4 +169,5 @@ def test_concurrency(kind, number):
 def test_no_items_no_results(kind):
     with kind(NOBODY) as client:
         assert client.encode(MODEL, []) == []
+        assert client.extract(MODEL, [], ["a"], []) == []
         assert client.score(MODEL, {"text": "a", "id": "q"}, []) == {"model": MODEL, "scores": [], "query_id": "q"}
