@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | render | models | env | bench | perf`."""
+"""The command line: `sie-triton serve | render | models | env | extract | bench | perf`."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.environments import env
+from sie_triton.cli.extract import extract
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import SIEError
@@ -36,7 +37,7 @@ RENDER_SETTINGS = (
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sie-triton")
 def cli() -> None:
-    """Serve embedding models with NVIDIA Triton: many models, one device.
+    """Encode, score and extract with NVIDIA Triton: many models, one device.
 
     \b
     sie-triton serve                         the demo model, all-MiniLM-L6-v2
@@ -147,6 +148,7 @@ def evict(model: str, **flags: Any) -> None:
 
 cli.add_command(models)
 cli.add_command(env)
+cli.add_command(extract)
 
 
 @cli.command()

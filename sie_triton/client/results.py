@@ -18,7 +18,7 @@ from sie_triton.contract.tensors import (
     TOKEN_COUNT,
     Tensor,
 )
-from sie_triton.errors import SIEError
+from sie_triton.errors import InputError, SIEError
 
 # Rows of raw bytes → what they hold.
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
@@ -64,6 +64,9 @@ def encode_results(
     response: Any, items: Sequence[ItemLike], types: Iterable[str] | None, dtype: str
 ) -> list[EncodeResult]:
     """Cut a response's tensors into one result per item; `types` None: all that are there."""
+    # A model that needs no labels answers what was meant to encode.
+    if response.as_numpy(EXTRACTION.name) is not None:
+        raise InputError("model: does not encode; call extract")
     results: list[EncodeResult] = []
     for item, token_count in zip(items, output(response, TOKEN_COUNT).tolist(), strict=True):
         result = EncodeResult(token_count=token_count, timing=timing_of(response))

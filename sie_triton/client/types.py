@@ -160,7 +160,7 @@ class ExtractOptions(TypedDict, total=False):
     `timeout`: seconds for the whole call, retries included.
     """
 
-    threshold: float | Mapping[str, float]
+    threshold: float | Mapping[str, float] | None
     label_descriptions: Mapping[str, str]
     flat_ner: bool
     multi_label: bool

@@ -13,11 +13,14 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
+from click.testing import CliRunner
 
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
-from sie_triton.contract import VERBS
+from sie_triton.cli import cli
+from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.features import num_pieces
 from tests.conftest import GLINER, MINILM
 from tests.extraction import Extractor
 from tests.gliners import LABELS
@@ -258,12 +261,44 @@ def before(end, entities):
 
 
 def test_the_tokens_of_all_pieces_are_counted(client, extractor):
-    """With one label more, each piece of a text has that many more."""
-    long, short = " ".join(texts(60, seed=4)), "Ada"
-    counts = []
-    for labels in (["person"], ["person", "date"]):
-        counts.append([each["token_count"] for each in client.extract(GLINER, [long, short], labels)])
-    of_label = counts[1][1] - counts[0][1]
-    num_pieces = (counts[1][0] - counts[0][0]) / of_label
-    assert of_label == 2  # its marker and its word
-    assert num_pieces > 3
+    several = ["Ada", " ".join(texts(60, seed=4)), "Grace Hopper"]
+    asked, _, _ = extractor._read(several, LABELS, {})
+    (features,) = features_of(extractor.processor, [asked])
+    (first, second, third), lengths = num_pieces(features, 3).tolist(), features["input_ids"].lengths.tolist()
+    assert (first, third) == (1, 1)
+    assert second > 3
+    counts = [each["token_count"] for each in client.extract(GLINER, several, LABELS)]
+    assert counts == [lengths[0], sum(lengths[1:-1]), lengths[-1]]
+
+
+# --- the command
+
+
+def test_the_command(server, client):
+    arguments = ["extract", GLINER, "--labels", " , ".join(LABELS), "--threshold", "0.4"]
+    found = client.extract(GLINER, TEXTS, LABELS, threshold=0.4)
+    assert sum(len(each["entities"]) for each in found) > 10
+    lines = ran([*arguments, "--url", f"http://{server.http}", *TEXTS]).splitlines()
+    assert [line.split("\t") for line in lines] == [
+        [
+            str(number),
+            "entity",
+            each["label"],
+            f"{each['score']:.4f}",
+            str(each["start"]),
+            str(each["end"]),
+            each["text"],
+        ]
+        for number, result in enumerate(found, 1)
+        for each in result["entities"]
+    ]
+    grpc = ["--host", "127.0.0.1", "--grpc-port", str(server.settings.grpc_port)]
+    some = [0, 2]
+    answers = ran([*arguments, *grpc, "--json"], "".join(f"{TEXTS[i]}\n\n" for i in some)).splitlines()
+    assert_same([json.loads(each) for each in answers], [found[i] for i in some])
+
+
+def ran(arguments, given=""):
+    done = CliRunner().invoke(cli, arguments, given, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout

@@ -94,7 +94,7 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
-    "cli": {*FOUNDATION, "bench", "catalog", "controller", "environments", "render", "server", "settings"},
+    "cli": {*FOUNDATION, "bench", "catalog", "client", "controller", "environments", "render", "server", "settings"},
 }
 
 

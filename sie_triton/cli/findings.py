@@ -1,0 +1,95 @@
+"""What `sie-triton extract` prints: texts in colour with tables, or lines of tabs, or JSON."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sie_triton.client import Entity, ExtractResult
+
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+SPACES = {ord(space): " " for space in "\t\n\r"}
+
+
+def show(texts: Sequence[str], results: Sequence[ExtractResult], *, as_json: bool) -> None:
+    console = Console(highlight=False)
+    if as_json:
+        for result in results:
+            click.echo(json.dumps(result, ensure_ascii=False))
+    elif console.is_terminal and console.color_system and not console.no_color:
+        show_in_colour(console, texts, results)
+    else:
+        for number, result in enumerate(results, 1):
+            for line in lines(result):
+                click.echo("\t".join(str(cell).translate(SPACES) for cell in (number, *line)))
+
+
+def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
+    """Each finding: what it is, its name, its score, and what more there is."""
+    for entity in result["entities"]:
+        place = entity["start"], entity["end"], entity["text"]
+        yield ("entity", entity["label"], _score(entity), *place)
+    for relation in result["relations"]:
+        yield ("relation", relation["relation"], _score(relation), relation["head"], relation["tail"])
+    for each in result["classifications"]:
+        yield ("classification", each["label"], _score(each))
+    for name, found in (("objects", result["objects"]), ("data", result["data"])):
+        if found:
+            yield (name, json.dumps(found, ensure_ascii=False))
+
+
+def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[ExtractResult]) -> None:
+    labels = dict.fromkeys(entity["label"] for result in results for entity in result["entities"])
+    colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
+    for text, result in zip(texts, results, strict=True):
+        console.print(in_colour(text, result["entities"], colours), soft_wrap=True)
+        for table in tables(result):
+            console.print(table)
+
+
+def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str]) -> Text:
+    """Behind each entity its label; one that lies in another follows that with its words."""
+    shown, end = Text(), 0
+    for entity in sorted(entities, key=lambda each: (each["start"], -each["end"])):
+        label, colour = entity["label"], colours[entity["label"]]
+        if entity["start"] >= end:
+            shown.append(text[end : entity["start"]])
+            shown.append(entity["text"], style=f"bold {colour}")
+            shown.append(f" {label}", style=f"italic {colour}")
+            end = entity["end"]
+        else:
+            shown.append(f" {label}: {entity['text']}", style=f"italic {colour}")
+    return shown.append(text[end:])
+
+
+def tables(result: ExtractResult) -> Iterator[Table]:
+    """Of what has no place in the text."""
+    relations, classes, data = result["relations"], result["classifications"], result["data"]
+    if relations:
+        found = [(each["head"], each["relation"], each["tail"], _score(each)) for each in relations]
+        yield _table(("head", "relation", "tail", "score"), found)
+    if classes:
+        yield _table(("class", "score"), [(each["label"], _score(each)) for each in classes])
+    if result["objects"]:
+        yield _table(("object",), [(json.dumps(each, ensure_ascii=False),) for each in result["objects"]])
+    if data:
+        rows = [(key, json.dumps(value, ensure_ascii=False, indent=1)) for key, value in data.items()]
+        yield _table(("data", ""), rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _score(found: Mapping[str, Any]) -> str:
+    return f"{found['score']:.4f}"

@@ -1,0 +1,88 @@
+"""What `sie-triton extract` prints of results, and what it says without a server."""
+
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from sie_triton.cli import cli, findings
+
+TEXT = "Ada Lovelace lived\tin New York City."
+NONE = {"entities": [], "relations": [], "classifications": [], "objects": [], "data": {}}
+
+
+def entity(words, label, text=TEXT):
+    start = text.index(words)
+    return {"text": words, "label": label, "score": 0.91234, "start": start, "end": start + len(words)}
+
+
+FOUND = {
+    **NONE,
+    "entities": [entity("York", "name"), entity("New York City", "city"), entity("Ada Lovelace", "person")],
+    "relations": [{"head": "Ada Lovelace", "tail": "New York City", "relation": "lived in", "score": 0.5}],
+    "classifications": [{"label": "bio\tgraphy", "score": 1.0}],
+    "data": {"who": ["Ada", "naïve [b]"]},
+}
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """Of results of TEXT, by a console of these options."""
+
+    def show(*results, as_json=False, **console):
+        stream = io.StringIO()
+        monkeypatch.setattr(findings, "Console", lambda **_: Console(file=stream, width=80, highlight=False, **console))
+        monkeypatch.setattr(findings.click, "echo", lambda line: stream.write(f"{line}\n"))
+        findings.show([TEXT] * len(results), results, as_json=as_json)
+        return stream.getvalue()
+
+    return show
+
+
+IN_COLOUR = {"force_terminal": True, "color_system": "standard", "no_color": False}
+
+
+def test_in_a_terminal_words_stand_in_colour_with_their_label(printed):
+    text, *rows = printed(FOUND, **IN_COLOUR).splitlines()
+    bold, italic, end = "\x1b[1;3{}m", "\x1b[3;3{}m", "\x1b[0m"
+    assert text.startswith(f"{bold.format(2)}Ada Lovelace{end}{italic.format(2)} person{end} lived")
+    assert f"in {bold.format(5)}New York City{end}{italic.format(5)} city{end}" in text
+    assert text.endswith(f"{italic.format(6)} name: York{end}.")
+    table = "\n".join(rows)
+    for cells in (["lived in", "New York City", "0.5000"], ["graphy", "1.0000"], ["who", "Ada"], ["naïve [b]"]):
+        assert all(cell in table for cell in cells)
+
+
+@pytest.mark.parametrize("console", [{}, {**IN_COLOUR, "no_color": True}, {**IN_COLOUR, "color_system": None}])
+def test_else_each_finding_is_a_line(printed, console):
+    assert printed(NONE, FOUND, **console).splitlines() == [
+        "2\tentity\tname\t0.9123\t26\t30\tYork",
+        "2\tentity\tcity\t0.9123\t22\t35\tNew York City",
+        "2\tentity\tperson\t0.9123\t0\t12\tAda Lovelace",
+        "2\trelation\tlived in\t0.5000\tAda Lovelace\tNew York City",
+        "2\tclassification\tbio graphy\t1.0000",
+        '2\tdata\t{"who": ["Ada", "naïve [b]"]}',
+    ]
+
+
+def test_as_json(printed):
+    assert [json.loads(line) for line in printed(NONE, FOUND, as_json=True, **IN_COLOUR).splitlines()] == [NONE, FOUND]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "message"),
+    [
+        (["--threshold", "2", "text"], b"", "2.0 is not in the range 0<=x<=1"),
+        ([], b"fine\n\xff\n", "line 2 of standard input is not UTF-8"),
+    ],
+)
+def test_what_it_says_of_a_wrong_call(arguments, given, message):
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", "http://127.0.0.1:9", *arguments], given)
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+def test_nothing_to_read_asks_nobody():
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", "http://127.0.0.1:9"], "\n\n")
+    assert (done.exit_code, done.output) == (0, "")
