@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+from tritonclient.grpc import InferenceServerClient, InferInput
+
 from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.catalog import triton_name
-from sie_triton.client import SIEClient
 from sie_triton.errors import ServerError
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
 PACKAGE = "tritonclient==2.48.0"
+# What models want beside texts.
+BESIDE = {"query": ["how do plants grow?"], "labels": ["person", "place", "plant"]}
+
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
@@ -71,14 +76,26 @@ def run(arguments: Sequence[str], *, quiet: bool = False) -> int:
     return subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": loader}, stdout=output, check=False).returncode
 
 
+def inputs_of(client: InferenceServerClient, name: str) -> list[str]:
+    return [each.name for each in client.get_model_metadata(name).inputs]
+
+
+def input_of(name: str, values: Sequence[str]) -> InferInput:
+    made = InferInput(name, [len(values)], "BYTES")
+    made.set_data_from_numpy(np.array([value.encode() for value in values], np.object_))
+    return made
+
+
 def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
     """perf_analyzer on a running server with this project's texts; its exit status."""
     with tempfile.TemporaryDirectory() as scratch:
         input_data = Path(scratch) / "input.json"
-        write_input_data(input_data, texts(512))
         name = triton_name(model)
-        with SIEClient(address) as client:  # a cold model loads now, not within the first window
-            client.encode(model, "hello")
+        with InferenceServerClient(address) as client:
+            beside = {name: BESIDE[name] for name in inputs_of(client, name) if name in BESIDE}
+            asked = [input_of(name, values) for name, values in {"text": ["hello"], **beside}.items()]
+            client.infer(name, asked)  # a cold model loads now, not within the first window
+        write_input_data(input_data, texts(512), beside)
         return run(["-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments])
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 WORDS = """
@@ -36,6 +37,8 @@ def log_normal_texts(count: int, median_words: int = 60, seed: int = 0) -> list[
     return [" ".join(rng.choices(WORDS, k=min(400, max(5, length)))) for length in lengths]
 
 
-def write_input_data(path: Path, items: list[str]) -> None:
-    """perf_analyzer's --input-data: one request per text."""
-    path.write_text(json.dumps({"data": [{"text": {"content": [text], "shape": [1]}} for text in items]}))
+def write_input_data(path: Path, items: list[str], beside: Mapping[str, list[str]] | None = None) -> None:
+    """perf_analyzer's --input-data: one request per text, `beside` in each of them."""
+    asked = [{"text": [text], **(beside or {})} for text in items]
+    data = [{name: {"content": values, "shape": [len(values)]} for name, values in each.items()} for each in asked]
+    path.write_text(json.dumps({"data": data}))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
 
 class Encode(Verb):
     name = "encode"
-    example: ClassVar = {TEXT.name: ["Hello, world"]}
+
+    def example(self, model: Model) -> Mapping[str, Sequence[str]]:
+        return {TEXT.name: ["Hello, world"]}
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
         return tuple(ITEMS[kind] for kind in kinds)

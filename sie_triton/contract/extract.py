@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,11 @@ from sie_triton.errors import InputError
 from sie_triton.spec import Profile
 
 MAX_LABELS = 4096
+
+# An answer repeats the label of everything that is found.
+MAX_LABEL = 1000  # characters
+MAX_FOUND = 100_000  # entities of an item
+
 MAX_JSON = 1_000_000  # characters of a parameter that is JSON
 
 LABEL_PARAMETERS = (
@@ -81,7 +86,13 @@ class Extract(Verb):
     """Offsets are Unicode code points of the text as it was sent."""
 
     name = "extract"
-    example: ClassVar = {TEXT.name: ["Ada Lovelace lived in London."], LABELS.name: ["person", "place"]}
+
+    def example(self, model: Model) -> Mapping[str, Sequence[str]]:
+        text, known = "Ada Lovelace lived in London.", json.dumps([{"start": 0, "end": 12}, {"start": 22, "end": 28}])
+        asked = {TEXT.name: [text]}
+        if model.extraction.labels:
+            asked[LABELS.name] = ["lived in"] if model.extraction.entities else ["person", "city"]
+        return asked | ({ENTITIES.name: [known]} if model.extraction.entities else {})
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
         return (*(ITEMS[kind] for kind in kinds), LABELS, ENTITIES)
@@ -123,8 +134,8 @@ class Extract(Verb):
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         ends = np.cumsum(num_pieces).tolist()
         found = [
-            model.extraction.findings(rows[end - count : end], options).to_json()
-            for end, count in zip(ends, num_pieces.tolist(), strict=True)
+            _checked(model.extraction.findings(rows[end - count : end], options), item).to_json()
+            for item, (end, count) in enumerate(zip(ends, num_pieces.tolist(), strict=True))
         ]
         return {
             FOUND.name: np.frombuffer(b"".join(found), np.uint8),
@@ -156,6 +167,15 @@ class Extractions(Answering):
         return {EXTRACTION.name: np.array(answers, np.object_)}
 
 
+def _checked(found: Findings, item: int) -> Findings:
+    count = len(found.entities) + len(found.relations) + len(found.classifications)
+    if count > MAX_FOUND:
+        raise InputError(
+            f"parameter threshold: {count} things are found in item {item}; at most {MAX_FOUND} are told; raise it"
+        )
+    return found
+
+
 def distinct(labels: Sequence[str]) -> list[str]:
     """Each once, in the order in which they came."""
     return list(dict.fromkeys(labels))
@@ -174,6 +194,8 @@ def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Labe
     for i, name in enumerate(sent):
         if not name.strip():
             raise InputError(f"labels[{i}]: is empty; send a word or more")
+        if len(name) > MAX_LABEL:
+            raise InputError(f"labels[{i}]: has {len(name)} characters; send at most {MAX_LABEL}")
     thresholds = _by_label("label_thresholds", given, names, (int, float), "a number from 0 to 1")
     for name, value in thresholds.items():
         if not 0 <= value <= 1:

@@ -1,7 +1,7 @@
 """score: how relevant each item is to a query."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,9 @@ class Score(Verb):
     """Query and text are read together, or, where the model has score modes, their outputs are compared."""
 
     name = "score"
-    example: ClassVar = {QUERY.name: ["What is it?"], TEXT.name: ["It is this.", "No."]}
+
+    def example(self, model: Model) -> Mapping[str, Sequence[str]]:
+        return {QUERY.name: ["What is it?"], TEXT.name: ["It is this.", "No."]}
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
         return (QUERY, *(ITEMS[kind] for kind in kinds))

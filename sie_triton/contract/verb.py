@@ -33,8 +33,9 @@ class Verb(ABC):
 
     name: ClassVar[str]
 
-    # What stands for the verb in an example: tensor → values.
-    example: ClassVar[Mapping[str, Sequence[str]]]
+    @abstractmethod
+    def example(self, model: Model) -> Mapping[str, Sequence[str]]:
+        """A request that can be tried: tensor → values."""
 
     @abstractmethod
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:

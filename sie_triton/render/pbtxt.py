@@ -31,6 +31,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
     """`name` is what those of the steps begin with."""
     raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
     inputs = verb.inputs(model.spec.inputs)
+    optional = {"optional": True} if _may_lack(inputs) else {}
     outputs = [*verb.outputs(model), TOKEN_COUNT, TIMING_MS]
     between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
     asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
@@ -47,7 +48,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
             "name": ensemble_name,
             "platform": "ensemble",
             "maxBatchSize": 0,
-            "input": [_tensor(t) | _reshape(t) | ({"optional": True} if t.optional else {}) for t in inputs],
+            "input": [_tensor(t) | _reshape(t) | optional for t in inputs],
             "output": [_tensor(t) | _reshape(t) for t in outputs],
             "ensembleScheduling": {"step": steps},
             "parameters": _parameters({"model": model.spec.model, "verb": verb.name, **_dims(model, verb)}),
@@ -94,7 +95,8 @@ def composing_models(
 def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], list[Tensor]]], set[Tensor]]:
     """Inputs and outputs of each step, and those inputs that not every request brings."""
     model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
-    entry = [_entry(verb, tensor) for verb in verbs for tensor in verb.inputs(spec.inputs)]
+    of_verbs = {verb.name: [_entry(verb, tensor) for tensor in verb.inputs(spec.inputs)] for verb in verbs}
+    entry = [tensor for inputs in of_verbs.values() for tensor in inputs]
     passed_on = [_entry(verb, tensor) for verb in verbs for tensor in verb.passed_on(model)]
     to_inference = [*with_lengths(model.features), COST, CONTEXT]
     forward = _distinct(verb.forwarded(model) for verb in verbs)
@@ -105,7 +107,16 @@ def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], lis
         "postprocess": ([*forward, LENGTHS, CONTEXT, *passed_on], [*outputs, TOKEN_COUNT, TIMING_MS]),
     }
     of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
-    return tensors, of_one_verb | {tensor for tensor in entry if tensor.optional}
+    may_lack = {tensor for inputs in of_verbs.values() if _may_lack(inputs) for tensor in inputs}
+    return tensors, of_one_verb | may_lack
+
+
+def _may_lack(inputs: Iterable[Tensor]) -> bool:
+    """Of a verb with optional inputs all are so for Triton, which counts inputs and takes one for another.
+
+    Preprocess says which is missing.
+    """
+    return any(tensor.optional for tensor in inputs)
 
 
 def _entry(verb: Verb, tensor: Tensor) -> Tensor:

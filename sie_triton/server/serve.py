@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import triton_name
-from sie_triton.contract import VERBS, Verb
+from sie_triton.contract import VERBS
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
+from sie_triton.families import model_of
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import preflight
@@ -28,6 +29,7 @@ from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.serving import repository_of
 from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
 
 STDERR = 2
 
@@ -83,8 +85,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)
         _introduce(settings, first, server, console)
-        model = first.models[0]
-        print(example(VERBS[model.verbs[0]], triton_name(model.sie_id), url_of(settings)) + "\n", file=sys.stderr)
+        print(example(first.models[0].resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
 
@@ -147,14 +148,14 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
         console.print(READABLE_BY_ALL, style="yellow")
 
 
-def example(verb: Verb, model: str, url: str) -> str:
+def example(spec: ModelSpec, url: str) -> str:
     """A request that can be tried."""
     inputs = [
         {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": values}
-        for name, values in verb.example.items()
+        for name, values in VERBS[spec.tasks[0]].example(model_of(spec)).items()
     ]
-    body = json.dumps({"inputs": inputs})
-    return f"curl -s {url}/v2/models/{model}/infer -H 'Content-Type: application/json' -d '{body}'"
+    body = json.dumps({"inputs": inputs}).replace("'", "'\\''")
+    return f"curl -s {url}/v2/models/{triton_name(spec.model)}/infer -H 'Content-Type: application/json' -d '{body}'"
 
 
 def url_of(settings: Settings) -> str:

@@ -232,6 +232,8 @@ class Inference(ColdStage[Worker]):
         if job.error is None:
             try:
                 self._desk.collect(job)
+            except SIEError as exc:
+                job.error = exc
             except Exception as exc:
                 job.error = internal_error(self.name, exc)
 

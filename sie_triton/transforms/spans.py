@@ -4,7 +4,7 @@ As gliner decides: with `flat`, no two share a character; else one may lie in an
 characters may have several labels.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,64 +13,50 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
-# So many of a text are looked at, the best: with a threshold of 0 every span is one.
+# So many of a piece are looked at, the best: with a threshold of 0 every span is one.
 MAX_CANDIDATES = 20_000
 
 
-def chosen(spans: Ints, scores: Floats, *, flat: bool = True, multi_label: bool = False) -> npt.NDArray[np.int64]:
-    """Which rows to keep, by where they start; spans int32 [n, 3], start, end and label; scores float32 [n]."""
-    best = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-    rows = spans[best].tolist()
-    keep = _flat(rows, multi_label) if flat else _nested(rows, multi_label)
-    kept = best[keep]
+def chosen(
+    spans: Ints, scores: Floats, *, flat: bool = True, multi_label: bool = False, most: int | None = MAX_CANDIDATES
+) -> npt.NDArray[np.int64]:
+    """Which rows to keep, by where they start; spans int32 [n, 3], start, end and label; scores float32 [n].
+
+    Only the `most` best are looked at; None: all.
+    """
+    best = np.argsort(-scores, kind="stable")[:most]
+    kept = best[_kept(spans[best].tolist(), flat=flat, multi_label=multi_label)]
     ordered: npt.NDArray[np.int64] = kept[np.argsort(spans[kept, 0], kind="stable")]
     return ordered
 
 
-def _flat(rows: Sequence[Sequence[int]], multi_label: bool) -> list[int]:
-    """What is kept never overlaps, so that only its neighbours have to be looked at."""
-    starts: list[int] = []
-    ends: list[int] = []
+def _kept(rows: Sequence[Sequence[int]], *, flat: bool, multi_label: bool) -> list[int]:
+    """Of `rows`, the best first. Spans are short: only those that start near one can cross it."""
+    widest = max((end - start for start, end, _ in rows), default=0)
+    bounds: list[tuple[int, int]] = []
     labels: dict[tuple[int, int], set[int]] = {}
     keep = []
     for i, (start, end, label) in enumerate(rows):
         at = labels.get((start, end))
-        if at is not None:
-            if multi_label and label not in at:
-                at.add(label)
-                keep.append(i)
-            continue
-        place = bisect_left(starts, start)
-        before, after = place > 0 and ends[place - 1] > start, place < len(starts) and starts[place] < end
-        if not before and not after:
-            starts.insert(place, start)
-            ends.insert(place, end)
+        if at is None:
+            near = bounds[bisect_left(bounds, (start - widest, 0)) : bisect_left(bounds, (end, 0))]
+            if any(_crosses(start, end, *other, flat=flat) for other in near):
+                continue
+            insort(bounds, (start, end))
             labels[start, end] = {label}
-            keep.append(i)
+        elif multi_label and label not in at:
+            at.add(label)
+        else:
+            continue
+        keep.append(i)
     return keep
 
 
-def _nested(rows: Sequence[Sequence[int]], multi_label: bool) -> list[int]:
-    kept = np.empty((len(rows), 2), np.int64)
-    count = 0
-    labels: dict[tuple[int, int], set[int]] = {}
-    keep = []
-    for i, (start, end, label) in enumerate(rows):
-        at = labels.get((start, end))
-        if at is not None:
-            if multi_label and label not in at:
-                at.add(label)
-                keep.append(i)
-            continue
-        starts, ends = kept[:count, 0], kept[:count, 1]
-        apart = (ends <= start) | (starts >= end)
-        inside = ((starts <= start) & (ends >= end)) | ((starts >= start) & (ends <= end))
-        if (apart | inside).all():
-            kept[count] = start, end
-            count += 1
-            labels[start, end] = {label}
-            keep.append(i)
-    return keep
+def _crosses(start: int, end: int, other_start: int, other_end: int, *, flat: bool) -> bool:
+    if end <= other_start or other_end <= start:
+        return False
+    is_inside = (other_start <= start and end <= other_end) or (start <= other_start and other_end <= end)
+    return flat or not is_inside
 
 
 def merged_adjacent(spans: Ints, scores: Floats) -> tuple[Ints, Floats]:

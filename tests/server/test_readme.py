@@ -13,11 +13,12 @@ import yaml
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.contract import VERBS
+from sie_triton.render.build import selected
 from sie_triton.server.serve import example
 from sie_triton.settings import Settings
 from sie_triton.spec import Runtime
 from tests.conftest import MINILM, fresh_settings
+from tests.gliners import save_gliner
 from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 from tests.server.test_serve import port_flags, sie
 
@@ -46,6 +47,7 @@ NOT_RUN = {
     "sie-triton models check my-models": COMMANDS,
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
     "sie-triton models rm my-model": "the same",
+    "sie-triton extract my/gliner 'Ada Lovelace lived in London.' --labels person,city": "test_cli_extract.py",
 }
 
 
@@ -86,7 +88,8 @@ def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
     content["weights_path"] = str(directory)
     for output, size in (content["tasks"].get("encode") or {}).items():
         size["dim"] = dims[output]
-    content["max_sequence_length"] = min(model["max_sequence_length"], 512)
+    if "max_sequence_length" in model:
+        content["max_sequence_length"] = min(model["max_sequence_length"], 512)
     return content
 
 
@@ -94,12 +97,14 @@ def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
 def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, dict[str, int]]]:
     """Directories and dims for the names of README's model files."""
     root = tmp_path_factory.mktemp("readme")
+    save_gliner(root / "gliner", minilm_directory)
     return {
         "my/dense": (minilm_directory, {"dense": 384}),
         "my/splade": (save_splade(root / "splade", minilm_directory), {"sparse": 30522}),
         "my/colbert": (save_pylate(root / "colbert", minilm_directory), {"multivector": 32}),
         "my/cross-encoder": (save_cross_encoder(root / "cross-encoder", minilm_directory), {}),
         "Qwen/Qwen3-Reranker-0.6B": (save_causal(root / "reranker", minilm_directory), {}),
+        "my/gliner": (root / "gliner" / "model", {}),
         "BAAI/bge-m3": (
             save_bge_m3(root / "bge-m3", minilm_directory, 32),
             {"dense": 64, "sparse": 30522, "multivector": 32},
@@ -164,10 +169,11 @@ def test_curl(served, block):
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "output"), [("encode", MINILM, "dense"), ("score", "my/cross-encoder", "scores")]
+    ("model", "output"), [(MINILM, "dense"), ("my/cross-encoder", "scores"), ("my/gliner", "extraction")]
 )
-def test_what_serve_prints_to_paste(served, task, model, output):
-    command = example(VERBS[task], triton_name(model), f"http://127.0.0.1:{served.http_port}")
+def test_what_serve_prints_to_paste(served, model, output):
+    config = next(each for each in selected(served, [model]).models if each.sie_id == model)
+    command = example(config.resolve(served.runtime), f"http://127.0.0.1:{served.http_port}")
     assert HEADER in command
     assert output in ask(command)
 

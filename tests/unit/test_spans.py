@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from gliner.decoding.decoder import BaseDecoder, Span
 
-from sie_triton.transforms import spans as module
 from sie_triton.transforms.spans import chosen, merged_adjacent
 
 
@@ -35,10 +34,9 @@ def test_the_same_are_kept_as_by_gliner(flat, multi_label):
         assert [tuple(spans[i]) for i in kept] == [(s.start, s.end + 1, int(s.entity_type)) for s in expected]
 
 
-def test_only_the_best_are_looked_at(monkeypatch):
-    monkeypatch.setattr(module, "MAX_CANDIDATES", 2)
+def test_only_the_best_are_looked_at():
     spans = np.array([[0, 1, 0], [2, 3, 0], [4, 5, 0]], np.int32)
-    assert chosen(spans, np.array([0.1, 0.9, 0.5], np.float32)).tolist() == [1, 2]
+    assert chosen(spans, np.array([0.1, 0.9, 0.5], np.float32), most=2).tolist() == [1, 2]
 
 
 def test_neighbours_of_one_label_become_one():

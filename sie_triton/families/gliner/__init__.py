@@ -45,7 +45,7 @@ def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
     spans = np.concatenate([row[SPANS.name] for row in rows])
     scores = np.concatenate([row[SPAN_SCORES.name] for row in rows])
     if len(rows) > 1:
-        kept = chosen(spans, scores, **choice(options))
+        kept = chosen(spans, scores, **choice(options), most=None)
         spans, scores = spans[kept], scores[kept]
     if options.get(MERGE_ADJACENT.name, False):
         spans, scores = merged_adjacent(spans, scores)

@@ -11,24 +11,23 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-# So many numbers of pairs of a word and a label are computed at once.
+# So many numbers of spans, and of pairs of a word and a label, are computed at once.
+SPAN_NUMBERS = 2_000_000
 PAIR_NUMBERS = 8_000_000
 
 Ints = npt.NDArray[np.int64]
 
 
 class Found(NamedTuple):
-    """Candidates: first and last word, int64 [n]; label, int64 [n]; score, float32 [n]."""
+    """Candidates: first and last word, int64 [n]; label, int64 [n]; score, float32 [n].
+
+    By first word, last word and label: of equal scores the first is kept.
+    """
 
     first: Ints
     last: Ints
     label: Ints
     score: npt.NDArray[np.float32]
-
-    def ordered(self, *keys: Ints) -> "Found":
-        """By the last of `keys`, then the one before it: among equal scores the first in this order is kept."""
-        order = np.lexsort(keys)
-        return Found(*(each[order] for each in self))
 
 
 def two_layers(width: int, out: int) -> nn.Sequential:
@@ -62,20 +61,24 @@ class SpanHead(nn.Module):
         """words [w, d], labels [k, d], thresholds [k]."""
         labels, marker = self.labels(labels), self.marker
         first, second = linear_layers(marker.out_project)
-        size = words.shape[1]
+        size, widths = words.shape[1], min(self._max_width, len(words))
         starts = marker.project_start(words).relu() @ first.weight[:, :size].T + first.bias
         ends = marker.project_end(words).relu() @ first.weight[:, size:].T
+        # Row i of this view: the ends of the spans that start at word i.
+        ends = torch.nn.functional.pad(ends, (0, 0, 0, widths - 1)).unfold(0, widths, 1).transpose(1, 2)
         few = len(labels) < size
         by_label, constant = labels @ second.weight, labels @ second.bias
-        pieces = []
-        for width in range(min(self._max_width, len(words))):
-            spans = (starts[: len(words) - width] + ends[width:]).relu_()
+        step = max(1, SPAN_NUMBERS // (widths * starts.shape[1]))
+        found = []
+        for word in range(0, len(words), step):
+            spans = (starts[word : word + step, None] + ends[word : word + step]).relu_()
             logits = spans @ by_label.T + constant if few else second(spans) @ labels.T
             scores = logits.float().sigmoid()
-            start, which = torch.nonzero(scores > thresholds, as_tuple=True)
-            pieces.append((start, start + width, which, scores[start, which]))
-        first_words, last_words, found, best = (torch.cat(each).cpu().numpy() for each in zip(*pieces, strict=True))
-        return Found(first_words, last_words, found, best).ordered(found, last_words, first_words)
+            start, width, label = torch.nonzero(scores > thresholds, as_tuple=True)
+            found.append((start + word, start + word + width, label, scores[start, width, label]))
+        first_words, last_words, which, best = (torch.cat(each).cpu().numpy() for each in zip(*found, strict=True))
+        inside = last_words < len(words)
+        return Found(first_words[inside], last_words[inside], which[inside], best[inside])
 
 
 class TokenHead(nn.Module):
