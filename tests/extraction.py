@@ -26,8 +26,8 @@ class Extractor:
 
     def __init__(self, family: str, directory, profile: Profile | None = None, **changes: Any) -> None:
         profiles = (profile or Profile(),)
-        asked = spec(family=family, dims={}, tasks=("extract",), max_sequence_length=ANY_LENGTH, profiles=profiles)
-        self.spec = fitted(asked, directory)
+        usual = {"dims": {}, "tasks": ("extract",), "max_sequence_length": ANY_LENGTH, "profiles": profiles}
+        self.spec = fitted(spec(family=family, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)

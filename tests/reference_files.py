@@ -170,6 +170,12 @@ SERVED: dict[str, dict[str, Any]] = {
         },
         length=32768,
     ),
+    "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
+    "nli": file(
+        "nli_classification_flash:NLIClassificationFlashAdapter",
+        EXTRACT,
+        {"hypothesis_template": "This text is about {}.", "multi_label": False},
+    ),
 }
 
 BOTH = {"image": True}
@@ -182,17 +188,11 @@ PLANNED: dict[str, dict[str, Any]] = {
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
-    "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliclass": file(
         "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
-    ),
-    "nli": file(
-        "nli_classification_flash:NLIClassificationFlashAdapter",
-        EXTRACT,
-        {"hypothesis_template": "This text is about {}.", "multi_label": False},
     ),
     "pruner": file(
         "stablebridge_pruner:StablebridgePrunerAdapter",

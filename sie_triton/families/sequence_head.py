@@ -1,0 +1,46 @@
+"""A transformers classifier over packed tokens: logits of every row."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING, tokenizer_class_from_name
+
+from sie_triton.checkpoints.files import read_fields
+from sie_triton.contract import Batch
+from sie_triton.contract.tensors import TOKEN_TYPE_IDS
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import SequenceHead
+from sie_triton.families.token_batch import tokens
+
+
+class SequenceClassifier:
+    """`encoder` and head of the checkpoint in `transformer`; LoadError says what in it cannot be used."""
+
+    def __init__(self, transformer: Path, engine: TorchEngine) -> None:
+        self._head = SequenceHead(engine.load(transformer, AutoModelForSequenceClassification))
+        self.encoder = engine.encoder(self._head.encoder)
+        engine.settle(self.encoder)
+        self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
+
+    @torch.inference_mode()
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """float32 [items, labels]."""
+        input_ids, lengths = tokens(batch)
+        type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
+        hidden = self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
+        return self._head(hidden, lengths).float()
+
+
+def tokenizer_outputs(transformer: Path) -> Sequence[str]:
+    """What transformers' tokenizer of this model would give: its file may say, else its class knows."""
+    settings = read_fields(transformer / "tokenizer_config.json", required=False)
+    if settings.has("model_input_names"):
+        return settings.texts("model_input_names")
+    named = settings.text("tokenizer_class", "")
+    kind: Any = tokenizer_class_from_name(named) if named else None
+    kind = kind or TOKENIZER_MAPPING.get(type(AutoConfig.from_pretrained(transformer)), None)
+    names: Sequence[str] = getattr(kind, "model_input_names", ())
+    return names
