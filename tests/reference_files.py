@@ -171,6 +171,9 @@ SERVED: dict[str, dict[str, Any]] = {
         length=32768,
     ),
     "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
+    "gliclass": file(
+        "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
+    ),
     "nli": file(
         "nli_classification_flash:NLIClassificationFlashAdapter",
         EXTRACT,
@@ -191,9 +194,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
-    "gliclass": file(
-        "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
-    ),
     "pruner": file(
         "stablebridge_pruner:StablebridgePrunerAdapter",
         EXTRACT,

@@ -88,6 +88,8 @@ LABEL_LENGTHS = Tensor("label_lengths", "INT32", (-1,), "[pieces] labels of each
 LABEL_TOKENS = Tensor("label_tokens", "INT32", (-1,), "[labels] token of each, in its piece", LABEL_LENGTHS.name, 0)
 LABEL_THRESHOLDS = Tensor("label_thresholds", "FP32", (-1,), "[labels] NaN: that of the request", LABEL_LENGTHS.name)
 
+SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] token of each behind its labels", "", 0)
+
 # The same of texts that are read with one label after another.
 LABEL = Tensor("label", "INT32", (-1,), "[pieces] the label that each is read with", "", 0)
 
