@@ -12,8 +12,10 @@ from tests.models import CONFIGS, save_tokenizer, sharpen
 MARKERS = ("<<LABEL>>", "<<SEP>>", "<<EXAMPLE>>")
 
 
-def save_gliclass(root: Path, tokenizer: Path, architecture: str = "deberta", **config: Any) -> Path:
-    """`config` goes into config.json."""
+def save_gliclass(
+    root: Path, tokenizer: Path, architecture: str = "deberta", *, spread: float = 4, **config: Any
+) -> Path:
+    """`config` goes into config.json; the larger `spread`, the more logits differ."""
     torch.manual_seed(5)
     fast = save_tokenizer(root, tokenizer, model_input_names=["input_ids", "attention_mask"])
     fast.add_tokens(list(MARKERS), special_tokens=True)
@@ -35,6 +37,6 @@ def save_gliclass(root: Path, tokenizer: Path, architecture: str = "deberta", **
     with torch.no_grad():
         for name, parameter in model.model.named_parameters():
             if "encoder_model" not in name and parameter.ndim > 1:
-                parameter *= 8  # so that scores are not all about 0.5
+                parameter *= spread  # so that scores are not all about 0.5
     model.eval().save_pretrained(root)
     return root

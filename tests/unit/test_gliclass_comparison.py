@@ -53,16 +53,16 @@ class Library:
 
     def __init__(self, directory):
         tokenizer, model = AutoTokenizer.from_pretrained(directory), GLiClassModel.from_pretrained(directory)
-        self._pipeline = ZeroShotClassificationPipeline(
+        self.pipeline = ZeroShotClassificationPipeline(
             model, tokenizer, device="cpu", progress_bar=False, max_length=512
         )
 
     def __call__(self, text, labels, kind="multi-label", **options):
-        (found,) = self._pipeline([text], labels, classification_type=kind, return_hierarchical=True, **options)
+        (found,) = self.pipeline([text], labels, classification_type=kind, return_hierarchical=True, **options)
         return found
 
     def chosen(self, text, labels, kind, threshold):
-        (found,) = self._pipeline([text], labels, classification_type=kind, threshold=threshold)
+        (found,) = self.pipeline([text], labels, classification_type=kind, threshold=threshold)
         return {each["label"]: each["score"] for each in found}
 
 
@@ -153,7 +153,7 @@ def test_a_long_text_is_read_in_windows(directory, library):
     ids, lengths = features["input_ids"]
     assert len(lengths) > 2
     assert lengths.max() == 512
-    first = library._pipeline.prepare_inputs([long], LABELS, same_labels=True)["input_ids"][0].tolist()
+    first = library.pipeline.pipe.prepare_inputs([long], LABELS, same_labels=True)["input_ids"][0].tolist()
     assert ids[:512].tolist() == first
     assert_same(ours([long], LABELS[:1], multi_label=False)[0], {LABELS[0]: 1.0})
     assert len(pairs(ours([long], LABELS)[0])) == len(LABELS)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -24,7 +25,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.classes import is_multi
-from sie_triton.families.gliclass.heads import ACT2FN, POOLINGS, SCORERS, Projector
+from sie_triton.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.token_batch import tokens
 
@@ -72,7 +73,7 @@ class GliclassAdapter(Adapter):
         logits: torch.Tensor = self._parts["scorer"](texts, labels, rows)
         return logits * self._scale if self._files.normalizes else logits
 
-    def _labels(self, states: torch.Tensor, places: np.ndarray, separator: int) -> torch.Tensor:
+    def _labels(self, states: torch.Tensor, places: npt.NDArray[np.int32], separator: int) -> torch.Tensor:
         """A state for each label, [labels, d]."""
         files = self._files
         if separator >= len(states) or (places >= separator).any():
@@ -95,7 +96,7 @@ class GliclassAdapter(Adapter):
 def load(directory: Path, engine: TorchEngine, is_multi_label: bool) -> GliclassAdapter:
     """LoadError says what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
-    if files.activation not in ACT2FN:
+    if files.activation not in ACTIVATIONS:
         raise LoadError(f"{files.config.where}: projector_hidden_act {files.activation} is unknown", "unsupported")
     weights = Checkpoint(directory, engine.dtype, engine.device)
     encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+ACTIVATIONS = ACT2FN
+
 # What gliclass gives its scorers, whatever a config.json says.
 MLP_SIZE = 256
 HOPFIELD_BETA = 4
