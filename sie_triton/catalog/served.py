@@ -3,7 +3,7 @@ warned about where it changes nothing."""
 
 from collections.abc import Iterator, Mapping
 
-from sie_triton.catalog.of_family import option_names
+from sie_triton.catalog.of_family import option_names, own_parameters
 from sie_triton.catalog.options import OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
 
@@ -47,8 +47,9 @@ def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
 def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> Iterator[str]:
     options, names = given.adapter_options, option_names(kind)
     where = f"profiles.{profile}.adapter_options"
-    for key in sorted(options.loadtime.own.keys() - names - set(OF_BOTH) - set(ELSEWHERE_LOADTIME)):
-        allowed = ", ".join(sorted(names | set(OF_BOTH)))
+    of_both = own_parameters(kind) | set(OF_BOTH)
+    for key in sorted(options.loadtime.own.keys() - names - of_both - set(ELSEWHERE_LOADTIME)):
+        allowed = ", ".join(sorted(names | of_both))
         yield f"{where}.loadtime.{key}: is no option of the family {name}; it has {allowed}"
     asked = options.loadtime.own.get("config_kwargs") or {}
     for key in sorted(set(asked) - set(CONFIG_KWARGS)):
@@ -75,10 +76,6 @@ def not_needed(name: str, profile: Profile) -> Iterator[str]:
         yield f"{where}.loadtime.{key}: is not needed: {ELSEWHERE_LOADTIME[key]}"
     for key in sorted(options.runtime.own.keys() & ELSEWHERE_RUNTIME.keys()):
         yield f"{where}.runtime.{key}: is not needed: {ELSEWHERE_RUNTIME[key]}"
-
-
-def own_parameters(kind: Family) -> frozenset[str]:
-    return frozenset(parameter.name for parameter in kind.parameters)
 
 
 def known_elsewhere() -> frozenset[str]:

@@ -93,11 +93,24 @@ SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] token of each behind i
 # The same of texts that are read with one label after another.
 LABEL = Tensor("label", "INT32", (-1,), "[pieces] the label that each is read with", "", 0)
 
+# The same of passages whose tokens are judged one by one.
+PASSAGE_LENGTHS = Tensor("passage_lengths", "INT32", (-1,), "[pieces] tokens of each that are of the passage")
+_OF_PASSAGE = PASSAGE_LENGTHS.name
+PASSAGE = Tensor(
+    "passage",
+    "INT32",
+    (-1, 4),
+    "[tokens, 4] place in its piece, number, start and end in the text",
+    _OF_PASSAGE,
+    0,
+)
+
 # What forward passes find in a piece.
 SPAN_LENGTHS = Tensor("span_lengths", "INT32", (-1,), "[pieces] spans of each")
 SPANS = Tensor("spans", "INT32", (-1, 3), "[spans, 3] start and end in the text, and label", SPAN_LENGTHS.name)
 SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
 
+KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] of the passage", _OF_PASSAGE)
 CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes of each")
 CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
 IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: its classes do not exclude each other")

@@ -43,6 +43,7 @@ FAMILIES: Mapping[str, str] = {
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",
+    "stablebridge_pruner": "sie_triton.families.stablebridge_pruner:StablebridgePruner",
     "nli_classification": "sie_triton.families.nli_classification:NliClassification",
     "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",

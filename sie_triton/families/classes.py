@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,6 @@ from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, IS_MULTI_LABE
 from sie_triton.transforms.classes import merged, sigmoid, softmax
 
 SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
-ClassificationType = Literal["single-label", "multi-label"]
 
 THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0 where not said")
 IS_MULTI = Parameter("multi_label", bool, doc="classes do not exclude each other")

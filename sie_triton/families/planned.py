@@ -23,7 +23,6 @@ PLANNED: Mapping[str, Planned] = {
     "gliner_bi": Planned("extracts entities", ("gliner_bi:GLiNERBiAdapter",)),
     "gliner2": Planned("extracts entities and structures", ("gliner2:GLiNER2Adapter",)),
     "glirel": Planned("extracts relations", ("glirel:GLiRELAdapter",)),
-    "stablebridge_pruner": Planned("prunes passages", ("stablebridge_pruner:StablebridgePrunerAdapter",)),
     "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
     "donut": Planned("reads documents", ("donut:DonutAdapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),

@@ -25,13 +25,21 @@ class SequenceClassifier:
         engine.settle(self.encoder)
         self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
 
-    @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
         """float32 [items, labels]."""
+        return self.logits_of(self.states(batch), batch)
+
+    @torch.inference_mode()
+    def states(self, batch: Batch) -> torch.Tensor:
+        """[tokens, d]."""
         input_ids, lengths = tokens(batch)
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
-        hidden = self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
-        return self._head(hidden, lengths).float()
+        return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
+
+    @torch.inference_mode()
+    def logits_of(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The same of states that are there already."""
+        return self._head(hidden, tokens(batch)[1]).float()
 
 
 def tokenizer_outputs(transformer: Path) -> Sequence[str]:

@@ -104,7 +104,7 @@ def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, co
             "tasks: encode.sparse cannot be served; the family sentence_transformer has encode.dense",
         ),
         ("score: null", "score: {}", "tasks: score cannot be served"),
-        (":SentenceTransformerDenseAdapter", ":Other", "families are bge_m3, "),
+        (":SentenceTransformerDenseAdapter", ":Other", "families are gliner, "),
     ],
 )
 def test_what_this_version_cannot_serve_is_said_at_start_up(tmp_path, old, new, complaint):

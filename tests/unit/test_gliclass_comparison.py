@@ -10,6 +10,7 @@ from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Label, Part
 from sie_triton.errors import InputError, LoadError
+from sie_triton.spec import Profile
 from tests.classifiers import TEXTS
 from tests.extraction import Extractor
 from tests.gliclasses import save_gliclass
@@ -131,7 +132,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours, library):
 
 
 def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, library):
-    single = Extractor("gliclass", directory, options={"classification_type": "single-label"})
+    single = Extractor("gliclass", directory, Profile(parameters={"classification_type": "single-label"}))
     assert_same(single(TEXTS[:1], LABELS)[0], library(TEXTS[0], LABELS, "single-label"))
     with pytest.raises(AssertionError):
         assert_same(ours(TEXTS[:1], LABELS)[0], library(TEXTS[0], LABELS, "single-label"))

@@ -6,6 +6,7 @@ import transformers
 from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
+from sie_triton.spec import Profile
 from tests.classifiers import TEXTS, save_classifier
 from tests.extraction import Extractor
 
@@ -61,7 +62,7 @@ def test_a_request_and_a_model_file_say_whether_classes_exclude_each_other(direc
     by_themselves = library(TEXTS, function_to_apply="sigmoid")
     requests = [(TEXTS, (), options) for options in ({"multi_label": True}, {"classification_type": "multi-label"}, {})]
     *multi, single = ours.together(requests)
-    for found in (*multi, Extractor("sequence_classification", directory, options=MULTI_LABEL)(TEXTS)):
+    for found in (*multi, Extractor("sequence_classification", directory, MULTI_LABEL)(TEXTS)):
         for each, theirs in zip(found, by_themselves, strict=True):
             assert_same(each, theirs)
     with pytest.raises(AssertionError):
@@ -69,7 +70,7 @@ def test_a_request_and_a_model_file_say_whether_classes_exclude_each_other(direc
     assert single == ours(TEXTS, classification_type="multi-label", multi_label=False)
 
 
-MULTI_LABEL = {"classification_type": "multi-label"}
+MULTI_LABEL = Profile(parameters={"classification_type": "multi-label"})
 
 
 def test_a_long_text_is_read_in_windows(ours, library):

@@ -4,9 +4,8 @@ labels and text → encoder → a state for each label, one for the text → sco
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from sie_triton.contract.tensors import (
     PIECE,
     SEPARATOR,
 )
-from sie_triton.families.base import Adapter, Family, Options, Recognised
-from sie_triton.families.classes import IS_MULTI, MULTI_LABEL, THRESHOLD, TYPE, ClassificationType, classes
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, TYPE, classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -34,19 +33,11 @@ if TYPE_CHECKING:
 SAMPLE_LABELS = 4
 
 
-@dataclass(frozen=True)
-class GliclassOptions(Options):
-    """`classification_type`: of requests that do not say it."""
-
-    classification_type: ClassificationType = "multi-label"
-
-
 class Gliclass(Family):
     verbs = ("extract",)
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, PIECE, LABEL_TOKENS, LABEL_THRESHOLDS, SEPARATOR)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
-    options = GliclassOptions
     reference_adapters = ("gliclass:GLiClassAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -68,8 +59,7 @@ class Gliclass(Family):
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.gliclass.adapter import load
 
-        options: Any = self.options_of(spec)
-        return load(directory, engine, options.classification_type == MULTI_LABEL)
+        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         tokens = np.array(lengths, np.int32)

@@ -35,15 +35,15 @@ TINY = 1e-8
 
 
 class GliclassAdapter(Adapter):
-    """`scale` multiplies the logits of features that are normalized; `is_multi_label` where a request says nothing."""
+    """`scale` multiplies the logits of features that are normalized. Where a request says nothing, labels do not
+    exclude each other, as in gliclass.
+    """
 
     encoder: Encoder
 
-    def __init__(
-        self, encoder: Encoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float, is_multi_label: bool
-    ) -> None:
+    def __init__(self, encoder: Encoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
-        self._parts, self._files, self._scale, self._is_multi_label = parts, files, scale, is_multi_label
+        self._parts, self._files, self._scale = parts, files, scale
         self.weights_bytes += num_bytes(parts)
 
     @torch.inference_mode()
@@ -57,7 +57,7 @@ class GliclassAdapter(Adapter):
         assert counts is not None
         rows = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(texts.device)
         logits = self._logits(texts, torch.cat(labels), rows).float().cpu().numpy()
-        multi = [is_multi(options, self._is_multi_label) for options in batch.options or [{}] * len(counts)]
+        multi = [is_multi(options, True) for options in batch.options or [{}] * len(counts)]
         return {
             CLASS_LOGITS.name: logits,
             CLASS_LENGTHS.name: counts,
@@ -93,7 +93,7 @@ class GliclassAdapter(Adapter):
         return POOLINGS[self._files.pooling](states)
 
 
-def load(directory: Path, engine: TorchEngine, is_multi_label: bool) -> GliclassAdapter:
+def load(directory: Path, engine: TorchEngine) -> GliclassAdapter:
     """LoadError says what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:
@@ -110,4 +110,4 @@ def load(directory: Path, engine: TorchEngine, is_multi_label: bool) -> Gliclass
         }
     )
     scale = weights.below(SCALE).get("")
-    return GliclassAdapter(encoder, parts, files, 1.0 if scale is None else float(scale), is_multi_label)
+    return GliclassAdapter(encoder, parts, files, 1.0 if scale is None else float(scale))

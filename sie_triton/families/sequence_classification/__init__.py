@@ -3,16 +3,15 @@
 text → classifier → logits of its labels → scores
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction
 from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, INPUT_IDS, IS_MULTI_LABEL, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
-from sie_triton.families.classes import IS_MULTI, MULTI_LABEL, THRESHOLD, TYPE, ClassificationType, classes
+from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, TYPE, classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -20,19 +19,11 @@ if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 
-@dataclass(frozen=True)
-class ClassifierOptions(Options):
-    """`classification_type` None: as config.json's problem_type says, else single-label."""
-
-    classification_type: ClassificationType | None = None
-
-
 class SequenceClassification(TextFamily):
     verbs = ("extract",)
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
-    options = ClassifierOptions
     reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -53,9 +44,7 @@ class SequenceClassification(TextFamily):
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.sequence_classification.adapter import load
 
-        options: Any = self.options_of(spec)
-        said = options.classification_type
-        return load(directory, engine, None if said is None else said == MULTI_LABEL)
+        return load(directory, engine)
 
 
 def check_problem(files: ClassifierFiles) -> None:

@@ -49,9 +49,8 @@ class ClassifierAdapter(Adapter):
         }
 
 
-def load(directory: Path, engine: TorchEngine, is_multi_label: bool | None) -> ClassifierAdapter:
-    """`is_multi_label` None: as config.json says. LoadError says what in the directory cannot be used."""
+def load(directory: Path, engine: TorchEngine) -> ClassifierAdapter:
+    """LoadError says what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     check_problem(files)
-    multi = files.is_multi_label if is_multi_label is None else is_multi_label
-    return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files.labels, multi)
+    return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files.labels, files.is_multi_label)
