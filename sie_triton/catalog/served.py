@@ -18,6 +18,7 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "config_kwargs": "nothing here has these switches",
     "uses_legacy_transformers_cache": "nothing here keeps such a cache",
     "mem_fraction_static": "the controller shares memory among models",
+    "dropout": "it is of training",
     "append_eos": "the tokenizer's own files decide",
 }
 ELSEWHERE_RUNTIME: Mapping[str, str] = {"batch_size": "batches are formed by cost"}

@@ -30,6 +30,7 @@ class ClassifierFiles:
     def read(cls, directory: Path) -> "ClassifierFiles":
         """Raises LoadError naming the file that cannot be used."""
         text = TextFiles.read(directory)
+        model_inputs(text.transformer)
         return cls(text, labels_of(text.config), text.config.text("problem_type", ""))
 
     @property
@@ -63,6 +64,13 @@ def labels_of(config: Fields) -> tuple[str, ...]:
     if set(named) != {str(i) for i in range(len(named))}:
         raise LoadError(f"{config.where}: id2label: must have the keys 0 to {len(named) - 1}", "corrupt")
     return tuple(named[str(i)] for i in range(len(named)))
+
+
+def model_inputs(transformer: Path) -> tuple[tuple[str, ...] | None, str]:
+    """What the tokenizer's file says it gives the model, None where it leaves that to its class, which may be empty."""
+    settings = read_fields(transformer / "tokenizer_config.json", required=False)
+    named = settings.texts("model_input_names") if settings.has("model_input_names") else None
+    return named, settings.text("tokenizer_class", "")
 
 
 def is_classifier(directory: Path) -> bool:

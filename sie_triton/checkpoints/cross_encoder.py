@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
+from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.errors import LoadError
@@ -27,6 +28,7 @@ class CrossEncoderFiles:
         if num_labels != 1:
             message = f"{text.config.where}: a classifier of {num_labels} labels"
             raise LoadError(f"{message}; a score is of one label: it is a sequence_classification", "unsupported")
+        model_inputs(text.transformer)
         return cls(text, _activation(saved, text.config))
 
     @property

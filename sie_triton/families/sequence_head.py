@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING, tokenizer_class_from_name
 
-from sie_triton.checkpoints.files import read_fields
+from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import TOKEN_TYPE_IDS
 from sie_triton.engines.torch.engine import TorchEngine
@@ -44,11 +44,10 @@ class SequenceClassifier:
 
 def tokenizer_outputs(transformer: Path) -> Sequence[str]:
     """What transformers' tokenizer of this model would give: its file may say, else its class knows."""
-    settings = read_fields(transformer / "tokenizer_config.json", required=False)
-    if settings.has("model_input_names"):
-        return settings.texts("model_input_names")
-    named = settings.text("tokenizer_class", "")
-    kind: Any = tokenizer_class_from_name(named) if named else None
+    said, name = model_inputs(transformer)
+    if said is not None:
+        return said
+    kind: Any = tokenizer_class_from_name(name) if name else None
     kind = kind or TOKENIZER_MAPPING.get(type(AutoConfig.from_pretrained(transformer)), None)
     names: Sequence[str] = getattr(kind, "model_input_names", ())
     return names

@@ -40,14 +40,13 @@ HEADS = ("best", "pruning_head")
 @dataclass(frozen=True)
 class PrunerOptions(Options):
     """`pruning_head_file`, as safetensors or converted to them, lies in the model's directory, or in
-    `pruning_head_path`, a directory of this machine. Sizes None: those of the files. `dropout` is of training.
+    `pruning_head_path`, a directory of this machine. Sizes None: those of the files.
     """
 
     pruning_head_path: str = ""
     pruning_head_file: Annotated[str, MinLen(1)] = "best.pt"
     hidden_size: Annotated[int, Ge(1)] | None = None
     intermediate_size: Annotated[int, Ge(1)] | None = None
-    dropout: float | None = None
 
 
 def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
