@@ -9,6 +9,24 @@ import transformers
 
 from tests.models import CONFIGS, save_tokenizer, sharpen
 
+# Its decoder's last state is what the head reads.
+BART = transformers.BartConfig(
+    vocab_size=30522,
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=128,
+    decoder_ffn_dim=128,
+    max_position_embeddings=512,
+    pad_token_id=0,
+    bos_token_id=101,
+    eos_token_id=102,
+    decoder_start_token_id=102,
+    forced_eos_token_id=None,
+)
+
 TEXTS = [
     "I have a problem with my phone that needs to be resolved!",
     "",
@@ -30,7 +48,7 @@ def save_classifier(
 ) -> Path:
     """`labels` in the order of its logits, which differ by about `spread` times as much as random ones."""
     torch.manual_seed(7)
-    settings = copy.deepcopy(CONFIGS[architecture])
+    settings = copy.deepcopy({**CONFIGS, "bart": BART}[architecture])
     settings.id2label = dict(enumerate(labels))
     settings.label2id = {label: i for i, label in enumerate(labels)}
     for name, value in config.items():

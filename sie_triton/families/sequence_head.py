@@ -12,7 +12,7 @@ from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import TOKEN_TYPE_IDS
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.heads import SequenceHead
+from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
 from sie_triton.families.token_batch import tokens
 
 
@@ -20,7 +20,8 @@ class SequenceClassifier:
     """`encoder` and head of the checkpoint in `transformer`; LoadError says what in it cannot be used."""
 
     def __init__(self, transformer: Path, engine: TorchEngine) -> None:
-        self._head = SequenceHead(engine.load(transformer, AutoModelForSequenceClassification))
+        model = engine.load(transformer, AutoModelForSequenceClassification)
+        self._head = (DecoderHead if model.config.is_encoder_decoder else SequenceHead)(model)
         self.encoder = engine.encoder(self._head.encoder)
         engine.settle(self.encoder)
         self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
