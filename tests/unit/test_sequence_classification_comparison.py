@@ -52,7 +52,7 @@ def test_classes_are_those_of_the_library(tmp_path, minilm_directory, architectu
     ours = Extractor("sequence_classification", directory)
     assert ours.adapter.encoder.path == "packed"
     library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
-    everything = [*TEXTS, *texts(5, seed=3)]
+    everything = [*TEXTS, *texts(1, seed=3)]
     for text, found, theirs in zip(everything, ours(everything), library(everything), strict=True):
         assert_same(found, theirs)
         assert_same(ours([text])[0], theirs)

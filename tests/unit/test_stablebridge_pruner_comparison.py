@@ -16,7 +16,7 @@ from tests.extraction import Extractor
 from tests.pruners import SIZE, Pruner, save_pruner
 
 QUERY = "how do vines climb, and why?"
-PASSAGES = [*TEXTS, *texts(3, seed=3), "Two  spaces,   three;\n\na line. [SEP] and a token"]
+PASSAGES = [*TEXTS, *texts(1, seed=3), "Two  spaces,   three;\n\na line. [SEP] and a token"]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def test_spans_are_those_of_a_plain_computation(tmp_path, minilm_directory, arch
             for passage, found in zip(passages, together, strict=True):
                 theirs = plain(query, passage, *thresholds)
                 assert_same(found, theirs, passage)
-                assert_same(ours([passage], instruction=query, **options)[0], theirs, passage)
                 labels |= {label for _, _, label in spans(found)}
+            assert_same(ours([passage], instruction=query, **options)[0], theirs, passage)
     assert labels == {"pruned", "kept", "highlight"}
 
 

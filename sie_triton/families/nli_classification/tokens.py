@@ -17,6 +17,9 @@ from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.inputs.windows import MAX_TOKENS, Around, Ints, num_windows, packed, token_ids, windows
 from sie_triton.inputs.words import Asked
 
+# Of a request: what is made of them waits in memory.
+MAX_PAIRS = 100_000
+
 USUAL_TEMPLATE = "This example is {}."
 
 
@@ -50,7 +53,12 @@ class HypothesisTokenizer(Processor):
         if "{}" not in template:
             message = f"parameter {TEMPLATE.name}: must have {{}} where the label goes (given {template[:80]!r})"
             raise InputError(message)
-        labels = tuple(part.labels)
+        labels, num_pairs = tuple(part.labels), len(part.elements) * len(part.labels)
+        if num_pairs > MAX_PAIRS:
+            raise InputError(
+                f"labels: {len(labels)}, each read with each of {len(part.elements)} texts, make {num_pairs} pairs; "
+                f"send at most {MAX_PAIRS}: fewer labels, or fewer texts at a time"
+            )
         size = sum(len(template) + len(label.read) for label in labels)
         return Asked(lambda: self._hypotheses(template, labels), size)
 
