@@ -13,6 +13,7 @@ import tokenizers
 
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
+from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
 
@@ -43,17 +44,17 @@ class Around:
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer, *, pairs: bool) -> "Around":
+        """LoadError where the tokenizer is of no use for texts."""
         encoding = tokenizer.encode("a", "a" if pairs else None)
         ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         places = np.array([-1 if each is None else each for each in encoding.sequence_ids])
-        ends, special = 0, []
-        for text in range(1 + pairs):
-            inside = np.flatnonzero(places == text)
-            special.append((ids[ends : inside[0]], types[ends : inside[0]]))
-            ends = int(inside[-1]) + 1
-        special.append((ids[ends:], types[ends:]))
-        firsts = [int(np.flatnonzero(places == text)[0]) for text in range(1 + pairs)]
-        return cls(tuple(special), tuple(int(types[first]) for first in firsts))
+        of_texts = [np.flatnonzero(places == text) for text in range(1 + pairs)]
+        if not all(map(len, of_texts)):
+            raise LoadError("the tokenizer makes no token of 'a'", "unsupported")
+        starts = [0, *(int(inside[-1]) + 1 for inside in of_texts)]
+        ends = [*(int(inside[0]) for inside in of_texts), len(ids)]
+        special = tuple((ids[a:b], types[a:b]) for a, b in zip(starts, ends, strict=True))
+        return cls(special, tuple(int(types[inside[0]]) for inside in of_texts))
 
     def __len__(self) -> int:
         return sum(len(ids) for ids, _ in self.special)

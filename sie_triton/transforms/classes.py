@@ -31,8 +31,9 @@ def sigmoid(logits: npt.ArrayLike) -> Floats:
 def merged(scores: npt.ArrayLike, is_multi_label: bool) -> Floats:
     """[windows, classes] → [classes]: the mean of distributions, which is one; of classes by themselves the largest.
 
-    >>> merged([[0.9, 0.1], [0.3, 0.7]], False).tolist(), merged([[0.9, 0.1], [0.3, 0.7]], True).tolist()
-    ([0.6, 0.4], [0.9, 0.7])
+    >>> scores = [[0.75, 0.25], [0.25, 0.75]]
+    >>> merged(scores, False).tolist(), merged(scores, True).tolist()
+    ([0.5, 0.5], [0.75, 0.75])
     """
     given: Floats = np.asarray(scores, np.float64)
     whole: Floats = given.max(0) if is_multi_label else given.mean(0)
