@@ -27,8 +27,7 @@ class Extractor:
     def __init__(self, family: str, directory, profile: Profile | None = None, **changes: Any) -> None:
         profiles = (profile or Profile(),)
         usual = {"dims": {}, "tasks": ("extract",), "max_sequence_length": ANY_LENGTH, "profiles": profiles}
-        asked = spec(family=family, **{**usual, **changes})
-        self.spec = fitted(asked, directory)
+        self.spec = fitted(spec(family=family, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)

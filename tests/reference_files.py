@@ -171,6 +171,20 @@ SERVED: dict[str, dict[str, Any]] = {
         length=32768,
     ),
     "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
+    "gliclass": file(
+        "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
+    ),
+    "pruner": file(
+        "stablebridge_pruner:StablebridgePrunerAdapter",
+        EXTRACT,
+        {"prune_threshold": 0.3, "highlight_threshold": 0.5},
+        {"pruning_head_path": "head", "hidden_size": 768, "dropout": 0.1},
+    ),
+    "nli": file(
+        "nli_classification_flash:NLIClassificationFlashAdapter",
+        EXTRACT,
+        {"hypothesis_template": "This text is about {}.", "multi_label": False},
+    ),
 }
 
 BOTH = {"image": True}
@@ -186,20 +200,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
-    "gliclass": file(
-        "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
-    ),
-    "nli": file(
-        "nli_classification_flash:NLIClassificationFlashAdapter",
-        EXTRACT,
-        {"hypothesis_template": "This text is about {}.", "multi_label": False},
-    ),
-    "pruner": file(
-        "stablebridge_pruner:StablebridgePrunerAdapter",
-        EXTRACT,
-        {"prune_threshold": 0.3, "highlight_threshold": 0.5},
-        {"pruning_head_path": "head", "hidden_size": 768, "dropout": 0.1},
-    ),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "dino": file("grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25}, **SEEN),

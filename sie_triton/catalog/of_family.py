@@ -18,6 +18,10 @@ def option_names(kind: Family) -> frozenset[str]:
     return frozenset(field.name for field in fields(kind.options))
 
 
+def own_parameters(kind: Family) -> frozenset[str]:
+    return frozenset(parameter.name for parameter in kind.parameters)
+
+
 def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, Any]:
     """As the family's schema has them, without those of None; CatalogError says which key is wrong, and the legal."""
     options, names = profile.adapter_options, option_names(kind)
@@ -38,7 +42,7 @@ def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, 
 def with_defaults(name: str, profile: Profile, kind: Family, source: str) -> RuntimeOptions:
     """The profile's runtime options; CatalogError where what loadtime says for them is wrong."""
     try:
-        return profile.with_defaults(option_names(kind))
+        return profile.with_defaults(option_names(kind), own_parameters(kind))
     except ValidationError as exc:
         where = f"{source}: profiles.{name}.adapter_options.loadtime"
         lines = [f"{where}.{_loadtime_key(error['loc'])}" + said(error) for error in exc.errors(include_url=False)]

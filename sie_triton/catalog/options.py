@@ -122,12 +122,12 @@ class Profile(Frozen):
             LORA: runtime.lora_id,
         }
 
-    def with_defaults(self, options: frozenset[str]) -> RuntimeOptions:
-        """`runtime`, filled from loadtime: what may stand in both, unless it is one of the family's `options`, and an
-        empty `muvera` from `muvera_config`.
+    def with_defaults(self, options: frozenset[str], parameters: frozenset[str] = frozenset()) -> RuntimeOptions:
+        """`runtime`, filled from loadtime: what may stand in both, unless it is one of the family's `options`, its
+        request `parameters`, and an empty `muvera` from `muvera_config`.
         """
         runtime, given = self.adapter_options.runtime, self.adapter_options.loadtime.own
-        filled = {key: given[key] for key in OF_BOTH if key in given and key not in options}
+        filled = {key: given[key] for key in (*OF_BOTH, *parameters) if key in given and key not in options}
         said = runtime.model_dump(exclude_unset=True, exclude_none=True)
         if said.get("muvera") == {} and given.get("muvera_config") is not None:
             said["muvera"] = given["muvera_config"]

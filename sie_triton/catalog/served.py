@@ -3,7 +3,7 @@ warned about where it changes nothing."""
 
 from collections.abc import Iterator, Mapping
 
-from sie_triton.catalog.of_family import option_names
+from sie_triton.catalog.of_family import option_names, own_parameters
 from sie_triton.catalog.options import OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
 
@@ -18,6 +18,7 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "config_kwargs": "nothing here has these switches",
     "uses_legacy_transformers_cache": "nothing here keeps such a cache",
     "mem_fraction_static": "the controller shares memory among models",
+    "dropout": "it is of training",
     "append_eos": "the tokenizer's own files decide",
 }
 ELSEWHERE_RUNTIME: Mapping[str, str] = {"batch_size": "batches are formed by cost"}
@@ -47,8 +48,9 @@ def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
 def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> Iterator[str]:
     options, names = given.adapter_options, option_names(kind)
     where = f"profiles.{profile}.adapter_options"
-    for key in sorted(options.loadtime.own.keys() - names - set(OF_BOTH) - set(ELSEWHERE_LOADTIME)):
-        allowed = ", ".join(sorted(names | set(OF_BOTH)))
+    of_both = own_parameters(kind) | set(OF_BOTH)
+    for key in sorted(options.loadtime.own.keys() - names - of_both - set(ELSEWHERE_LOADTIME)):
+        allowed = ", ".join(sorted(names | of_both))
         yield f"{where}.loadtime.{key}: is no option of the family {name}; it has {allowed}"
     asked = options.loadtime.own.get("config_kwargs") or {}
     for key in sorted(set(asked) - set(CONFIG_KWARGS)):
@@ -75,10 +77,6 @@ def not_needed(name: str, profile: Profile) -> Iterator[str]:
         yield f"{where}.loadtime.{key}: is not needed: {ELSEWHERE_LOADTIME[key]}"
     for key in sorted(options.runtime.own.keys() & ELSEWHERE_RUNTIME.keys()):
         yield f"{where}.runtime.{key}: is not needed: {ELSEWHERE_RUNTIME[key]}"
-
-
-def own_parameters(kind: Family) -> frozenset[str]:
-    return frozenset(parameter.name for parameter in kind.parameters)
 
 
 def known_elsewhere() -> frozenset[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
+from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.errors import LoadError
@@ -13,16 +14,10 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderFiles:
-    """`activation`, the dotted name of a torch.nn class, makes a score of the logit.
-
-    `tokenizer_outputs`: what the tokenizer's file says it gives the model, None where it leaves that to
-    `tokenizer_class`, which may be empty.
-    """
+    """`activation`, the dotted name of a torch.nn class, makes a score of the logit."""
 
     text: TextFiles
     activation: str
-    tokenizer_outputs: tuple[str, ...] | None
-    tokenizer_class: str
 
     @classmethod
     def read(cls, directory: Path) -> "CrossEncoderFiles":
@@ -32,14 +27,9 @@ class CrossEncoderFiles:
         num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
             message = f"{text.config.where}: a classifier of {num_labels} labels"
-            raise LoadError(f"{message}; this version serves classifiers of one label, as a score", "unsupported")
-        tokenizer = read_fields(text.transformer / "tokenizer_config.json", required=False)
-        return cls(
-            text,
-            _activation(saved, text.config),
-            tokenizer.texts("model_input_names") if tokenizer.has("model_input_names") else None,
-            tokenizer.text("tokenizer_class", ""),
-        )
+            raise LoadError(f"{message}; a score is of one label: it is a sequence_classification", "unsupported")
+        model_inputs(text.transformer)
+        return cls(text, _activation(saved, text.config))
 
     @property
     def chain(self) -> str:

@@ -88,10 +88,34 @@ LABEL_LENGTHS = Tensor("label_lengths", "INT32", (-1,), "[pieces] labels of each
 LABEL_TOKENS = Tensor("label_tokens", "INT32", (-1,), "[labels] token of each, in its piece", LABEL_LENGTHS.name, 0)
 LABEL_THRESHOLDS = Tensor("label_thresholds", "FP32", (-1,), "[labels] NaN: that of the request", LABEL_LENGTHS.name)
 
+SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] token of each behind its labels", "", 0)
+
+# The same of texts that are read with one label after another.
+LABEL = Tensor("label", "INT32", (-1,), "[pieces] the label that each is read with", "", 0)
+
+# The same of passages whose tokens are judged one by one.
+PASSAGE_LENGTHS = Tensor("passage_lengths", "INT32", (-1,), "[pieces] tokens of each that are of the passage")
+_OF_PASSAGE = PASSAGE_LENGTHS.name
+PASSAGE = Tensor(
+    "passage",
+    "INT32",
+    (-1, 4),
+    "[tokens, 4] place in its piece, number, start and end in the text",
+    _OF_PASSAGE,
+    0,
+)
+
 # What forward passes find in a piece.
 SPAN_LENGTHS = Tensor("span_lengths", "INT32", (-1,), "[pieces] spans of each")
 SPANS = Tensor("spans", "INT32", (-1, 3), "[spans, 3] start and end in the text, and label", SPAN_LENGTHS.name)
 SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
+
+KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] of the passage", _OF_PASSAGE)
+CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes of each")
+CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
+IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: its classes do not exclude each other")
+NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of each")
+CLASS_NAMES = Tensor("class_names", "UINT8", (-1,), "[bytes] JSON list, in each text's first piece", NAME_LENGTHS.name)
 
 COST = Tensor("cost", "INT32", (-1,), "[1] of the whole request; read by the admission hook")
 CONTEXT = Tensor("context", "UINT8", (-1,), "what is known of the request, sealed; see stages.context")

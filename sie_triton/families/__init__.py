@@ -39,9 +39,13 @@ __all__ = [
 FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "gliner": "sie_triton.families.gliner:Gliner",
+    "gliclass": "sie_triton.families.gliclass:Gliclass",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",
+    "stablebridge_pruner": "sie_triton.families.stablebridge_pruner:StablebridgePruner",
+    "nli_classification": "sie_triton.families.nli_classification:NliClassification",
+    "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }

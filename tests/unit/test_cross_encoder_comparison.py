@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architectur
     assert family_in(directory)[0] == "cross_encoder"
     scorer = Scorer(directory)
     assert scorer.adapter.encoder.path == path
-    assert scorer.adapter._head._representative == reads
+    assert scorer.adapter._classifier._head._representative == reads
     expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
     scores = scorer(QUERY, TEXTS)
     close = {"atol": 1e-4 * expected.std(), "rtol": 1e-5}
@@ -114,7 +114,7 @@ def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
 
 def test_what_cannot_be_served_says_so(tmp_path, minilm_directory):
     three = save_cross_encoder(tmp_path / "three", minilm_directory, num_labels=3)
-    with pytest.raises(LoadError, match="a classifier of 3 labels; this version serves classifiers of one label"):
+    with pytest.raises(LoadError, match="a classifier of 3 labels; a score is of one label: it is a sequence_"):
         Scorer(three)
     own = save_cross_encoder(tmp_path / "own", minilm_directory)
     settings = json.loads((own / "config_sentence_transformers.json").read_text())

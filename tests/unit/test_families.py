@@ -55,7 +55,10 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     with pytest.raises(CatalogError, match=r"^here: adapter_path: 'no_such_package:X': family no_su"):
         family_of("no_such_package:X", "here")
     for path in ("own_family", None):
-        with pytest.raises(CatalogError, match=r"^here: .* is not a family this version serves; families are bge_m3, "):
+        with pytest.raises(
+            CatalogError,
+            match=r"^here: .* is not a family this version serves; families are bge_m3, ",
+        ):
             family_of(path, "here")
     with pytest.raises(UnbuiltFamily, match=r"Other' is not served by this version; its families are bge_m3, "):
         family_of("sie_server.adapters.other:Other", "here")
@@ -108,7 +111,7 @@ def test_a_recognised_model_reads_what_its_family_does(installed, tmp_path, monk
 def test_a_family_that_scores_says_so():
     for name in FAMILIES:
         kind = family(name)
-        scores = name in ("bge_m3", "multivector", "llm_reranker", "cross_encoder")
+        scores = name in ("bge_m3", "multivector", "llm_reranker", "stablebridge_pruner", "cross_encoder")
         assert kind.can_score == scores == ("score" in kind.tasks)
         assert {task.split(".")[0] for task in kind.tasks} <= set(TASKS)
     assert family("bge_m3").tasks == ("encode.dense", "encode.sparse", "encode.multivector", "score")

@@ -90,6 +90,14 @@ def test_what_the_options_come_to(directory):
     assert reranker.profiles[0].query_instruction == ""
 
 
+def test_a_request_parameter_may_stand_under_loadtime(directory):
+    assert resolved(directory, "gliclass").profiles[0].parameters == {
+        "classification_type": "single-label",
+        "multi_label": True,
+    }
+    assert resolved(directory, "pruner").options["hidden_size"] == 768
+
+
 def test_profiles_that_need_weights_of_their_own(directory):
     config = load_file(directory / "org__bge-m3.yaml")
     assert config.apart == {

@@ -24,7 +24,7 @@ from tests.layouts import (
     saved,
     with_file,
 )
-from tests.models import save_cross_encoder, save_tokenizer
+from tests.models import save_tokenizer
 
 TINY = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32, "d_kv": 16, "vocab_size": 99}
 VIT = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
@@ -80,13 +80,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
         saved(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**TINY))),
         "T5ForConditionalGeneration is an encoder-decoder, which writes text; save its encoder alone",
     ),
-    "three labels": (
-        bare_with_head("SequenceClassification", num_labels=3),
-        "a classifier of 3 labels; this version serves classifiers of one label",
-    ),
-    "three labels, as a CrossEncoder saves them": (
-        lambda root, tokenizer: save_cross_encoder(root, tokenizer, num_labels=3),
-        "a classifier of 3 labels",
+    "a regression over three labels": (
+        bare_with_head("SequenceClassification", num_labels=3, problem_type="regression"),
+        "problem_type regression cannot be served; supported are single_label_classification and multi_label_",
     ),
     "labels for tokens": (
         bare_with_head("TokenClassification"),

@@ -82,6 +82,22 @@ class SequenceHead:
         return best
 
 
+class DecoderHead:
+    """Of an encoder-decoder such as BART: what its decoder makes of an item's last token. As SequenceHead."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        head = getattr(model, "classification_head", None)
+        if head is None:
+            raise LoadError(f"{type(model).__name__}: has no classification_head", "unsupported")
+        self._head: torch.nn.Module = head
+        self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
+
+    @torch.inference_mode()
+    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> torch.Tensor:
+        logits: torch.Tensor = self._head(last(hidden, torch.from_numpy(lengths.astype(np.int64))))
+        return logits
+
+
 def first(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return hidden[(lengths.cumsum(0) - lengths).to(hidden.device)]
 

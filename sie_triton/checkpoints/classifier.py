@@ -1,0 +1,82 @@
+"""Reads the files of a transformers classifier: its labels, and which of them say that a hypothesis follows.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.modules import TextFiles, modules_of
+from sie_triton.errors import LoadError
+
+SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+
+# As transformers counts them where config.json does not.
+USUAL_LABELS = 2
+MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierFiles:
+    """`labels` are its classes' names, in the order of its logits; `problem_type` may be empty."""
+
+    text: TextFiles
+    labels: tuple[str, ...]
+    problem_type: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "ClassifierFiles":
+        """Raises LoadError naming the file that cannot be used."""
+        text = TextFiles.read(directory)
+        model_inputs(text.transformer)
+        return cls(text, labels_of(text.config), text.config.text("problem_type", ""))
+
+    @property
+    def is_multi_label(self) -> bool:
+        return self.problem_type == MULTI
+
+    @property
+    def name(self) -> str:
+        return architecture(self.text.config) or "a classifier"
+
+    @property
+    def entailment(self) -> int | None:
+        """Which of its labels it is; None of a model that does something else."""
+        names = [name.lower() for name in self.labels]
+        return next((i for i, name in enumerate(names) if name.startswith("entail")), None)
+
+    @property
+    def contradiction(self) -> int:
+        """By its name, else as transformers takes it: the first label, or the last where that is the entailment."""
+        names = [name.lower() for name in self.labels]
+        named = (i for i, name in enumerate(names) if name.startswith(("contradict", "not_entail", "not entail")))
+        return next(named, len(names) - 1 if self.entailment == 0 else 0)
+
+
+def labels_of(config: Fields) -> tuple[str, ...]:
+    """By config.json, else as transformers names them."""
+    named = config.text_map("id2label")
+    if not named:
+        count = config.integer("num_labels", USUAL_LABELS, least=1, most=MAX_CLASSES)
+        return tuple(f"LABEL_{i}" for i in range(count))
+    if set(named) != {str(i) for i in range(len(named))}:
+        raise LoadError(f"{config.where}: id2label: must have the keys 0 to {len(named) - 1}", "corrupt")
+    return tuple(named[str(i)] for i in range(len(named)))
+
+
+def model_inputs(transformer: Path) -> tuple[tuple[str, ...] | None, str]:
+    """What the tokenizer's file says it gives the model, None where it leaves that to its class, which may be empty."""
+    settings = read_fields(transformer / "tokenizer_config.json", required=False)
+    named = settings.texts("model_input_names") if settings.has("model_input_names") else None
+    return named, settings.text("tokenizer_class", "")
+
+
+def is_classifier(directory: Path) -> bool:
+    """A transformer alone whose config.json names a classifier of two classes or more."""
+    modules = modules_of(directory)
+    if len(modules) != 1:
+        return False
+    config = read_fields(modules[0][1] / "config.json", required=False)
+    return head(config) == CLASSIFIER and len(labels_of(config)) > 1

@@ -1,0 +1,107 @@
+"""What gliclass saves: config.json, the tokenizer, and the weights of encoder and head in one file.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.errors import LoadError
+
+MODEL_TYPE = "GLiClass"
+
+POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
+SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
+
+# Transformers that know where a token is only by its distance from others read any number of them.
+RELATIVE = ("deberta-v2",)
+
+# What gliclass cuts a text to, with its labels, where nobody says otherwise.
+USUAL_LENGTH = 1024
+
+# What other kinds of its models have, by the key that is set where they have it.
+UNSUPPORTED = {
+    "use_lstm": "an LSTM over the tokens",
+    "squeeze_layers": "a mean of all layers",
+    "use_segment_embeddings": "embeddings of segments",
+    "use_calibrator": "a calibrator",
+    "multimodal": "images or audio",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GliclassFiles:
+    """`averages_labels`: a label is the mean of its tokens, else the first of them, or the second without
+    `embeds_marker`. `reads_text_alone`: pooling sees what stands behind the separator.
+    """
+
+    directory: Path
+    config: Fields
+    encoder: Fields
+    pooling: str
+    scorer: str
+    hidden_size: int
+    marker_id: int
+    averages_labels: bool
+    embeds_marker: bool
+    reads_text_alone: bool
+    labels_first: bool
+    normalizes: bool
+    activation: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "GliclassFiles":
+        """LoadError names the file and key that cannot be used."""
+        config = read_fields(directory / "config.json")
+        check_supported(config)
+        said = config.fields("encoder_config")
+        sizes = {"vocab_size": config.integer("vocab_size", least=1)} if config.has("vocab_size") else {}
+        encoder = Fields(said.where, {"model_type": RELATIVE[0], **said.values, **sizes})
+        return cls(
+            directory=directory,
+            config=config,
+            encoder=encoder,
+            pooling=config.one_of("pooling_strategy", POOLINGS),
+            scorer=config.one_of("scorer_type", SCORERS),
+            hidden_size=config.integer("hidden_size", encoder.integer("hidden_size", least=1), least=1),
+            marker_id=config.integer("class_token_index"),
+            averages_labels=config.one_of("class_token_pooling", ("first", "average")) == "average",
+            embeds_marker=config.flag("embed_class_token", True),
+            reads_text_alone=config.flag("extract_text_features", False),
+            labels_first=config.flag("prompt_first", False),
+            normalizes=config.flag("normalize_features", False),
+            activation=config.text("projector_hidden_act", "gelu"),
+        )
+
+    @property
+    def architecture(self) -> str:
+        return self.encoder.text("model_type")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a row."""
+        positions = self.encoder.integer("max_position_embeddings", 512, least=8)
+        if self.architecture in RELATIVE:
+            return max(positions, USUAL_LENGTH)
+        return positions - (self.encoder.integer("pad_token_id", 0) + 1 if "roberta" in self.architecture else 0)
+
+
+def check_supported(config: Fields) -> None:
+    """LoadError names the key of what this version does not compute."""
+    kind = config.text("architecture_type", "uni-encoder")
+    if kind != "uni-encoder":
+        message = f"{config.where}: architecture_type {kind} cannot be served; supported is uni-encoder"
+        raise LoadError(message, "unsupported")
+    for key, what in UNSUPPORTED.items():
+        if config.flag(key, False):
+            raise LoadError(f"{config.where}: {key}: models with {what} cannot be served", "unsupported")
+    if config.values.get("encoder_layer_id", -1) != -1:
+        raise LoadError(f"{config.where}: encoder_layer_id: only -1, the last layer, can be served", "unsupported")
+    if not config.has("encoder_config"):
+        raise LoadError(f"{config.where}: encoder_config is missing", "unsupported")
+
+
+def is_gliclass(directory: Path) -> bool:
+    path = directory / "config.json"
+    return has_file(path) and read_fields(path).values.get("model_type") == MODEL_TYPE

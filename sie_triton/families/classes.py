@@ -1,0 +1,54 @@
+"""What families that classify texts have in common: their parameters, and classes in order."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, IS_MULTI_LABEL, LABEL_THRESHOLDS
+from sie_triton.transforms.classes import merged, sigmoid, softmax
+
+SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
+
+THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0 where not said")
+IS_MULTI = Parameter("multi_label", bool, doc="classes do not exclude each other")
+TYPE = Parameter(
+    "classification_type",
+    str,
+    (SINGLE_LABEL, MULTI_LABEL),
+    doc="whether classes exclude each other; multi_label stands over it",
+)
+
+
+def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
+    """`usual`: what the model does where a request says nothing."""
+    if IS_MULTI.name in options:
+        return bool(options[IS_MULTI.name])
+    return options[TYPE.name] == MULTI_LABEL if TYPE.name in options else usual
+
+
+def told(
+    labels: Sequence[int | str],
+    scores: npt.NDArray[np.float64],
+    options: Mapping[str, ParameterValue],
+    thresholds: npt.NDArray[np.float32] | None = None,
+) -> Findings:
+    """The best first, of equals the one whose label came first; `thresholds` NaN: that of the request."""
+    usual = float(options.get(THRESHOLD.name, 0))
+    least = np.full(len(labels), usual) if thresholds is None else np.where(np.isnan(thresholds), usual, thresholds)
+    order = np.argsort(-scores, kind="stable")
+    return Findings(
+        classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
+    )
+
+
+def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Of windows that have logits of all classes each: labels of the request, or, with CLASS_NAMES, the model's."""
+    multi = bool(rows[0][IS_MULTI_LABEL.name])
+    logits = np.stack([row[CLASS_LOGITS.name] for row in rows])
+    scores = merged(sigmoid(logits) if multi else softmax(logits), multi)
+    if CLASS_NAMES.name in rows[0]:
+        return told(json.loads(rows[0][CLASS_NAMES.name].tobytes()), scores, options)
+    return told(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])

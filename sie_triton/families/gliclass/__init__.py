@@ -1,0 +1,74 @@
+"""GLiClass: classes that labels name, all of them read with the text at once (Stepanov et al., 2025).
+
+labels and text → encoder → a state for each label, one for the text → scores
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sie_triton.checkpoints.gliclass import USUAL_LENGTH, GliclassFiles, is_gliclass
+from sie_triton.contract import Extraction, Ragged
+from sie_triton.contract.tensors import (
+    CLASS_LOGITS,
+    INPUT_IDS,
+    IS_MULTI_LABEL,
+    LABEL_THRESHOLDS,
+    LABEL_TOKENS,
+    PIECE,
+    SEPARATOR,
+)
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, TYPE, classes
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.contract import Features
+    from sie_triton.engines.torch.engine import TorchEngine
+
+# In a measured item, so many tokens are labels.
+SAMPLE_LABELS = 4
+
+
+class Gliclass(Family):
+    verbs = ("extract",)
+    extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, LABEL_THRESHOLDS), classes, "required")
+    features = (INPUT_IDS, PIECE, LABEL_TOKENS, LABEL_THRESHOLDS, SEPARATOR)
+    parameters = (THRESHOLD, IS_MULTI, TYPE)
+    reference_adapters = ("gliclass:GLiClassAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_gliclass(directory):
+            return None
+        files = GliclassFiles.read(directory)
+        reason = f"config.json: GLiClass, {files.scorer} over {files.architecture}"
+        length = min(files.longest, USUAL_LENGTH)
+        return Recognised(reason, length, {}, extracts=True, weights=(directory,))
+
+    def longest(self, directory: Path) -> int:
+        return GliclassFiles.read(directory).longest
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.gliclass.tokens import GliclassTokenizer
+
+        return GliclassTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.gliclass.adapter import load
+
+        return load(directory, engine)
+
+    def sample(self, lengths: Sequence[int]) -> "Features":
+        tokens = np.array(lengths, np.int32)
+        num_labels = np.minimum(SAMPLE_LABELS, tokens)
+        places = np.concatenate([np.arange(each, dtype=np.int32) for each in num_labels])
+        return {
+            INPUT_IDS.name: Ragged(np.ones(int(tokens.sum()), np.int32), tokens),
+            PIECE.name: Ragged(np.zeros(len(tokens), np.int32)),
+            LABEL_TOKENS.name: Ragged(places, num_labels),
+            LABEL_THRESHOLDS.name: Ragged(np.full(len(places), np.nan, np.float32), num_labels),
+            SEPARATOR.name: Ragged(tokens - 1),
+        }

@@ -1,0 +1,123 @@
+"""Labels and text → a row of packed token ids for each window of the text, as gliclass writes them. No torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sie_triton.checkpoints.gliclass import GliclassFiles
+from sie_triton.contract import Features, Label, Part, Ragged
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, SEPARATOR
+from sie_triton.errors import InputError, LoadError
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.inputs.windows import Around, Ints, Row, packed, token_ids, windows
+from sie_triton.inputs.words import Asked
+
+MARKER, END = "<<LABEL>>", "<<SEP>>"
+
+
+class Prompt(NamedTuple):
+    """`labels` are their tokens, at `places` their markers; `said` stands behind the separator, `tail` is both."""
+
+    labels: Ints
+    places: Ints
+    thresholds: npt.NDArray[np.float32]
+    said: str
+    tail: Ints
+
+
+class GliclassTokenizer(Processor):
+    """marker label marker label … separator instruction text, or the text first, as the model was trained.
+
+    A text that is too long beside its labels is cut into windows that overlap.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, files: GliclassFiles, max_length: int) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._around = Around.of(tokenizer, pairs=False)
+        self._room = max_length - len(self._around)
+        self._labels_first = files.labels_first
+        self._end = self._only_token(END, files)
+        if self._only_token(MARKER, files) != files.marker_id:
+            raise LoadError(f"{files.config.where}: class_token_index is not the token {MARKER}", "corrupt")
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> "GliclassTokenizer":
+        """LoadError says what is wrong with its files."""
+        files = GliclassFiles.read(directory)
+        return cls(open_tokenizer(directory), files, min(max_length, files.longest))
+
+    def frame(self, part: Part) -> Frame:
+        labels, said = tuple(part.labels), part.instruction or ""
+        return Asked(lambda: self._prompt(labels, said), len(said) + sum(len(label.read) for label in labels))
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        before = [END + prompt.said if self._labels_first else "" for prompt, _ in framed]
+        # Behind the separator a text may become other tokens than at the beginning.
+        texts = [start + text for start, (_, text) in zip(before, framed, strict=True)]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        rows = [
+            self._row(prompt, tail, number, text[first:end])
+            for (prompt, _), start, encoding in zip(framed, before, encodings, strict=True)
+            for tail, text in [_parted(encoding, len(start)) if start else (prompt.tail, _ids(encoding))]
+            for number, (first, end) in enumerate(windows(len(text), self._room - len(prompt.labels) - len(tail)))
+        ]
+        tokens, places, thresholds, separators = zip(*rows, strict=True)
+        num_labels = np.array(list(map(len, places)), np.int32)
+        return {
+            **packed(tokens),
+            LABEL_TOKENS.name: Ragged(np.concatenate(places), num_labels),
+            LABEL_THRESHOLDS.name: Ragged(np.concatenate(thresholds), num_labels),
+            SEPARATOR.name: Ragged(np.array(separators, np.int32)),
+        }
+
+    def _row(self, prompt: Prompt, tail: Ints, number: int, window: Ints) -> "LabelledRow":
+        asked = [prompt.labels, tail]
+        row = self._around.row(number, np.concatenate([*asked, window] if self._labels_first else [window, *asked]))
+        offset = len(self._around.special[0][0]) + (0 if self._labels_first else len(window))
+        return LabelledRow(row, prompt.places + offset, prompt.thresholds, offset + len(prompt.labels))
+
+    def _prompt(self, labels: Sequence[Label], said: str) -> Prompt:
+        *parts, tail = token_ids(self._tokenizer, [*(MARKER + label.read for label in labels), END + said])
+        starts = np.cumsum([0, *map(len, parts)])
+        num_tokens = int(starts[-1]) + len(tail)
+        if num_tokens > self._room // 2:
+            raise InputError(
+                f"labels: take {num_tokens} tokens with the instruction; this model reads at most "
+                f"{self._room // 2} of them with each text; send fewer, or shorter ones"
+            )
+        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
+        places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)
+        return Prompt(np.concatenate(parts), places, least, said, tail)
+
+    def _only_token(self, text: str, files: GliclassFiles) -> int:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) != 1:
+            raise LoadError(f"{files.directory / 'tokenizer.json'}: {text} is no token of its own", "corrupt")
+        return ids[0]
+
+
+class LabelledRow(NamedTuple):
+    """`places` of its labels' markers, and the `separator` behind them, are tokens of the row."""
+
+    row: Row
+    places: Ints
+    thresholds: npt.NDArray[np.float32]
+    separator: int
+
+
+def _ids(encoding: tokenizers.Encoding) -> Ints:
+    return np.array(encoding.ids, np.int32)
+
+
+def _parted(encoding: tokenizers.Encoding, length: int) -> tuple[Ints, Ints]:
+    """Tokens that begin in the first `length` characters, and the others."""
+    first = sum(begin < length for begin, _ in encoding.offsets)
+    ids = _ids(encoding)
+    return ids[:first], ids[first:]

@@ -1,0 +1,95 @@
+"""Zero-shot classes by natural-language inference (Yin et al., 2019): does the text say that it is of a label?
+
+text and hypothesis of each label → classifier → contradiction and entailment → scores over the labels
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sie_triton.checkpoints.classifier import ClassifierFiles, is_classifier
+from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import (
+    CLASS_LOGITS,
+    INPUT_IDS,
+    LABEL,
+    LABEL_THRESHOLDS,
+    PIECE,
+    TOKEN_TYPE_IDS,
+)
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, told
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+from sie_triton.transforms.classes import merged, softmax
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+TEMPLATE = Parameter(
+    "hypothesis_template",
+    str,
+    max_characters=4096,
+    for_prompt=True,
+    doc='what is said of the text, with the label for {}; "This example is {}." where not said',
+)
+
+
+def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """As transformers' zero-shot-classification pipeline scores them: the entailments of all labels share 1, or, with
+    `multi_label` and for a single label, the entailment and the contradiction of each do.
+
+    The best first, of equals the one whose label came first. Of several windows it is the mean of their scores, with
+    `multi_label` the largest.
+    """
+    labels = np.array([int(row[LABEL.name]) for row in rows])
+    num_labels = int(labels.max()) + 1
+    logits = np.stack([row[CLASS_LOGITS.name] for row in rows]).reshape(-1, num_labels, 2)
+    thresholds = np.concatenate([row[LABEL_THRESHOLDS.name] for row in rows[:num_labels]])
+    multi = bool(options.get(IS_MULTI.name, False))
+    scores = softmax(logits)[..., 1] if multi or num_labels == 1 else softmax(logits[..., 1])
+    return told(range(num_labels), merged(scores, multi), options, thresholds)
+
+
+class NliClassification(TextFamily):
+    verbs = ("extract",)
+    extraction = Extraction((CLASS_LOGITS, LABEL, LABEL_THRESHOLDS), classes, "required")
+    features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, LABEL, LABEL_THRESHOLDS)
+    parameters = (THRESHOLD, IS_MULTI, TEMPLATE)
+    reference_adapters = (
+        "nli_classification_flash:NLIClassificationFlashAdapter",
+        "nli_classification:NLIClassificationAdapter",
+    )
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_classifier(directory):
+            return None
+        files = ClassifierFiles.read(directory)
+        if files.entailment is None:
+            return None
+        said = f"{files.labels[files.entailment]} and {files.labels[files.contradiction]}"
+        reason = f"config.json: {files.name}, whose labels are {said}"
+        weights = (files.text.transformer,)
+        return Recognised(reason, files.text.max_sequence_length, {}, extracts=True, weights=weights)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.nli_classification.tokens import HypothesisTokenizer
+
+        return HypothesisTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.nli_classification.adapter import load
+
+        return load(directory, engine)
+
+
+def judgement(files: ClassifierFiles) -> tuple[int, int]:
+    """Which logits are contradiction and entailment; LoadError where config.json names none."""
+    if files.entailment is None:
+        where, named = files.text.config.where, ", ".join(files.labels[:8])
+        message = f"{where}: id2label: none of its labels begins with entail (there are {named})"
+        raise LoadError(f"{message}; a classifier with labels of its own is a sequence_classification", "unsupported")
+    return files.contradiction, files.entailment

@@ -1,0 +1,52 @@
+"""The NLI family's forward pass: contradiction and entailment of each text with each label's hypothesis."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sie_triton.checkpoints.classifier import ClassifierFiles
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.tensors import (
+    CLASS_LENGTHS,
+    CLASS_LOGITS,
+    INPUT_IDS,
+    LABEL,
+    LABEL_LENGTHS,
+    LABEL_THRESHOLDS,
+)
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.families.base import Adapter
+from sie_triton.families.nli_classification import judgement
+from sie_triton.families.sequence_head import SequenceClassifier
+
+
+class NliAdapter(Adapter):
+    """`wanted`: which logits are contradiction and entailment."""
+
+    encoder: Encoder
+
+    def __init__(self, classifier: SequenceClassifier, wanted: tuple[int, int]) -> None:
+        super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})
+        self._classifier, self._wanted = classifier, list(wanted)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        logits = self._classifier.logits(batch)[:, self._wanted].cpu().numpy()
+        thresholds, counts = batch.features[LABEL_THRESHOLDS.name]
+        assert counts is not None
+        return {
+            CLASS_LOGITS.name: logits.reshape(-1),
+            CLASS_LENGTHS.name: np.full(len(logits), 2, np.int32),
+            LABEL.name: batch.features[LABEL.name].values,
+            LABEL_THRESHOLDS.name: thresholds,
+            LABEL_LENGTHS.name: counts,
+        }
+
+
+def load(directory: Path, engine: TorchEngine) -> NliAdapter:
+    """LoadError says what in the directory cannot be used."""
+    files = ClassifierFiles.read(directory)
+    wanted = judgement(files)
+    return NliAdapter(SequenceClassifier(files.text.transformer, engine), wanted)

@@ -1,0 +1,105 @@
+"""Text and labels → a row of packed token ids for each window of the text and each label. No torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Features, Label, Part, Ragged
+from sie_triton.contract.tensors import LABEL, LABEL_THRESHOLDS
+from sie_triton.errors import InputError
+from sie_triton.families.nli_classification import TEMPLATE
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.tokenizer import read_tokenizer
+from sie_triton.inputs.windows import MAX_TOKENS, Around, Ints, num_windows, packed, token_ids, windows
+from sie_triton.inputs.words import Asked
+
+# Of a request: what is made of them waits in memory.
+MAX_PAIRS = 100_000
+
+USUAL_TEMPLATE = "This example is {}."
+
+
+class Hypotheses(NamedTuple):
+    """`ids` of each label's; `thresholds` float32 [labels]; `longest` of them in tokens."""
+
+    ids: list[Ints]
+    thresholds: Any
+    longest: int
+
+
+class HypothesisTokenizer(Processor):
+    """A text that is too long beside the longest hypothesis is cut into windows, the same for all labels."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
+        self._around = Around.of(tokenizer, pairs=True)
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._room = max_length - len(self._around)
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> "HypothesisTokenizer":
+        """LoadError says what is wrong with its files."""
+        files = TextFiles.read(directory)
+        longest = min(max_length, files.max_sequence_length)
+        return cls(read_tokenizer(files, longest, pairs=True), longest)
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
+        if "{}" not in template:
+            message = f"parameter {TEMPLATE.name}: must have {{}} where the label goes (given {template[:80]!r})"
+            raise InputError(message)
+        labels, num_pairs = tuple(part.labels), len(part.elements) * len(part.labels)
+        if num_pairs > MAX_PAIRS:
+            raise InputError(
+                f"labels: {len(labels)}, each read with each of {len(part.elements)} texts, make {num_pairs} pairs; "
+                f"send at most {MAX_PAIRS}: fewer labels, or fewer texts at a time"
+            )
+        size = sum(len(template) + len(label.read) for label in labels)
+        return Asked(lambda: self._hypotheses(template, labels), size)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        texts = token_ids(self._tokenizer, [text for _, text in framed])
+        rows, labels, thresholds = [], [], []
+        for (hypotheses, _), text in zip(framed, texts, strict=True):
+            num_labels, room = len(hypotheses.ids), self._room - hypotheses.longest
+            cuts = [text[a:b] for a, b in windows(len(text), room)] if self._check(text, hypotheses) else []
+            rows += [
+                self._around.row(number * num_labels + label, window, ids)
+                for number, window in enumerate(cuts)
+                for label, ids in enumerate(hypotheses.ids)
+            ]
+            labels += [np.arange(num_labels, dtype=np.int32)] * len(cuts)
+            thresholds += [hypotheses.thresholds] * len(cuts)
+        ones = np.ones(len(rows), np.int32)
+        return {
+            **packed(rows),
+            LABEL.name: Ragged(np.concatenate(labels)),
+            LABEL_THRESHOLDS.name: Ragged(np.concatenate(thresholds), ones),
+        }
+
+    def _hypotheses(self, template: str, labels: Sequence[Label]) -> Hypotheses:
+        ids = token_ids(self._tokenizer, [template.replace("{}", label.read) for label in labels])
+        longest = max(map(len, ids))
+        if longest > self._room // 2:
+            label = labels[max(range(len(ids)), key=lambda i: len(ids[i]))].read
+            raise InputError(
+                f"labels: {label[:80]!r} makes a hypothesis of {longest} tokens; this model reads at most "
+                f"{self._room // 2} with each text; send shorter labels"
+            )
+        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
+        return Hypotheses(ids, np.array(thresholds, np.float32), longest)
+
+    def _check(self, text: Ints, hypotheses: Hypotheses) -> bool:
+        num_rows = num_windows(len(text), self._room - hypotheses.longest) * len(hypotheses.ids)
+        num_tokens = num_rows * min(self._room, len(text) + hypotheses.longest)
+        if num_tokens > MAX_TOKENS:
+            raise InputError(
+                f"text: of {len(text)} tokens, read with each of {len(hypotheses.ids)} labels, makes about "
+                f"{num_tokens} tokens; send at most {MAX_TOKENS}: a shorter text, or fewer labels"
+            )
+        return True

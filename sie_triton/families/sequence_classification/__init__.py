@@ -1,0 +1,53 @@
+"""Classifiers with labels of their own: sentiment, topics, emotions. A request brings no labels.
+
+text → classifier → logits of its labels → scores
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
+from sie_triton.contract import Extraction
+from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, INPUT_IDS, IS_MULTI_LABEL, PIECE, TOKEN_TYPE_IDS
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, TYPE, classes
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+
+class SequenceClassification(TextFamily):
+    verbs = ("extract",)
+    extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
+    features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
+    parameters = (THRESHOLD, IS_MULTI, TYPE)
+    reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_classifier(directory):
+            return None
+        files = ClassifierFiles.read(directory)
+        check_problem(files)
+        shown = ", ".join(files.labels[:3]) + (" …" if len(files.labels) > 3 else "")
+        reason = f"config.json: {files.name} with {len(files.labels)} labels: {shown}"
+        weights = (files.text.transformer,)
+        return Recognised(reason, files.text.max_sequence_length, {}, extracts=True, weights=weights)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.sequence_classification.tokens import WindowTokenizer
+
+        return WindowTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.sequence_classification.adapter import load
+
+        return load(directory, engine)
+
+
+def check_problem(files: ClassifierFiles) -> None:
+    if files.problem_type not in ("", SINGLE, MULTI):
+        message = f"{files.text.config.where}: problem_type {files.problem_type} cannot be served"
+        raise LoadError(f"{message}; supported are {SINGLE} and {MULTI}", "unsupported")

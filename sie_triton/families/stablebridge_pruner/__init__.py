@@ -1,0 +1,127 @@
+"""Pruning and highlighting of passages: a reranker, and a head on it that judges each token of the passage.
+
+query and passage → reranker → a score for the pair, one for each token → spans that are kept, or not
+
+The query of extract is the request's instruction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, MinLen
+
+from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
+from sie_triton.checkpoints.files import has_file, inside, only_pickled
+from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows, place
+from sie_triton.contract.tensors import INPUT_IDS, KEEP_SCORES, PASSAGE, PIECE, SCORES, TOKEN_TYPE_IDS
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+from sie_triton.transforms.runs import once, runs
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="least score of what is kept; 0.6 where not said")
+HIGHLIGHT = Parameter(
+    "highlight_threshold", float, minimum=0, maximum=1, doc="least score of what is highlighted; 0.9 where not said"
+)
+USUAL_PRUNE, USUAL_HIGHLIGHT = 0.6, 0.9
+
+# A span is of the highest kind whose threshold its tokens reach.
+KINDS = ("pruned", "kept", "highlight")
+HEADS = ("best", "pruning_head")
+
+
+@dataclass(frozen=True)
+class PrunerOptions(Options):
+    """`pruning_head_file`, as safetensors or converted to them, lies in the model's directory, or in
+    `pruning_head_path`, a directory of this machine. Sizes None: those of the files.
+    """
+
+    pruning_head_path: str = ""
+    pruning_head_file: Annotated[str, MinLen(1)] = "best.pt"
+    hidden_size: Annotated[int, Ge(1)] | None = None
+    intermediate_size: Annotated[int, Ge(1)] | None = None
+
+
+def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Spans of neighbouring tokens of one kind, each with the mean of their scores.
+
+    What two windows have judged has the larger score, as has the passage.
+    """
+    tokens = np.concatenate([row[PASSAGE.name] for row in rows])
+    first, scores = once(tokens[:, 1], np.concatenate([row[KEEP_SCORES.name] for row in rows]))
+    spans = tokens[first, 2:]
+    is_read = spans[:, 1] > 0
+    spans, scores = spans[is_read], scores[is_read]
+    least = [float(options.get(PRUNE.name, USUAL_PRUNE)), float(options.get(HIGHLIGHT.name, USUAL_HIGHLIGHT))]
+    kinds = np.where(scores >= least[1], 2, np.where(scores >= least[0], 1, 0))
+    found = [
+        Entity(int(spans[a, 0]), int(spans[a:b, 1].max()), KINDS[kinds[a]], float(scores[a:b].mean(dtype=np.float64)))
+        for a, b in runs(spans, kinds)
+    ]
+    kept = [each for each in found if each.label != KINDS[0]]
+    data = {
+        "score": max(float(row[SCORES.name]) for row in rows),
+        "compression": 1 - len(kept) / max(len(found), 1),
+        "num_kept": len(kept),
+        "num_spans": len(found),
+        "kept": [place(each.start, each.end) for each in kept],
+    }
+    return Findings(found, data=data)
+
+
+class StablebridgePruner(TextFamily):
+    scores_pairs = True
+    verbs = ("extract",)
+    extraction = Extraction((PASSAGE, KEEP_SCORES, SCORES), judged, "")
+    features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, PASSAGE)
+    parameters = (PRUNE, HIGHLIGHT)
+    options = PrunerOptions
+    reference_adapters = ("stablebridge_pruner:StablebridgePrunerAdapter",)
+    files = tuple(f"{name}.{suffix}" for name in HEADS for suffix in ("pt", "safetensors"))
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        named = next((name for name in self.files if has_file(directory / name)), None)
+        if named is None or not is_cross_encoder(directory):
+            return None
+        files = CrossEncoderFiles.read(directory)
+        return Recognised(
+            f"{named} beside {files.chain}",
+            files.text.max_sequence_length,
+            {},
+            scores=True,
+            extracts=True,
+            options={"pruning_head_file": named},
+            weights=(files.text.transformer,),
+        )
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.stablebridge_pruner.tokens import PassageTokenizer
+
+        return PassageTokenizer.load(directory, spec.max_sequence_length)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.stablebridge_pruner.adapter import load
+
+        options: Any = self.options_of(spec)
+        return load(directory, engine, options)
+
+
+def head_file(directory: Path, options: PrunerOptions) -> Path:
+    """That of the head's weights; LoadError where there is none."""
+    where = "pruning_head_file"
+    homes = [directory, *([Path(options.pruning_head_path)] if options.pruning_head_path else [])]
+    files = [inside(home, options.pruning_head_file, where) for home in homes]
+    found = next(filter(has_file, (path.with_suffix(".safetensors") for path in files)), None)
+    if found is not None:
+        return found
+    if pickled := next(filter(has_file, files), None):
+        raise only_pickled(str(pickled.parent), [pickled.name])
+    message = f"{files[0].with_suffix('.safetensors').name} is missing in {' and '.join(map(str, homes))}"
+    raise LoadError(f"{message}; put the weights of the pruning head there", "not found")

@@ -1,0 +1,90 @@
+"""Query and passage → rows of packed token ids, with what each token stands for in the passage. No torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract.tensors import PASSAGE
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.tokenizer import read_tokenizer
+from sie_triton.inputs.windows import Around, Ints, Row, packed, token_ids, windows
+from sie_triton.inputs.words import Asked
+
+
+class Query(NamedTuple):
+    """`is_scored`: the passage is read once, and cut where it is too long; else in windows, its tokens judged."""
+
+    ids: Ints
+    is_scored: bool
+
+
+class PassageTokenizer(Processor):
+    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
+        self._around = Around.of(tokenizer, pairs=True)
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._special = np.concatenate([ids for ids, _ in self._around.special])
+        self._room = max_length - len(self._around)
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> "PassageTokenizer":
+        """LoadError says what is wrong with its files."""
+        files = TextFiles.read(directory)
+        longest = min(max_length, files.max_sequence_length)
+        return cls(read_tokenizer(files, longest, pairs=True), longest)
+
+    def frame(self, part: Part) -> Frame:
+        said, query = part.instruction or "", part.query
+        # As SIE joins them.
+        asked = said if query is None else f"{said} {query}" if said else query
+        return Asked(lambda: Query(token_ids(self._tokenizer, [asked])[0], query is not None), len(asked))
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        encodings = self._tokenizer.encode_batch([text for _, text in framed], add_special_tokens=False)
+        read = [
+            row
+            for (query, _), encoding in zip(framed, encodings, strict=True)
+            for row in (self._scored(query, encoding) if query.is_scored else self._judged(query, encoding))
+        ]
+        rows, passages = zip(*read, strict=True)
+        counts = np.array(list(map(len, passages)), np.int32)
+        return {**packed(rows), PASSAGE.name: Ragged(np.concatenate(passages), counts)}
+
+    def _scored(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[Row, Ints]]:
+        ids = np.array(passage.ids, np.int32)
+        of_query, of_passage = both_cut(len(query.ids), len(ids), self._room)
+        row = self._around.row(0, query.ids[:of_query], ids[:of_passage])
+        return [(row, np.empty((0, 4), np.int32))]
+
+    def _judged(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[Row, Ints]]:
+        asked, ids = query.ids[: self._room // 2], np.array(passage.ids, np.int32)
+        offsets = np.array(passage.offsets, np.int32).reshape(-1, 2)
+        # A separator that is written in a passage is not one of its words.
+        offsets[np.isin(ids, self._special)] = 0
+        before = len(asked) + sum(len(special) for special, _ in self._around.special[:2])
+        rows = []
+        for number, (first, end) in enumerate(windows(len(ids), self._room - len(asked))):
+            numbers = np.arange(first, end, dtype=np.int32)
+            tokens = np.column_stack([numbers - first + before, numbers, offsets[first:end]])
+            rows.append((self._around.row(number, asked, ids[first:end]), tokens.astype(np.int32)))
+        return rows
+
+
+def both_cut(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much is left of two texts for which there is room together, the longer cut first, as tokenizers does.
+
+    >>> both_cut(3, 4, 10), both_cut(3, 40, 10), both_cut(40, 30, 9)
+    ((3, 4), (3, 7), (5, 4))
+    """
+    if first + second <= room:
+        return first, second
+    less = min(first, second)
+    more = less if less > room else max(less, room - less)
+    if less + more > room:
+        less, more = room // 2, room // 2 + room % 2
+    return (more, less) if first > second else (less, more)
