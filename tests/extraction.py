@@ -26,7 +26,8 @@ class Extractor:
 
     def __init__(self, family: str, directory, profile: Profile | None = None, **changes: Any) -> None:
         profiles = (profile or Profile(),)
-        asked = spec(family=family, dims={}, tasks=("extract",), max_sequence_length=ANY_LENGTH, profiles=profiles)
+        usual = {"dims": {}, "tasks": ("extract",), "max_sequence_length": ANY_LENGTH, "profiles": profiles}
+        asked = spec(family=family, **{**usual, **changes})
         self.spec = fitted(asked, directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)

@@ -10,6 +10,10 @@ from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.errors import LoadError
 
 CONFIG = "gliner_config.json"
+LABELS_TOKENIZER = "labels_tokenizer"
+
+# Tokens; what is behind them in a label is not read.
+LONGEST_LABEL = 512
 
 SPAN_MODES = ("markerV0", "token_level")
 
@@ -25,6 +29,7 @@ UNSUPPORTED = {
     "span_encoder_config": "an encoder over the words",
     "represent_spans": "spans beside tokens",
     "precomputed_prompts_mode": "labels that are part of the weights",
+    "fuse_layers": "a fusion of their layers",
 }
 
 
@@ -39,7 +44,6 @@ class GlinerFiles:
     span_mode: str
     hidden_size: int
     num_lstm_layers: int
-    fuses_layers: bool
     max_width: int
     max_words: int
     marker: str
@@ -58,6 +62,9 @@ class GlinerFiles:
         if not encoder.values:
             message = f"{config.where}: encoder_config is missing; save the model with a gliner of 0.2.8 or later"
             raise LoadError(message, "unsupported")
+        if config.text("labels_encoder", "") and not config.has("labels_encoder_config"):
+            message = f"{config.where}: labels_encoder_config is missing; save the model with gliner 0.2.8 or later"
+            raise LoadError(message, "unsupported")
         mode = config.text("span_mode", SPAN_MODES[0])
         if mode not in SPAN_MODES:
             message = f"{config.where}: span_mode {mode} cannot be served; supported are {', '.join(SPAN_MODES)}"
@@ -75,7 +82,6 @@ class GlinerFiles:
             span_mode=mode,
             hidden_size=config.integer("hidden_size", 512, least=2),
             num_lstm_layers=config.integer("num_rnn_layers", 1),
-            fuses_layers=config.flag("fuse_layers", False),
             max_width=config.integer("max_width", 12, least=1, most=1000),
             max_words=config.integer("max_len", 384, least=1),
             marker=config.text("ent_token", "<<ENT>>"),
@@ -89,6 +95,18 @@ class GlinerFiles:
         return bool(self.labels_encoder.values)
 
     @property
+    def labels_tokenizer(self) -> Path:
+        """Where the tokenizer of a bi-encoder's labels is."""
+        return self.directory / LABELS_TOKENIZER
+
+    @property
+    def longest_label(self) -> int:
+        """Tokens of a label that a bi-encoder reads."""
+        most = read_fields(self.labels_tokenizer / "tokenizer_config.json", required=False)
+        said = min(most.integer("model_max_length", LONGEST_LABEL, least=3, most=None), LONGEST_LABEL)
+        return min(said, _positions(self.labels_encoder, LONGEST_LABEL))
+
+    @property
     def architecture(self) -> str:
         return self.encoder.text("model_type", RELATIVE[0])
 
@@ -96,8 +114,14 @@ class GlinerFiles:
         """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
         if self.architecture in RELATIVE:
             return TOKENS_A_WORD * self.max_words + max_prompt
-        positions = self.encoder.integer("max_position_embeddings", 512, least=8)
-        return positions - (self.encoder.integer("pad_token_id", 0) + 1 if "roberta" in self.architecture else 0)
+        return _positions(self.encoder, 512)
+
+
+def _positions(encoder: Fields, default: int) -> int:
+    """Tokens that a transformer which numbers them can read."""
+    positions = encoder.integer("max_position_embeddings", default, least=8)
+    numbered_from = encoder.integer("pad_token_id", 0) + 1 if "roberta" in encoder.text("model_type", "") else 0
+    return positions - numbered_from
 
 
 def is_gliner(directory: Path) -> bool:

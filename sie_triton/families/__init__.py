@@ -38,6 +38,7 @@ __all__ = [
 # In the order in which they are asked whether a directory is theirs: the last takes what is left.
 FAMILIES: Mapping[str, str] = {
     "gliner": "sie_triton.families.gliner:Gliner",
+    "gliner_bi": "sie_triton.families.gliner_bi:GlinerBi",
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",

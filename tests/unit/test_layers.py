@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "weights": {"checkpoints", "errors", "private", "processes", "spec"},
     "inputs": {*FOUNDATION, "checkpoints"},
     "engines": {*FOUNDATION, "checkpoints", "native"},
-    "families": {*FOUNDATION, "checkpoints", "engines", "inputs"},
+    "families": {*FOUNDATION, "checkpoints", "engines", "inputs", "transforms"},
     "environments": {"errors", "private"},
     "catalog": {*FOUNDATION, "checkpoints", "environments", "families", "serving", "weights"},
     "scheduling": {*FOUNDATION, "native"},
