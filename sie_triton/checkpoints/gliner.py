@@ -112,9 +112,14 @@ class GlinerFiles:
 
     def longest(self, max_prompt: int) -> int:
         """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
-        if self.architecture in RELATIVE:
-            return TOKENS_A_WORD * self.max_words + max_prompt
-        return _positions(self.encoder, 512)
+        return longest_piece(self.encoder, self.max_words, max_prompt)
+
+
+def longest_piece(encoder: Fields, max_words: int, max_prompt: int) -> int:
+    """Tokens of so many words, and of a prompt before them, that a transformer reads at once."""
+    if encoder.text("model_type", RELATIVE[0]) in RELATIVE:
+        return TOKENS_A_WORD * max_words + max_prompt
+    return _positions(encoder, 512)
 
 
 def _positions(encoder: Fields, default: int) -> int:

@@ -25,13 +25,13 @@ def pieces_of(batch: Batch, name: str) -> list[npt.NDArray[Any]]:
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def states_at(hidden: "torch.Tensor", batch: Batch, name: str) -> "list[torch.Tensor]":
-    """hidden [tokens, d] → the states of the tokens that a feature names, [rows, d] a piece."""
+def states_at(hidden: "torch.Tensor", batch: Batch, name: str, offset: int = 0) -> "list[torch.Tensor]":
+    """hidden [tokens, d] → the states of the tokens `offset` behind those that a feature names, [rows, d] a piece."""
     places, counts = batch.features[name]
     assert counts is not None
     import torch
 
-    lengths = tokens(batch)[1]
+    places, lengths = places + offset, tokens(batch)[1]
     if (places >= np.repeat(lengths, counts)).any():
         raise ValueError(f"{name}: names tokens behind the end of their piece")
     index = np.repeat(np.cumsum(lengths) - lengths, counts) + places

@@ -62,7 +62,7 @@ class GlinerAdapter(Adapter):
         if self._projection is not None:
             hidden = self._projection(hidden)
         labels = self._labels(hidden, batch)
-        words = self._in_context(states_at(hidden, batch, WORD_TOKENS.name))
+        words = in_context(self._lstm, states_at(hidden, batch, WORD_TOKENS.name))
         places, thresholds = pieces_of(batch, WORD_SPANS.name), pieces_of(batch, LABEL_THRESHOLDS.name)
         found = [self._found(*piece) for piece in zip(words, labels, places, thresholds, batch.options, strict=True)]
         return {
@@ -74,15 +74,6 @@ class GlinerAdapter(Adapter):
     def _labels(self, hidden: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
         """Those of each piece, as the head takes them."""
         return [self._head.of_labels(states) for states in states_at(hidden, batch, LABEL_TOKENS.name)]
-
-    def _in_context(self, words: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What the LSTM makes of each piece's words."""
-        read = [i for i, each in enumerate(words) if len(each)]
-        if self._lstm is not None and read:
-            packed, _ = self._lstm(pack_sequence([words[i] for i in read], enforce_sorted=False))
-            for i, states in zip(read, unpack_sequence(packed), strict=True):
-                words[i] = states
-        return words
 
     def _found(
         self,
@@ -100,6 +91,16 @@ class GlinerAdapter(Adapter):
         spans = np.stack([places[found.first, 0], places[found.last, 1], found.label], 1).astype(np.int32)
         kept = chosen(spans, found.score, **choice(options))
         return spans[kept], found.score[kept]
+
+
+def in_context(lstm: nn.LSTM | None, words: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the LSTM makes of each piece's words."""
+    read = [i for i, each in enumerate(words) if len(each)]
+    if lstm is not None and read:
+        packed, _ = lstm(pack_sequence([words[i] for i in read], enforce_sorted=False))
+        for i, states in zip(read, unpack_sequence(packed), strict=True):
+            words[i] = states
+    return words
 
 
 def load(directory: Path, engine: TorchEngine) -> GlinerAdapter:
