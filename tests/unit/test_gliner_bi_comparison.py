@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from sie_triton.catalog.recognise import family_in
+from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families import family
 from sie_triton.families.gliner import heads
 from sie_triton.families.gliner_bi import adapter as bi
 from sie_triton.families.gliner_bi import tokens
@@ -212,3 +214,14 @@ def test_without_the_configuration_of_the_labels_encoder(saved, tmp_path):
     (tmp_path / "gliner_config.json").write_text(config.replace('"labels_encoder_config"', '"other"'))
     with pytest.raises(LoadError, match="labels_encoder_config is missing"):
         family_in(tmp_path)
+
+
+@pytest.mark.parametrize("lengths", [[1], [2, 1, 5], [400, 3]])
+def test_what_is_measured_can_be_computed(ours, lengths):
+    batch = Batch(
+        family("gliner_bi").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths)
+    )
+    rows = ours.adapter.forward(batch)
+    assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
+        len(lengths)
+    ] * 2

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from sie_triton.catalog.recognise import family_in
+from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family
 from sie_triton.weights.locate import loadable
@@ -200,3 +202,12 @@ def test_what_cannot_be_served(tmp_path, key):
     (tmp_path / "glirel_config.json").write_text(json.dumps({"hidden_size": 8, key: "other"}))
     with pytest.raises(LoadError, match=f"glirel_config.json: {key} 'other' is unknown; supported are"):
         family_in(tmp_path)
+
+
+@pytest.mark.parametrize("lengths", [[1], [2, 1, 5], [400, 3]])
+def test_what_is_measured_can_be_computed(ours, lengths):
+    batch = Batch(family("glirel").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths))
+    rows = ours.adapter.forward(batch)
+    assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
+        len(lengths)
+    ] * 2

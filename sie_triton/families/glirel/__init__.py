@@ -107,7 +107,7 @@ class Glirel(Family):
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         """With a few entities, each a word."""
-        features = sample_words(lengths)
+        features = sample_words(lengths, behind=1)
         words = features[WORD_TOKENS.name].lengths
         assert words is not None
         counts = np.minimum(words, 4)
