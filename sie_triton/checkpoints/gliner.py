@@ -129,5 +129,12 @@ def _positions(encoder: Fields, default: int) -> int:
     return positions - numbered_from
 
 
+def labels_elsewhere(directory: Path) -> dict[str, str]:
+    """Where the tokenizer of a bi-encoder's labels is not here: the directory it belongs in → the repository of it."""
+    if has_file(directory / LABELS_TOKENIZER):
+        return {}
+    return {LABELS_TOKENIZER: read_fields(directory / CONFIG).text("labels_encoder")}
+
+
 def is_gliner(directory: Path) -> bool:
     return has_file(directory / CONFIG)

@@ -58,7 +58,7 @@ class GlirelFiles:
         return cls(
             directory=directory,
             config=config,
-            encoder=read_fields(encoder_directory(directory) / "config.json"),
+            encoder=_encoder(config, encoder_directory(directory)),
             hidden_size=config.integer("hidden_size", least=2),
             max_words=config.integer("max_len", 384, least=2),
             max_distance=(
@@ -83,8 +83,25 @@ class GlirelFiles:
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 
+def _encoder(config: Fields, directory: Path) -> Fields:
+    if not has_file(directory / "config.json"):
+        message = (
+            f"{config.where}: the files of its encoder are not here; those of {config.text('model_name')} are fetched "
+            f"where a model file names the model, or belong in a directory {ENCODER} beside it"
+        )
+        raise LoadError(message, "not found")
+    return read_fields(directory / "config.json")
+
+
 def encoder_directory(directory: Path) -> Path:
     return directory / ENCODER if has_file(directory / ENCODER) else directory
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """Where the encoder's files are not here: the directory they belong in → the repository that has them."""
+    if has_file(encoder_directory(directory) / "config.json"):
+        return {}
+    return {ENCODER: read_fields(directory / CONFIG).text("model_name")}
 
 
 def is_glirel(directory: Path) -> bool:

@@ -1,5 +1,6 @@
 """Entities equal those of gliner's bi-encoders on the same weights, and each label is read once."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -225,3 +226,9 @@ def test_what_is_measured_can_be_computed(ours, lengths):
     assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
         len(lengths)
     ] * 2
+
+
+def test_what_it_leaves_to_the_repository_of_its_labels_encoder(saved, tmp_path):
+    assert family("gliner_bi").elsewhere(saved[1]) == {}
+    shutil.copy(saved[1] / "gliner_config.json", tmp_path)
+    assert family("gliner_bi").elsewhere(tmp_path) == {"labels_tokenizer": str(saved[1].parent / "labels")}

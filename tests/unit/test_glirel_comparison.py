@@ -211,3 +211,12 @@ def test_what_is_measured_can_be_computed(ours, lengths):
     assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
         len(lengths)
     ] * 2
+
+
+def test_what_it_leaves_to_the_repository_of_its_encoder(saved, tmp_path):
+    shutil.copytree(saved[1] / "model", tmp_path / "model")
+    assert family("glirel").elsewhere(tmp_path / "model") == {}
+    shutil.rmtree(tmp_path / "model/encoder")
+    assert family("glirel").elsewhere(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
+    with pytest.raises(LoadError, match=r"the files of its encoder are not here; those of .*base are fetched where"):
+        family_in(tmp_path / "model")

@@ -3,7 +3,7 @@
 words → encoder → spans or tokens × labels → entities; labels → their encoder → kept
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import Ge
 
-from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_elsewhere
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS, Tensor
 from sie_triton.families.base import Adapter, Options, Recognised
@@ -50,6 +50,9 @@ class GlinerBi(Gliner):
         labels = files.labels_encoder.text("model_type", "another encoder")
         reason = f"gliner_config.json: {files.span_mode} over {files.architecture}, labels by {labels}"
         return Recognised(reason, self.longest(directory), {}, extracts=True, weights=(directory,))
+
+    def elsewhere(self, directory: Path) -> Mapping[str, str]:
+        return labels_elsewhere(directory)
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(0)
