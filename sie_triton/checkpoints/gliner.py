@@ -12,6 +12,9 @@ from sie_triton.errors import LoadError
 CONFIG = "gliner_config.json"
 LABELS_TOKENIZER = "labels_tokenizer"
 
+# What stands there is of the repository that the encoder comes from.
+ENCODER = "encoder"
+
 # Tokens; what is behind them in a label is not read.
 LONGEST_LABEL = 512
 
@@ -58,10 +61,6 @@ class GlinerFiles:
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:
                 raise LoadError(f"{config.where}: {key}: models with {what} cannot be served", "unsupported")
-        encoder = config.fields("encoder_config")
-        if not encoder.values:
-            message = f"{config.where}: encoder_config is missing; save the model with a gliner of 0.2.8 or later"
-            raise LoadError(message, "unsupported")
         if config.text("labels_encoder", "") and not config.has("labels_encoder_config"):
             message = f"{config.where}: labels_encoder_config is missing; save the model with gliner 0.2.8 or later"
             raise LoadError(message, "unsupported")
@@ -77,7 +76,7 @@ class GlinerFiles:
         return cls(
             directory=directory,
             config=config,
-            encoder=encoder,
+            encoder=config.fields("encoder_config") if config.has("encoder_config") else encoder_of(config, directory),
             labels_encoder=config.fields("labels_encoder_config"),
             span_mode=mode,
             hidden_size=config.integer("hidden_size", 512, least=2),
@@ -93,6 +92,21 @@ class GlinerFiles:
     @property
     def is_bi_encoder(self) -> bool:
         return bool(self.labels_encoder.values)
+
+    @property
+    def tokenizer(self) -> Path:
+        """Where the tokenizer of the words is."""
+        return self.directory if has_tokenizer(self.directory) else self.directory / ENCODER
+
+    @property
+    def complete(self) -> tuple[Path, ...]:
+        """The directories that hold weights and a tokenizer of theirs."""
+        return (self.directory,) if self.tokenizer == self.directory else ()
+
+    @property
+    def tells_vocabulary(self) -> bool:
+        """False where the encoder is described as it was before tokens were added."""
+        return self.config.has("encoder_config")
 
     @property
     def labels_tokenizer(self) -> Path:
@@ -127,6 +141,29 @@ def _positions(encoder: Fields, default: int) -> int:
     positions = encoder.integer("max_position_embeddings", default, least=8)
     numbered_from = encoder.integer("pad_token_id", 0) + 1 if "roberta" in encoder.text("model_type", "") else 0
     return positions - numbered_from
+
+
+def encoder_of(config: Fields, directory: Path) -> Fields:
+    """What the repository says that the encoder comes from."""
+    if not has_file(directory / ENCODER / "config.json"):
+        message = (
+            f"{config.where}: the files of its encoder are not here; those of {config.text('model_name')} are fetched "
+            f"where a model file names the model, or belong in a directory {ENCODER} beside it"
+        )
+        raise LoadError(message, "not found")
+    return read_fields(directory / ENCODER / "config.json")
+
+
+def has_tokenizer(directory: Path) -> bool:
+    return has_file(directory / "tokenizer.json") or has_file(directory / "spm.model")
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """Of those that older versions saved: the directory that files of the encoder belong in → their repository."""
+    config = read_fields(directory / CONFIG)
+    if has_file(directory / ENCODER) or (config.has("encoder_config") and has_tokenizer(directory)):
+        return {}
+    return {ENCODER: config.text("model_name")}
 
 
 def labels_elsewhere(directory: Path) -> dict[str, str]:

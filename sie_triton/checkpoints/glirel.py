@@ -1,5 +1,5 @@
-"""What glirel saves, glirel_config.json and weights, and beside it what it takes from its encoder's own repository:
-config.json and the tokenizer, in the same directory or in `encoder`.
+"""What glirel saves, glirel_config.json and weights, and in `encoder` what it takes from its encoder's own repository:
+config.json and the tokenizer.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
-from sie_triton.checkpoints.gliner import longest_piece
+from sie_triton.checkpoints.gliner import ENCODER, encoder_of, longest_piece
 from sie_triton.errors import LoadError
 
 CONFIG = "glirel_config.json"
-ENCODER = "encoder"
 
 MARKER, SEPARATOR = "[REL]", "[SEP]"
 
@@ -58,7 +57,7 @@ class GlirelFiles:
         return cls(
             directory=directory,
             config=config,
-            encoder=_encoder(config, encoder_directory(directory)),
+            encoder=encoder_of(config, directory),
             hidden_size=config.integer("hidden_size", least=2),
             max_words=config.integer("max_len", 384, least=2),
             max_distance=(
@@ -72,7 +71,7 @@ class GlirelFiles:
 
     @property
     def tokenizer(self) -> Path:
-        return encoder_directory(self.directory)
+        return self.directory / ENCODER
 
     @property
     def architecture(self) -> str:
@@ -83,23 +82,9 @@ class GlirelFiles:
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 
-def _encoder(config: Fields, directory: Path) -> Fields:
-    if not has_file(directory / "config.json"):
-        message = (
-            f"{config.where}: the files of its encoder are not here; those of {config.text('model_name')} are fetched "
-            f"where a model file names the model, or belong in a directory {ENCODER} beside it"
-        )
-        raise LoadError(message, "not found")
-    return read_fields(directory / "config.json")
-
-
-def encoder_directory(directory: Path) -> Path:
-    return directory / ENCODER if has_file(directory / ENCODER) else directory
-
-
 def elsewhere(directory: Path) -> dict[str, str]:
     """Where the encoder's files are not here: the directory they belong in → the repository that has them."""
-    if has_file(encoder_directory(directory) / "config.json"):
+    if has_file(directory / ENCODER):
         return {}
     return {ENCODER: read_fields(directory / CONFIG).text("model_name")}
 

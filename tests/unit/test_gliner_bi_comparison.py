@@ -231,4 +231,9 @@ def test_what_is_measured_can_be_computed(ours, lengths):
 def test_what_it_leaves_to_the_repository_of_its_labels_encoder(saved, tmp_path):
     assert family("gliner_bi").elsewhere(saved[1]) == {}
     shutil.copy(saved[1] / "gliner_config.json", tmp_path)
-    assert family("gliner_bi").elsewhere(tmp_path) == {"labels_tokenizer": str(saved[1].parent / "labels")}
+    labels, words = (
+        {name: str(saved[1].parent / of)} for name, of in (("labels_tokenizer", "labels"), ("encoder", "tokenizer"))
+    )
+    assert family("gliner_bi").elsewhere(tmp_path) == {**labels, **words}
+    shutil.copy(saved[1] / "tokenizer.json", tmp_path)
+    assert family("gliner_bi").elsewhere(tmp_path) == labels

@@ -40,6 +40,9 @@ MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."
 SCORER = "scorer."
 
+# How the table of words is called in the encoders there are.
+WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
+
 Parts = tuple[Encoder, SpanHead | TokenHead, nn.LSTM | None, nn.Linear | None]
 Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
@@ -111,7 +114,8 @@ def load(directory: Path, engine: TorchEngine) -> GlinerAdapter:
 
 def parts_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> Parts:
     """What an adapter is made of, taken from `weights`."""
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    resized = {} if files.tells_vocabulary else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
+    encoder = engine.encoder(engine.load_part({**files.encoder.values, **resized}, weights, ENCODER))
     engine.settle(encoder)
     size, width = files.hidden_size, int(encoder.config.hidden_size)
     projection = weights.fill(nn.Linear(width, size), PROJECTION) if width != size else None

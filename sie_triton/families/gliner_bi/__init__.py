@@ -39,7 +39,7 @@ class GlinerBi(Gliner):
     features = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_IDS, LABEL_SIZES, LABEL_THRESHOLDS)
     options = GlinerBiOptions
     reference_adapters = ("gliner_bi:GLiNERBiAdapter",)
-    files = ("gliner_config.json", "labels_tokenizer/*.json")
+    files = (*Gliner.files, "labels_tokenizer/*.json")
 
     def recognise(self, directory: Path) -> Recognised | None:
         if not is_gliner(directory):
@@ -49,10 +49,10 @@ class GlinerBi(Gliner):
             return None
         labels = files.labels_encoder.text("model_type", "another encoder")
         reason = f"gliner_config.json: {files.span_mode} over {files.architecture}, labels by {labels}"
-        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=(directory,))
+        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
 
     def elsewhere(self, directory: Path) -> Mapping[str, str]:
-        return labels_elsewhere(directory)
+        return {**super().elsewhere(directory), **labels_elsewhere(directory)}
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(0)

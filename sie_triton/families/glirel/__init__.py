@@ -83,7 +83,7 @@ class Glirel(Family):
     features = (INPUT_IDS, PIECE, WORD_TOKENS, LABEL_TOKENS, LABEL_THRESHOLDS, KNOWN)
     parameters = (THRESHOLD, TOP_K)
     reference_adapters = ("glirel:GLiRELAdapter",)
-    files = ("glirel_config.json", "encoder/*.json")
+    files = ("glirel_config.json", "encoder/*.json", "encoder/*.model")
 
     def recognise(self, directory: Path) -> Recognised | None:
         if not is_glirel(directory):

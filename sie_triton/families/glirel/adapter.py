@@ -16,7 +16,15 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import THRESHOLD
-from sie_triton.families.gliner.adapter import ENCODER, LABELS, LSTM, PROJECTION, USUAL_THRESHOLD, in_context
+from sie_triton.families.gliner.adapter import (
+    ENCODER,
+    LABELS,
+    LSTM,
+    PROJECTION,
+    USUAL_THRESHOLD,
+    WORD_TABLES,
+    in_context,
+)
 from sie_triton.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
 from sie_triton.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
 from sie_triton.families.labelled_words import pieces_of, states_at
@@ -24,9 +32,6 @@ from sie_triton.families.token_batch import tokens
 
 MARKER = "span_rep_layer.rel_rep_layer."
 REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
-
-# How the table of words is called in the encoders there are.
-WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
 
 # How far behind its marker a label's tokens are, of which the mean is taken.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
