@@ -8,6 +8,7 @@ import pytest
 
 from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
+from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family
 from sie_triton.families.gliner import heads
@@ -110,7 +111,7 @@ def test_a_label_is_read_once(ours, encoded):
 def test_what_is_kept_is_bounded_and_the_oldest_goes(ours, encoded, monkeypatch):
     width = next(iter(ours.adapter._states({np.array([101, 102], np.int32).tobytes(): None}).values())).nbytes
     monkeypatch.setattr(ours.adapter, "kept", bi.Kept(3 * width))
-    for labels in (["a", "b"], ["c"], ["a"], ["d"], ["a", "c", "d"], ["b"]):
+    for labels in (["a", "b"], ["c"], ["a"], ["d"], ["d"], ["a", "c", "d"], ["b"]):
         ours(TEXTS[:1], labels)
     assert encoded[1:] == [2, 1, 1, 1]  # not a, c, d: b went, which was the oldest
     found = ours(TEXTS[:1], LABELS, threshold=0.3)  # more than there is room for
@@ -199,6 +200,8 @@ def test_what_is_read_of_a_label(ours):
 def test_a_long_text_is_read_in_pieces(saved, tmp_path_factory, ours):
     text = " ".join(TEXTS)
     option = Extractor("gliner_bi", saved[1], options={"max_len": 60})
+    counts = [len(each.processor.encode([(tokens.NO_PROMPT, text)])[PIECE.name].values) for each in (ours, option)]
+    assert counts[0] < counts[1]
     whole, pieces = (each([text], LABELS, threshold=0.9)[0]["entities"] for each in (ours, option))
     assert pieces
     assert {e["text"] for e in pieces} & {e["text"] for e in whole}

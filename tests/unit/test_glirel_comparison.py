@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.contract import Batch
+from sie_triton.contract import Batch, Relation
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family
+from sie_triton.families.glirel import RELATION_SCORES, RELATIONS, relations
 from sie_triton.weights.locate import loadable
 from tests.extraction import Extractor
 from tests.gliners import TEXTS
@@ -188,6 +189,16 @@ def test_a_long_text_is_read_in_windows(saved, tmp_path):
     assert score == pytest.approx(
         next(each["score"] for each in first if each["head_pos"] == [0, 1] and each["tail_pos"] == [4, 5]), abs=1e-4
     )
+
+
+@pytest.mark.parametrize("scores", [(0.25, 0.75), (0.75, 0.25)])
+def test_what_two_windows_find_is_told_once(scores):
+    def row(found, score):
+        return {RELATIONS.name: np.array(found, np.int32), RELATION_SCORES.name: np.array(score, np.float32)}
+
+    both, other = [1, 0, 5, 6, 0, 3, 2], [0, 1, 0, 3, 5, 6, 2]
+    found = relations([row([both], scores[:1]), row([both, other], [scores[1], 0.5])], {}).relations
+    assert found == [Relation(0, 3, 5, 6, 2, 0.5), Relation(5, 6, 0, 3, 2, 0.75)]
 
 
 def test_what_glirel_saves_is_converted_and_read(saved, ours, tmp_path):
