@@ -124,12 +124,13 @@ class TokenHead(nn.Module):
         word, word_gate = torch.split(self.proj_token(words), size, 1)
         word, (label, label_gate) = word @ of_word.T + first.bias, torch.split(labels, [4 * size, size], 1)
         step = max(1, PAIR_NUMBERS // (4 * size * len(labels)))
-        chunks = []
+        # In one place: small results among what comes and goes would leave memory in pieces too small to use.
+        scores = words.new_empty(len(words), len(labels), 3)
         for start in range(0, len(words), step):
             gates = word_gate[start : start + step, None] * label_gate
             hidden = gates @ of_both.T + word[start : start + step, None] + label
-            chunks.append(second(hidden.relu_()))
-        return torch.cat(chunks)
+            scores[start : start + step] = second(hidden.relu_())
+        return scores
 
 
 def _above(scores: torch.Tensor, thresholds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
