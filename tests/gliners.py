@@ -3,12 +3,31 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from gliner import GLiNER
 
+from sie_triton.bench.workload import texts
 from tests.models import CONFIGS, save_tokenizer
 
 LABELS = ("person", "place of birth", "date", "organization", "größe", "日")
+
+TEXTS = [
+    "Ada Lovelace was born in London in 1815.",
+    "naïve 😀 日本語 — größe e-mail_adress; [x]",
+    "one",
+    *texts(12, seed=3),
+]
+
+
+def told(found):
+    return [(each["start"], each["end"], each["label"], each["text"]) for each in found]
+
+
+def assert_same(ours, theirs):
+    """`theirs`: as gliner tells the entities of a text."""
+    assert told(ours["entities"]) == told(theirs)
+    assert [each["score"] for each in ours["entities"]] == pytest.approx([each["score"] for each in theirs], abs=1e-4)
 
 
 def save_gliner(root: Path, tokenizer: Path, architecture: str = "bert", kind: str = "span", **config: Any) -> GLiNER:
@@ -24,10 +43,35 @@ def save_gliner(root: Path, tokenizer: Path, architecture: str = "bert", kind: s
         "max_width": 5,
         **config,
     }
+    return _saved(root, settings)
+
+
+def save_gliner_bi(
+    root: Path, tokenizer: Path, architecture: str = "bert", labels: str = "bert", kind: str = "span", **config: Any
+) -> GLiNER:
+    """The same with an encoder of its own for labels."""
+    torch.manual_seed(6)
+    for name in ("tokenizer", "labels"):
+        save_tokenizer(root / name, tokenizer)
+    settings = {
+        "model_name": str(root / "tokenizer"),
+        "labels_encoder": str(root / "labels"),
+        "hidden_size": 64,
+        "dropout": 0.0,
+        "encoder_config": CONFIGS[architecture].to_dict(),
+        "labels_encoder_config": CONFIGS[labels].to_dict(),
+        "span_mode": {"span": "markerV0", "token": "token_level"}[kind],
+        "max_width": 5,
+        **config,
+    }
+    return _saved(root, settings)
+
+
+def _saved(root: Path, settings: dict[str, Any]) -> GLiNER:
     model = GLiNER.from_config(settings, backbone_from_pretrained=False)
     with torch.no_grad():
         for name, parameter in model.model.named_parameters():
-            if "bert_layer" not in name and parameter.ndim > 1:
+            if not {"bert_layer", "labels_encoder"} & set(name.split(".")) and parameter.ndim > 1:
                 parameter *= 3  # so that scores are not all about 0.5
     model.eval()
     model.save_pretrained(root / "model", safe_serialization=True)

@@ -21,7 +21,10 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "dropout": "it is of training",
     "append_eos": "the tokenizer's own files decide",
 }
-ELSEWHERE_RUNTIME: Mapping[str, str] = {"batch_size": "batches are formed by cost"}
+ELSEWHERE_RUNTIME: Mapping[str, str] = {
+    "batch_size": "batches are formed by cost",
+    "precompute_labels": "what a bi-encoder makes of labels is always kept",
+}
 
 CONFIG_KWARGS = ("unpad_inputs", "use_memory_efficient_attention", "use_cache")
 

@@ -10,6 +10,13 @@ from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.errors import LoadError
 
 CONFIG = "gliner_config.json"
+LABELS_TOKENIZER = "labels_tokenizer"
+
+# What stands there is of the repository that the encoder comes from.
+ENCODER = "encoder"
+
+# Tokens; what is behind them in a label is not read.
+LONGEST_LABEL = 512
 
 SPAN_MODES = ("markerV0", "token_level")
 
@@ -25,6 +32,7 @@ UNSUPPORTED = {
     "span_encoder_config": "an encoder over the words",
     "represent_spans": "spans beside tokens",
     "precomputed_prompts_mode": "labels that are part of the weights",
+    "fuse_layers": "a fusion of their layers",
 }
 
 
@@ -39,7 +47,6 @@ class GlinerFiles:
     span_mode: str
     hidden_size: int
     num_lstm_layers: int
-    fuses_layers: bool
     max_width: int
     max_words: int
     marker: str
@@ -54,9 +61,8 @@ class GlinerFiles:
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:
                 raise LoadError(f"{config.where}: {key}: models with {what} cannot be served", "unsupported")
-        encoder = config.fields("encoder_config")
-        if not encoder.values:
-            message = f"{config.where}: encoder_config is missing; save the model with a gliner of 0.2.8 or later"
+        if config.text("labels_encoder", "") and not config.has("labels_encoder_config"):
+            message = f"{config.where}: labels_encoder_config is missing; save the model with gliner 0.2.8 or later"
             raise LoadError(message, "unsupported")
         mode = config.text("span_mode", SPAN_MODES[0])
         if mode not in SPAN_MODES:
@@ -70,12 +76,11 @@ class GlinerFiles:
         return cls(
             directory=directory,
             config=config,
-            encoder=encoder,
+            encoder=config.fields("encoder_config") if config.has("encoder_config") else encoder_of(config, directory),
             labels_encoder=config.fields("labels_encoder_config"),
             span_mode=mode,
             hidden_size=config.integer("hidden_size", 512, least=2),
             num_lstm_layers=config.integer("num_rnn_layers", 1),
-            fuses_layers=config.flag("fuse_layers", False),
             max_width=config.integer("max_width", 12, least=1, most=1000),
             max_words=config.integer("max_len", 384, least=1),
             marker=config.text("ent_token", "<<ENT>>"),
@@ -89,15 +94,83 @@ class GlinerFiles:
         return bool(self.labels_encoder.values)
 
     @property
+    def tokenizer(self) -> Path:
+        """Where the tokenizer of the words is."""
+        return self.directory if has_tokenizer(self.directory) else self.directory / ENCODER
+
+    @property
+    def complete(self) -> tuple[Path, ...]:
+        """The directories that hold weights and a tokenizer of theirs."""
+        return (self.directory,) if self.tokenizer == self.directory else ()
+
+    @property
+    def tells_vocabulary(self) -> bool:
+        """False where the encoder is described as it was before tokens were added."""
+        return self.config.has("encoder_config")
+
+    @property
+    def labels_tokenizer(self) -> Path:
+        """Where the tokenizer of a bi-encoder's labels is."""
+        return self.directory / LABELS_TOKENIZER
+
+    @property
+    def longest_label(self) -> int:
+        """Tokens of a label that a bi-encoder reads."""
+        most = read_fields(self.labels_tokenizer / "tokenizer_config.json", required=False)
+        said = min(most.integer("model_max_length", LONGEST_LABEL, least=3, most=None), LONGEST_LABEL)
+        return min(said, _positions(self.labels_encoder, LONGEST_LABEL))
+
+    @property
     def architecture(self) -> str:
         return self.encoder.text("model_type", RELATIVE[0])
 
     def longest(self, max_prompt: int) -> int:
         """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
-        if self.architecture in RELATIVE:
-            return TOKENS_A_WORD * self.max_words + max_prompt
-        positions = self.encoder.integer("max_position_embeddings", 512, least=8)
-        return positions - (self.encoder.integer("pad_token_id", 0) + 1 if "roberta" in self.architecture else 0)
+        return longest_piece(self.encoder, self.max_words, max_prompt)
+
+
+def longest_piece(encoder: Fields, max_words: int, max_prompt: int) -> int:
+    """Tokens of so many words, and of a prompt before them, that a transformer reads at once."""
+    if encoder.text("model_type", RELATIVE[0]) in RELATIVE:
+        return TOKENS_A_WORD * max_words + max_prompt
+    return _positions(encoder, 512)
+
+
+def _positions(encoder: Fields, default: int) -> int:
+    """Tokens that a transformer which numbers them can read."""
+    positions = encoder.integer("max_position_embeddings", default, least=8)
+    numbered_from = encoder.integer("pad_token_id", 0) + 1 if "roberta" in encoder.text("model_type", "") else 0
+    return positions - numbered_from
+
+
+def encoder_of(config: Fields, directory: Path) -> Fields:
+    """What the repository says that the encoder comes from."""
+    if not has_file(directory / ENCODER / "config.json"):
+        message = (
+            f"{config.where}: the files of its encoder are not here; those of {config.text('model_name')} are fetched "
+            f"where a model file names the model, or belong in a directory {ENCODER} beside it"
+        )
+        raise LoadError(message, "not found")
+    return read_fields(directory / ENCODER / "config.json")
+
+
+def has_tokenizer(directory: Path) -> bool:
+    return has_file(directory / "tokenizer.json") or has_file(directory / "spm.model")
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """Of those that older versions saved: the directory that files of the encoder belong in → their repository."""
+    config = read_fields(directory / CONFIG)
+    if has_file(directory / ENCODER) or (config.has("encoder_config") and has_tokenizer(directory)):
+        return {}
+    return {ENCODER: config.text("model_name")}
+
+
+def labels_elsewhere(directory: Path) -> dict[str, str]:
+    """Where the tokenizer of a bi-encoder's labels is not here: the directory it belongs in → the repository of it."""
+    if has_file(directory / LABELS_TOKENIZER):
+        return {}
+    return {LABELS_TOKENIZER: read_fields(directory / CONFIG).text("labels_encoder")}
 
 
 def is_gliner(directory: Path) -> bool:

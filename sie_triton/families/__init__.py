@@ -39,6 +39,8 @@ __all__ = [
 FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "gliner": "sie_triton.families.gliner:Gliner",
+    "gliner_bi": "sie_triton.families.gliner_bi:GlinerBi",
+    "glirel": "sie_triton.families.glirel:Glirel",
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",

@@ -117,6 +117,13 @@ class Family(ABC):
         """What `directory` holds, None if no model of this family; LoadError if one that cannot be served."""
         return None
 
+    def elsewhere(self, directory: Path) -> Mapping[str, str]:
+        """What a checkpoint of it leaves to other repositories: directory in it → repository of the small files there.
+
+        Asked when its own small files are here; LoadError as in `recognise`.
+        """
+        return {}
+
     def longest(self, directory: Path) -> int:
         """Rows of its first feature that the checkpoint in `directory` reads of one item, at most."""
         return ANY_LENGTH

@@ -25,26 +25,26 @@ def pieces_of(batch: Batch, name: str) -> list[npt.NDArray[Any]]:
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def states_at(hidden: "torch.Tensor", batch: Batch, name: str) -> "list[torch.Tensor]":
-    """hidden [tokens, d] → the states of the tokens that a feature names, [rows, d] a piece."""
+def states_at(hidden: "torch.Tensor", batch: Batch, name: str, offset: int = 0) -> "list[torch.Tensor]":
+    """hidden [tokens, d] → the states of the tokens `offset` behind those that a feature names, [rows, d] a piece."""
     places, counts = batch.features[name]
     assert counts is not None
     import torch
 
-    lengths = tokens(batch)[1]
+    places, lengths = places + offset, tokens(batch)[1]
     if (places >= np.repeat(lengths, counts)).any():
         raise ValueError(f"{name}: names tokens behind the end of their piece")
     index = np.repeat(np.cumsum(lengths) - lengths, counts) + places
     return list(torch.split(hidden[index], counts.tolist()))
 
 
-def sample_words(lengths: Sequence[int]) -> Features:
-    """Items of these lengths, for measuring."""
-    return packed([_row(length) for length in lengths])
+def sample_words(lengths: Sequence[int], behind: int = 0) -> Features:
+    """Items of these lengths, for measuring, with so many tokens at least behind that of each label."""
+    return packed([_row(length, behind) for length in lengths])
 
 
-def _row(length: int) -> Row:
-    num_labels = min(SAMPLE_LABELS, length)
+def _row(length: int, behind: int) -> Row:
+    num_labels = min(SAMPLE_LABELS, length - behind)
     words = np.unique(np.arange(num_labels, length, TOKENS_A_WORD).astype(np.int32))
     spans = np.stack([np.arange(len(words)), np.arange(len(words)) + 1], 1).astype(np.int32)
     labels = np.arange(num_labels, dtype=np.int32)

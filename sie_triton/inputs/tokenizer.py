@@ -15,6 +15,7 @@ from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
+from sie_triton.inputs.sentencepiece import of_deberta
 from sie_triton.spec import Profile
 
 log = logging.getLogger(__name__)
@@ -123,15 +124,17 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
 
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """tokenizer.json, once it has made tokens of a text or a pair; LoadError if it cannot be read."""
-    path = directory / "tokenizer.json"
-    if not has_file(path):
+    """tokenizer.json, or what DeBERTa's spm.model says, once it has made tokens of a text or a pair; LoadError if it
+    cannot be read."""
+    path, pieces = directory / "tokenizer.json", directory / "spm.model"
+    is_there = has_file(path)
+    if not is_there and not has_file(pieces):
         message = f"tokenizer.json is missing in {directory}; save the tokenizer in its fast form"
         raise LoadError(message, "not found")
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path)) if is_there else of_deberta(pieces)
         tokenizer.encode("a", "b" if pairs else None)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, LoadError):
         raise
     except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc

@@ -25,10 +25,11 @@ def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console:
         if config.sie_id not in settings.preloaded:
             continue
         spec = config.resolve(settings.runtime)
-        pin = pin_of(triton_name(spec.model), settings.status_dir)
+        pin, kind = pin_of(triton_name(spec.model), settings.status_dir), family(spec.family)
+        cache = Path(spec.runtime.cache_dir)
         try:
             with _shown(console) as tell:
-                loadable(spec, family(spec.family).files, cache=Path(spec.runtime.cache_dir), pin=pin, tell=tell)
+                loadable(spec, kind.files, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere)
         except LoadError as exc:
             console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow", highlight=False)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from platformdirs import user_cache_path, user_data_path
+from platformdirs import user_data_path
 
 from sie_triton.editions import model_of
 from sie_triton.environments.venv import Venv, find
@@ -14,7 +14,7 @@ from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.weights import loadable, pin_of
+from sie_triton.weights import cache_of, loadable, pin_of
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
@@ -46,12 +46,12 @@ class Loader:
 
         Takes as long as the weights take to come; `tell` gets how far they are, and may raise to stop it.
         """
-        spec, runtime, environment = self._spec, self._spec.runtime, self._environment()
+        spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
         pin = pin_of(self._status.model, self._status.directory)
-        cache = Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton")
+        cache = cache_of(spec.runtime)
         return Load(
             spec=spec.to_json(),
-            directory=loadable(spec, family(spec.family).files, cache=cache, pin=pin, tell=tell),
+            directory=loadable(spec, kind.files, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere),
             device=self._device,
             cache=cache / "measurements",
             # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.

@@ -27,7 +27,7 @@ from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
-from sie_triton.weights import locate, pin_of
+from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
 
@@ -69,10 +69,17 @@ class Preprocess(ColdStage[Processor]):
 
     def load(self) -> Processor:
         spec = self._spec
-        patterns = (*SMALL_FILES, *family(spec.family).files)
-        pin, allow_hub = pin_of(self.status.model, self.status.directory), spec.runtime.allow_hub
+        kind = family(spec.family)
         with self.fetching() as tell:
-            directory = locate(spec.weights, allow_hub=allow_hub, patterns=patterns, pin=pin, tell=tell)
+            directory = locate(
+                spec.weights,
+                allow_hub=spec.runtime.allow_hub,
+                patterns=(*SMALL_FILES, *kind.files),
+                pin=pin_of(self.status.model, self.status.directory),
+                tell=tell,
+                elsewhere=kind.elsewhere,
+                cache=cache_of(spec.runtime),
+            )
         return load_processor(spec, directory)
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:

@@ -1,15 +1,17 @@
 """`weights` of a ModelSpec → a local directory."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from sie_triton.checkpoints.files import TENSORS, inside, only_pickled
 from sie_triton.errors import LoadError
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
 from sie_triton.weights.hub import Snapshot
 
@@ -22,6 +24,13 @@ PACKAGE, HUB = "package://", "hub://"
 
 Tell = Callable[[str], None]
 
+# What a checkpoint leaves to other repositories: directory in it → repository whose small files belong there.
+Elsewhere = Callable[[Path], Mapping[str, str]]
+
+
+def nowhere(directory: Path) -> Mapping[str, str]:
+    return {}
+
 
 def locate(
     weights: str,
@@ -30,19 +39,31 @@ def locate(
     patterns: Sequence[str] = MODEL_FILES,
     pin: Path | None = None,
     tell: Tell = lambda line: None,
+    elsewhere: Elsewhere = nowhere,
+    cache: Path | None = None,
 ) -> Path:
     """The directory that holds the model; hub files matching `patterns` are fetched if missing.
 
     All who name the same file `pin` get the same commit of a repository. `tell` gets what is being done, now and then,
-    and may raise to stop it. LoadError says where it looked and what to do.
+    and may raise to stop it. Where some of its files are `elsewhere`, a directory of all is made below `cache`.
+    LoadError says where it looked and what to do.
     """
     source = _source(weights, allow_hub, pin)
     _fetch(source, patterns, tell)
-    return source.directory
+    others = elsewhere(source.directory)
+    if not others or cache is None:
+        return source.directory
+    return _completed(source.directory, others, patterns, allow_hub=allow_hub, pin=pin, cache=cache, tell=tell)
 
 
 def loadable(
-    spec: ModelSpec, files: Sequence[str], *, cache: Path, pin: Path | None = None, tell: Tell = lambda line: None
+    spec: ModelSpec,
+    files: Sequence[str],
+    *,
+    cache: Path,
+    pin: Path | None = None,
+    tell: Tell = lambda line: None,
+    elsewhere: Elsewhere = nowhere,
 ) -> Path:
     """As `locate`, of all that a load of `spec` needs: `files` are patterns of its family's own.
 
@@ -59,9 +80,45 @@ def loadable(
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
         _fetch(source, (*WEIGHTS, *map(escape, pickled)), tell)
-    if not pickled:
-        return source.directory
-    return pickles.without_pickles(source.directory, (*MODEL_FILES, *files), pickled, cache / "converted", tell)
+    directory, wanted = source.directory, (*MODEL_FILES, *files)
+    if pickled:
+        directory = pickles.without_pickles(directory, wanted, pickled, cache / "converted", tell)
+    others = elsewhere(directory)
+    if not others:
+        return directory
+    return _completed(directory, others, wanted, allow_hub=spec.runtime.allow_hub, pin=pin, cache=cache, tell=tell)
+
+
+def _completed(
+    directory: Path,
+    others: Mapping[str, str],
+    patterns: Sequence[str],
+    *,
+    allow_hub: bool,
+    pin: Path | None,
+    cache: Path,
+    tell: Tell,
+) -> Path:
+    """A directory with what is in `directory` and the small files of `others`, each below the name it has there."""
+    content = {name: directory / name for name in pickles.listing(directory) if pickles.matches(name, patterns)}
+    for place, repo in others.items():
+        own_pin = None if pin is None else pin.with_name(f"{pin.stem}.{place}{pin.suffix}")
+        try:
+            found = hub.snapshot(repo, allow_hub=allow_hub, pin=own_pin)
+            _fetch(found, SMALL_FILES, tell)
+        except LoadError as exc:
+            raise LoadError(
+                f"{directory}: the files that it leaves to {repo} cannot be had: {exc}; or put them into a directory "
+                f"{place} beside its own",
+                exc.reason,
+            ) from exc
+        content |= {f"{place}/{name}": found.directory / name for name in found.matching(SMALL_FILES)}
+    return pickles.completed(content, cache / "completed")
+
+
+def cache_of(runtime: Runtime) -> Path:
+    """What `loadable` and `locate` take as `cache`."""
+    return Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton")
 
 
 def pin_of(model: str, directory: Path) -> Path:

@@ -57,7 +57,7 @@ def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[s
     ['pytorch_model.bin']
     """
     known = set(names)
-    further = {name for name in known if name.endswith(SUFFIXES) and _matches(name, patterns)}
+    further = {name for name in known if name.endswith(SUFFIXES) and matches(name, patterns)}
     found = {name for module in modules for name in _of_module(known, module)}
     return sorted(found | {name for name in further if _safe_name(name) not in known})
 
@@ -86,7 +86,7 @@ def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str]
     try:
         home = private_directory(cache)
         content: dict[str, Path | str] = {
-            name: directory / name for name in listing(directory) if _matches(name, wanted) and name not in names
+            name: directory / name for name in listing(directory) if matches(name, wanted) and name not in names
         }
         made = _converted([directory / name for name in names], private_directory(home / "tensors"), tell)
         content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
@@ -98,6 +98,14 @@ def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str]
         raise LoadError(f"{cache}: converted weights cannot be kept there: {first_line(exc)}", "failed") from exc
 
 
+def completed(content: Mapping[str, Path], cache: Path) -> Path:
+    """A directory below `cache` of links to these files."""
+    try:
+        return _tree(content, private_directory(private_directory(cache) / "models"))
+    except OSError as exc:
+        raise LoadError(f"{cache}: the model's files cannot be kept there: {first_line(exc)}", "failed") from exc
+
+
 def _of_module(names: Collection[str], module: str) -> list[str]:
     here = {PurePosixPath(name).name: name for name in names if str(PurePosixPath(name).parent) == module}
     if any(fnmatchcase(name, "model*.safetensors") for name in here):
@@ -107,7 +115,7 @@ def _of_module(names: Collection[str], module: str) -> list[str]:
     return [name for base, name in here.items() if INDEX in here and fnmatchcase(base, SHARDS)]
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -60,7 +60,10 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
             match=r"^here: .* is not a family this version serves; families are bge_m3, ",
         ):
             family_of(path, "here")
-    with pytest.raises(UnbuiltFamily, match=r"Other' is not served by this version; its families are bge_m3, "):
+    with pytest.raises(
+        UnbuiltFamily,
+        match=r"Other' is not served by this version; its families are bge_m3, ",
+    ):
         family_of("sie_server.adapters.other:Other", "here")
 
 

@@ -2,17 +2,9 @@
 
 import pytest
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from tests.extraction import Extractor
-from tests.gliners import LABELS, save_gliner
-
-TEXTS = [
-    "Ada Lovelace was born in London in 1815.",
-    "naïve 😀 日本語 — größe e-mail_adress; [x]",
-    "one",
-    *texts(12, seed=3),
-]
+from tests.gliners import LABELS, TEXTS, assert_same, save_gliner
 
 MODELS = [
     ("bert", "span", {}, "packed"),
@@ -22,15 +14,6 @@ MODELS = [
     ("bert", "token", {"num_rnn_layers": 0}, "packed"),
     ("deberta", "token", {"hidden_size": 48}, "packed"),
 ]
-
-
-def told(found):
-    return [(each["start"], each["end"], each["label"], each["text"]) for each in found]
-
-
-def assert_same(ours, theirs):
-    assert told(ours["entities"]) == told(theirs)
-    assert [each["score"] for each in ours["entities"]] == pytest.approx([each["score"] for each in theirs], abs=1e-4)
 
 
 @pytest.mark.parametrize(("architecture", "kind", "config", "path"), MODELS)

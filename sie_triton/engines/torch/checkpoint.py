@@ -30,6 +30,13 @@ class Checkpoint:
             except (OSError, RuntimeError, SafetensorError) as exc:
                 raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
 
+    def num_rows(self, prefix: str, endings: tuple[str, ...]) -> int:
+        """Of the first tensor below `prefix` whose name ends so; LoadError where there is none."""
+        for name, tensor in self._tensors.items():
+            if name.startswith(prefix) and name.endswith(endings):
+                return tensor.shape[0]
+        raise LoadError(f"weights in {self.directory} lack {prefix}… {' or '.join(endings)}", "corrupt")
+
     def below(self, prefix: str) -> Mapping[str, torch.Tensor]:
         """Those whose names begin with `prefix`, without it."""
         names = [name for name in self._tensors if name.startswith(prefix)]

@@ -55,10 +55,15 @@ class TorchEngine(Engine):
             direct(model, said)
         return Encoder(model, self.spec.runtime.attention)
 
-    def settle(self, encoder: Encoder) -> None:
-        """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none."""
-        verdict = choose_path(encoder, self.spec.max_sequence_length, self.measurements)
-        log.info("%s runs %s (%s), attention kernel %s", self.spec.model, verdict.path, verdict.reason, encoder.kernel)
+    def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
+        """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.
+
+        `part`: of a model that has more than one; `max_length` is its own then.
+        """
+        longest = max_length or self.spec.max_sequence_length
+        verdict = choose_path(encoder, longest, self.measurements, f"probe_{part}" if part else "probe")
+        name = f"{self.spec.model}, {part}," if part else self.spec.model
+        log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
 
     def use_threads(self, count: int) -> None:
         """PyTorch keeps the number per thread, but a thread's first use copies the one that was last set anywhere."""

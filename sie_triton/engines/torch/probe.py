@@ -30,18 +30,18 @@ class Verdict:
     error: float
 
 
-def choose_path(encoder: Encoder, max_length: int, measurements: Measurements) -> Verdict:
+def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:
     """Prepare `encoder`, and let it take the packed path if that gives the library's result, else the padded one.
 
-    LoadError if neither does.
+    What is found is kept under `name`. LoadError if neither does.
     """
-    known = measurements.get("probe")
+    known = measurements.get(name)
     if known is not None:
         encoder.prepare()
         verdict = Verdict(**known)
     else:
         verdict = probe(encoder, max_length)
-        measurements.put(probe={"path": verdict.path, "reason": verdict.reason, "error": verdict.error})
+        measurements.put(**{name: {"path": verdict.path, "reason": verdict.reason, "error": verdict.error}})
     if verdict.path == PADDED:
         encoder.paths = (PADDED,)
     encoder.use(verdict.path)

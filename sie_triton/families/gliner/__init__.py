@@ -5,11 +5,11 @@ labels and words → encoder → [LSTM] → spans or tokens × labels → entiti
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner
+from sie_triton.checkpoints.gliner import GlinerFiles, elsewhere, is_gliner
 from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import (
     INPUT_IDS,
@@ -21,6 +21,7 @@ from sie_triton.contract.tensors import (
     SPANS,
     WORD_SPANS,
     WORD_TOKENS,
+    Tensor,
 )
 from sie_triton.families.base import Adapter, Family, Recognised
 from sie_triton.families.labelled_words import sample_words
@@ -68,10 +69,10 @@ MAX_PROMPT = 1024
 class Gliner(Family):
     verbs = ("extract",)
     extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
-    features = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
+    features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
     reference_adapters = ("gliner:GLiNERAdapter",)
-    files = ("gliner_config.json",)
+    files: ClassVar[tuple[str, ...]] = ("gliner_config.json", "encoder/*.json", "encoder/*.model")
 
     def recognise(self, directory: Path) -> Recognised | None:
         if not is_gliner(directory):
@@ -80,7 +81,10 @@ class Gliner(Family):
         if files.is_bi_encoder:
             return None
         reason = f"gliner_config.json: {files.span_mode} over {files.architecture}"
-        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=(directory,))
+        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
+
+    def elsewhere(self, directory: Path) -> Mapping[str, str]:
+        return elsewhere(directory)
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(MAX_PROMPT)

@@ -40,6 +40,10 @@ MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."
 SCORER = "scorer."
 
+# How the table of words is called in the encoders there are.
+WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
+
+Parts = tuple[Encoder, SpanHead | TokenHead, nn.LSTM | None, nn.Linear | None]
 Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
@@ -60,8 +64,8 @@ class GlinerAdapter(Adapter):
         hidden = self.encoder.hidden_states(*tokens(batch))
         if self._projection is not None:
             hidden = self._projection(hidden)
-        labels = states_at(hidden, batch, LABEL_TOKENS.name)
-        words = self._in_context(states_at(hidden, batch, WORD_TOKENS.name))
+        labels = self._labels(hidden, batch)
+        words = in_context(self._lstm, states_at(hidden, batch, WORD_TOKENS.name))
         places, thresholds = pieces_of(batch, WORD_SPANS.name), pieces_of(batch, LABEL_THRESHOLDS.name)
         found = [self._found(*piece) for piece in zip(words, labels, places, thresholds, batch.options, strict=True)]
         return {
@@ -70,14 +74,9 @@ class GlinerAdapter(Adapter):
             SPAN_LENGTHS.name: np.array([len(spans) for spans, _ in found], np.int32),
         }
 
-    def _in_context(self, words: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What the LSTM makes of each piece's words."""
-        read = [i for i, each in enumerate(words) if len(each)]
-        if self._lstm is not None and read:
-            packed, _ = self._lstm(pack_sequence([words[i] for i in read], enforce_sorted=False))
-            for i, states in zip(read, unpack_sequence(packed), strict=True):
-                words[i] = states
-        return words
+    def _labels(self, hidden: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
+        """Those of each piece, as the head takes them."""
+        return [self._head.of_labels(states) for states in states_at(hidden, batch, LABEL_TOKENS.name)]
 
     def _found(
         self,
@@ -97,17 +96,33 @@ class GlinerAdapter(Adapter):
         return spans[kept], found.score[kept]
 
 
+def in_context(lstm: nn.LSTM | None, words: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the LSTM makes of each piece's words."""
+    read = [i for i, each in enumerate(words) if len(each)]
+    if lstm is not None and read:
+        packed, _ = lstm(pack_sequence([words[i] for i in read], enforce_sorted=False))
+        for i, states in zip(read, unpack_sequence(packed), strict=True):
+            words[i] = states
+    return words
+
+
 def load(directory: Path, engine: TorchEngine) -> GlinerAdapter:
     """LoadError says what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
-    weights = Checkpoint(directory, engine.dtype, engine.device)
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    return GlinerAdapter(*parts_of(files, Checkpoint(directory, engine.dtype, engine.device), engine))
+
+
+def parts_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> Parts:
+    """What an adapter is made of, taken from `weights`."""
+    resized = {} if files.tells_vocabulary else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
+    encoder = engine.encoder(engine.load_part({**files.encoder.values, **resized}, weights, ENCODER))
     engine.settle(encoder)
     size, width = files.hidden_size, int(encoder.config.hidden_size)
     projection = weights.fill(nn.Linear(width, size), PROJECTION) if width != size else None
-    depth = files.num_lstm_layers
+    # A bi-encoder's is saved and never used.
+    depth = 0 if files.is_bi_encoder else files.num_lstm_layers
     lstm = weights.fill(nn.LSTM(size, size // 2, depth, bidirectional=True), LSTM) if depth else None
-    return GlinerAdapter(encoder, head_of(files, weights), lstm, projection)
+    return encoder, head_of(files, weights), lstm, projection
 
 
 def head_of(files: GlinerFiles, weights: Checkpoint) -> SpanHead | TokenHead:

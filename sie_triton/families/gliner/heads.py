@@ -11,9 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from sie_triton.transforms.spans import MAX_CANDIDATES
+
 # So many numbers of spans, and of pairs of a word and a label, are computed at once.
 SPAN_NUMBERS = 2_000_000
 PAIR_NUMBERS = 8_000_000
+
+# So many runs are held before all but the best of them go.
+HELD_RUNS = 10 * MAX_CANDIDATES
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,6 +33,15 @@ class Found(NamedTuple):
     last: Ints
     label: Ints
     score: npt.NDArray[np.float32]
+
+    def rows(self, which: Ints) -> "Found":
+        return Found(self.first[which], self.last[which], self.label[which], self.score[which])
+
+    def best(self) -> "Found":
+        """No more than are looked at later, in the order that they have."""
+        if len(self.score) <= MAX_CANDIDATES:
+            return self
+        return self.rows(np.sort(np.argsort(-self.score, kind="stable")[:MAX_CANDIDATES]))
 
 
 def two_layers(width: int, out: int) -> nn.Sequential:
@@ -57,28 +71,33 @@ class SpanHead(nn.Module):
         self.marker = SpanMarker(size)
         self.labels = two_layers(size, size)
 
+    def of_labels(self, states: torch.Tensor) -> torch.Tensor:
+        """What `forward` takes of labels, whatever the words are: [k, d] → [k, d]."""
+        made: torch.Tensor = self.labels(states)
+        return made
+
     def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
-        """words [w, d], labels [k, d], thresholds [k]."""
-        labels, marker = self.labels(labels), self.marker
+        """words [w, d], labels [k, d] from `of_labels`, thresholds [k]."""
+        marker, size = self.marker, words.shape[1]
         first, second = linear_layers(marker.out_project)
-        size, widths = words.shape[1], min(self._max_width, len(words))
         starts = marker.project_start(words).relu() @ first.weight[:, :size].T + first.bias
         ends = marker.project_end(words).relu() @ first.weight[:, size:].T
+        widths = min(self._max_width, len(words))
         # Row i of this view: the ends of the spans that start at word i.
         ends = torch.nn.functional.pad(ends, (0, 0, 0, widths - 1)).unfold(0, widths, 1).transpose(1, 2)
-        few = len(labels) < size
-        by_label, constant = labels @ second.weight, labels @ second.bias
-        step = max(1, SPAN_NUMBERS // (widths * starts.shape[1]))
+        # Multiplied before they meet the spans if that is less to compute.
+        few = 4 * len(labels) * (size + widths * len(words)) < widths * len(words) * (4 * size + len(labels))
+        by_label, constant = (labels @ second.weight, labels @ second.bias) if few else (labels, None)
+        step = max(1, SPAN_NUMBERS // (widths * max(starts.shape[1], len(labels))))
         found = []
         for word in range(0, len(words), step):
             spans = (starts[word : word + step, None] + ends[word : word + step]).relu_()
-            logits = spans @ by_label.T + constant if few else second(spans) @ labels.T
-            scores = logits.float().sigmoid()
-            start, width, label = torch.nonzero(scores > thresholds, as_tuple=True)
-            found.append((start + word, start + word + width, label, scores[start, width, label]))
-        first_words, last_words, which, best = (torch.cat(each).cpu().numpy() for each in zip(*found, strict=True))
-        inside = last_words < len(words)
-        return Found(first_words[inside], last_words[inside], which[inside], best[inside])
+            logits = spans @ by_label.T + constant if few else second(spans) @ by_label.T
+            found.append(_above(logits.float().sigmoid(), thresholds, word, len(words)))
+        first_words, widths_found, labels_found, score = (
+            torch.cat(each).cpu().numpy() for each in zip(*found, strict=True)
+        )
+        return Found(first_words, first_words + widths_found, labels_found, score)
 
 
 class TokenHead(nn.Module):
@@ -89,33 +108,57 @@ class TokenHead(nn.Module):
         self.proj_token, self.proj_label = nn.Linear(size, 2 * size), nn.Linear(size, 2 * size)
         self.out_mlp = nn.Sequential(nn.Linear(3 * size, 4 * size), nn.Identity(), nn.ReLU(), nn.Linear(4 * size, 3))
 
+    def of_labels(self, states: torch.Tensor) -> torch.Tensor:
+        """What `forward` takes of labels, whatever the words are: [k, d] → [k, 5 d]."""
+        size = states.shape[1]
+        of_label = linear_layers(self.out_mlp)[0].weight[:, size : 2 * size]
+        label, gate = torch.split(self.proj_label(states), size, 1)
+        return torch.cat([label @ of_label.T, gate], 1)
+
     def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
-        """words [w, d], labels [k, d], thresholds [k]."""
+        """words [w, d], labels [k, 5 d] from `of_labels`, thresholds [k]."""
         scores = self._scores(words, labels).float().sigmoid().cpu().numpy()
         return _runs(scores, thresholds.cpu().numpy())
 
     def _scores(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """[w, k, 3]."""
         size, (first, second) = words.shape[1], linear_layers(self.out_mlp)
-        of_word, of_label, of_both = torch.split(first.weight, size, 1)
+        of_word, _, of_both = torch.split(first.weight, size, 1)
         word, word_gate = torch.split(self.proj_token(words), size, 1)
-        label, label_gate = torch.split(self.proj_label(labels), size, 1)
-        word, label = word @ of_word.T + first.bias, label @ of_label.T
+        word, (label, label_gate) = word @ of_word.T + first.bias, torch.split(labels, [4 * size, size], 1)
         step = max(1, PAIR_NUMBERS // (4 * size * len(labels)))
-        chunks = []
+        # In one place: small results among what comes and goes would leave memory in pieces too small to use.
+        scores = words.new_empty(len(words), len(labels), 3)
         for start in range(0, len(words), step):
             gates = word_gate[start : start + step, None] * label_gate
             hidden = gates @ of_both.T + word[start : start + step, None] + label
-            chunks.append(second(hidden.relu_()))
-        return torch.cat(chunks)
+            scores[start : start + step] = second(hidden.relu_())
+        return scores
+
+
+def _above(
+    scores: torch.Tensor, thresholds: torch.Tensor, first_word: int, num_words: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Word, width, label and score of what is above its label's threshold: no more than are looked at later.
+
+    scores [words, widths, labels], of words from `first_word` on; spans that end behind the last are none.
+    """
+    word, width, label = torch.nonzero(scores > thresholds, as_tuple=True)
+    best = scores[word, width, label]
+    word += first_word
+    kept = torch.nonzero(word + width < num_words)[:, 0]
+    if len(kept) > MAX_CANDIDATES:
+        kept = kept[best[kept].topk(MAX_CANDIDATES).indices].sort().values
+    return word[kept], width[kept], label[kept], best[kept]
 
 
 def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) -> Found:
     """From a start to an end of the same label where every word is inside; scores [w, k, 3]."""
     is_start, is_end = scores[..., 0] > thresholds, scores[..., 1] > thresholds
     is_inside = scores[..., 2] >= thresholds
-    found: list[tuple[int, int, int, float]] = []
-    for first, label in zip(*np.nonzero(is_start & is_inside), strict=True):
+    held: list[Found] = []
+    num_held = 0
+    for first, label in zip(*_starts(is_start & is_inside, scores), strict=True):
         outside = np.flatnonzero(~is_inside[first:, label])
         stop = first + int(outside[0]) if len(outside) else len(scores)
         lasts = first + np.flatnonzero(is_end[first:stop, label])
@@ -123,7 +166,26 @@ def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) 
             continue
         worst = np.minimum.accumulate(scores[first:stop, label, 2])[lasts - first]
         worst = np.minimum(worst, np.minimum(scores[lasts, label, 1], scores[first, label, 0]))
-        found += [(int(first), int(last), int(label), score) for last, score in zip(lasts, worst, strict=True)]
-    firsts, ends, labels, best = zip(*found, strict=True) if found else ((), (), (), ())
-    first_words, last_words, found_labels = (np.array(each, np.int64) for each in (firsts, ends, labels))
-    return Found(first_words, last_words, found_labels, np.array(best, np.float32))
+        held.append(Found(np.full_like(lasts, first), lasts, np.full_like(lasts, label), worst))
+        num_held += len(lasts)
+        if num_held > HELD_RUNS:
+            held = [_joined(held).best()]
+            num_held = MAX_CANDIDATES
+    return _joined(held).best()
+
+
+def _starts(where: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
+    """Word and label of those that can be the best: no run is better than its first word."""
+    words, labels = np.nonzero(where)
+    if len(words) > MAX_CANDIDATES:
+        most = np.minimum(scores[words, labels, 0], scores[words, labels, 2])
+        kept = np.sort(np.argsort(-most, kind="stable")[:MAX_CANDIDATES])
+        words, labels = words[kept], labels[kept]
+    return words, labels
+
+
+def _joined(parts: list[Found]) -> Found:
+    if not parts:
+        none = np.empty(0, np.int64)
+        return Found(none, none, none, np.empty(0, np.float32))
+    return Found(*(np.concatenate(each) for each in zip(*parts, strict=True)))

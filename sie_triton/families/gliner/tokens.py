@@ -20,7 +20,9 @@ class GlinerTokenizer(LabelledWords):
     def __init__(self, files: GlinerFiles, max_length: int, max_prompt: int) -> None:
         longest = min(max_length, files.longest(max_prompt))
         pieces = Pieces(files.max_words, longest, max(OVERLAP, files.max_width))
-        tokenizer, by_last_token = open_tokenizer(files.directory), files.uses_last_token
+        tokenizer, by_last_token = open_tokenizer(files.tokenizer), files.uses_last_token
+        # Those that older versions saved have them in the weights alone.
+        tokenizer.add_special_tokens([files.marker, files.separator])
         super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
         self._files = files
 

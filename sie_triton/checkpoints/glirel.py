@@ -1,0 +1,93 @@
+"""What glirel saves, glirel_config.json and weights, and in `encoder` what it takes from its encoder's own repository:
+config.json and the tokenizer.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.gliner import ENCODER, encoder_of, longest_piece
+from sie_triton.errors import LoadError
+
+CONFIG = "glirel_config.json"
+
+MARKER, SEPARATOR = "[REL]", "[SEP]"
+
+# What glirel adds to the tokenizer of its encoder: first the special ones.
+ADDED_SPECIAL, ADDED = ("[FLERT]",), (MARKER, SEPARATOR, "[E]", "[/E]")
+
+# Of each key, what can be served, the usual value first.
+SERVED = {
+    "scorer": ("dot",),
+    "rel_mode": ("marker",),
+    "span_marker_mode": ("markerv1",),
+    "subtoken_pooling": ("first",),
+    "label_embed_strategy": ("both", "label", "ent_token"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GlirelFiles:
+    """`max_words` of a text at once; `max_distance` in words, from an entity back to one before it, None: any.
+
+    A label's state is that of its first token (`label`), of the marker before it (`ent_token`), or their mean (`both`).
+    """
+
+    directory: Path
+    config: Fields
+    encoder: Fields
+    hidden_size: int
+    max_words: int
+    max_distance: int | None
+    label_strategy: str
+    refines_relations: bool
+    refines_labels: bool
+    refining_factor: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "GlirelFiles":
+        """LoadError names the file and key that cannot be used."""
+        config = read_fields(directory / CONFIG)
+        chosen = {key: config.one_of(key, allowed) for key, allowed in SERVED.items()}
+        if config.flag("add_entity_markers", False):
+            message = f"{config.where}: add_entity_markers: models with marked entities cannot be served"
+            raise LoadError(message, "unsupported")
+        return cls(
+            directory=directory,
+            config=config,
+            encoder=encoder_of(config, directory),
+            hidden_size=config.integer("hidden_size", least=2),
+            max_words=config.integer("max_len", 384, least=2),
+            max_distance=(
+                config.integer("max_entity_pair_distance") if config.has("max_entity_pair_distance") else None
+            ),
+            label_strategy=chosen["label_embed_strategy"],
+            refines_relations=config.flag("refine_relation", False),
+            refines_labels=config.flag("refine_prompt", False),
+            refining_factor=config.integer("ffn_mul", 4, least=1),
+        )
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.directory / ENCODER
+
+    @property
+    def architecture(self) -> str:
+        return self.encoder.text("model_type")
+
+    def longest(self, max_prompt: int) -> int:
+        """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
+        return longest_piece(self.encoder, self.max_words, max_prompt)
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """Where the encoder's files are not here: the directory they belong in → the repository that has them."""
+    if has_file(directory / ENCODER):
+        return {}
+    return {ENCODER: read_fields(directory / CONFIG).text("model_name")}
+
+
+def is_glirel(directory: Path) -> bool:
+    return has_file(directory / CONFIG)

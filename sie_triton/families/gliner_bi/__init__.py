@@ -1,0 +1,79 @@
+"""GLiNER with an encoder of its own for labels (Stepanov et al., 2025): they may be many, and are read once.
+
+words → encoder → spans or tokens × labels → entities; labels → their encoder → kept
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_elsewhere
+from sie_triton.contract import Ragged
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS, Tensor
+from sie_triton.families.base import Adapter, Options, Recognised
+from sie_triton.families.gliner import Gliner
+from sie_triton.families.labelled_words import SAMPLE_LABELS, sample_words
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.contract import Features
+    from sie_triton.engines.torch.engine import TorchEngine
+
+LABEL_IDS = Tensor("label_ids", "INT32", (-1,), "[tokens] of a piece's labels", "label_id_lengths", 0)
+LABEL_SIZES = Tensor("label_sizes", "INT32", (-1,), "[labels] tokens of each", LABEL_THRESHOLDS.lengths, 1)
+
+
+@dataclass(frozen=True)
+class GlinerBiOptions(Options):
+    """`max_len`: words of a piece, where not as the checkpoint says."""
+
+    max_len: Annotated[int, Ge(1)] | None = None
+
+
+class GlinerBi(Gliner):
+    features = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_IDS, LABEL_SIZES, LABEL_THRESHOLDS)
+    options = GlinerBiOptions
+    reference_adapters = ("gliner_bi:GLiNERBiAdapter",)
+    files = (*Gliner.files, "labels_tokenizer/*.json")
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_gliner(directory):
+            return None
+        files = GlinerFiles.read(directory)
+        if not files.is_bi_encoder:
+            return None
+        labels = files.labels_encoder.text("model_type", "another encoder")
+        reason = f"gliner_config.json: {files.span_mode} over {files.architecture}, labels by {labels}"
+        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
+
+    def elsewhere(self, directory: Path) -> Mapping[str, str]:
+        return {**super().elsewhere(directory), **labels_elsewhere(directory)}
+
+    def longest(self, directory: Path) -> int:
+        return GlinerFiles.read(directory).longest(0)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.gliner_bi.tokens import GlinerBiTokenizer
+
+        return GlinerBiTokenizer.of(directory, spec.max_sequence_length, self.options_of(spec).max_len)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.gliner_bi.adapter import load
+
+        return load(directory, engine)
+
+    def sample(self, lengths: Sequence[int]) -> "Features":
+        num = len(lengths)
+        numbers = np.arange(1, num * SAMPLE_LABELS + 1, dtype=np.int32)
+        each = np.full(num, SAMPLE_LABELS, np.int32)
+        return {
+            **sample_words(lengths),
+            LABEL_IDS.name: Ragged(np.minimum(numbers, 100), each),
+            LABEL_SIZES.name: Ragged(np.ones_like(numbers), each),
+            LABEL_THRESHOLDS.name: Ragged(np.full(len(numbers), np.nan, np.float32), each),
+        }

@@ -1,0 +1,99 @@
+"""Words in rows of their own, and beside them the tokens of labels, by their own tokenizer. No torch."""
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.checkpoints.gliner import GlinerFiles
+from sie_triton.contract import Features, Label, Part, Ragged
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, PIECE
+from sie_triton.errors import InputError
+from sie_triton.families.gliner.tokens import OVERLAP
+from sie_triton.families.gliner_bi import LABEL_IDS, LABEL_SIZES
+from sie_triton.inputs.base import Frame
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt
+
+Ints = npt.NDArray[np.int32]
+
+# Each text takes the labels along: so many tokens of theirs, for all texts of a request together.
+MAX_LABEL_TOKENS = 1 << 24
+
+NO_PROMPT = Prompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+class Labels(NamedTuple):
+    """`ids` int32 [tokens] of all, `sizes` int32 [labels], `thresholds` float32 [labels]."""
+
+    ids: Ints
+    sizes: Ints
+    thresholds: npt.NDArray[np.float32]
+
+
+class Beside:
+    """The labels that go with each of `num_texts`; read when the first text is."""
+
+    size = 0
+
+    def __init__(self, tokenizer: "GlinerBiTokenizer", labels: tuple[Label, ...], num_texts: int) -> None:
+        self._tokenizer, self._asked, self._num_texts = tokenizer, labels, num_texts
+
+    @cached_property
+    def labels(self) -> Labels:
+        read = self._tokenizer.labels(self._asked)
+        num_tokens = len(read.ids) * self._num_texts
+        if num_tokens > MAX_LABEL_TOKENS:
+            raise InputError(
+                f"labels: take {len(read.ids)} tokens with each of {self._num_texts} texts, {num_tokens} together; "
+                f"at most {MAX_LABEL_TOKENS} are read in one request; send fewer texts at once"
+            )
+        return read
+
+    def around(self, element: Any) -> tuple[Prompt, Any]:
+        _ = self.labels
+        return NO_PROMPT, element
+
+
+class GlinerBiTokenizer(LabelledWords):
+    """word word …, and by themselves label, label …"""
+
+    def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
+        pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))
+        super().__init__(open_tokenizer(files.tokenizer), pieces, 0, by_last_token=files.uses_last_token)
+        self._labels_tokenizer = open_tokenizer(files.labels_tokenizer)
+        self._labels_tokenizer.no_padding()
+        self._labels_tokenizer.enable_truncation(files.longest_label)
+        self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
+
+    @classmethod
+    def of(cls, directory: Path, max_length: int, max_words: int | None) -> "GlinerBiTokenizer":
+        """`max_words` of a piece, None: as the checkpoint says. LoadError says what is wrong with its files."""
+        files = GlinerFiles.read(directory)
+        return cls(files, max_length, max_words or files.max_words)
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        return Beside(self, tuple(part.labels), len(part.elements))
+
+    def finish(self, features: Features, frame: Frame) -> Features:
+        assert isinstance(frame, Beside)
+        ids, sizes, thresholds = frame.labels
+        num_pieces = len(features[PIECE.name].values)
+        of_labels = np.full(num_pieces, len(sizes), np.int32)
+        return {
+            **features,
+            LABEL_IDS.name: Ragged(np.tile(ids, num_pieces), np.full(num_pieces, len(ids), np.int32)),
+            LABEL_SIZES.name: Ragged(np.tile(sizes, num_pieces), of_labels),
+            LABEL_THRESHOLDS.name: Ragged(np.tile(thresholds, num_pieces), of_labels),
+        }
+
+    def _labels_of(self, labels: Sequence[Label]) -> Labels:
+        encodings = self._labels_tokenizer.encode_batch_fast([label.read for label in labels])
+        sizes = np.array([len(encoding.ids) for encoding in encodings], np.int32)
+        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
+        return Labels(np.concatenate(ids), sizes, np.array(thresholds, np.float32))

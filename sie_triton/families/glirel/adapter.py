@@ -1,0 +1,122 @@
+"""The GLiREL family's forward pass: words and labels from one packed pass, then the pairs of each piece by itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from sie_triton.checkpoints.glirel import GlirelFiles
+from sie_triton.contract import Batch, ParameterValue, Rows
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_TOKENS
+from sie_triton.engines.torch.checkpoint import Checkpoint
+from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.families.base import Adapter
+from sie_triton.families.gliner import THRESHOLD
+from sie_triton.families.gliner.adapter import (
+    ENCODER,
+    LABELS,
+    LSTM,
+    PROJECTION,
+    USUAL_THRESHOLD,
+    WORD_TABLES,
+    in_context,
+)
+from sie_triton.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
+from sie_triton.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
+from sie_triton.families.labelled_words import pieces_of, states_at
+from sie_triton.families.token_batch import tokens
+
+MARKER = "span_rep_layer.rel_rep_layer."
+REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
+
+# How far behind its marker a label's tokens are, of which the mean is taken.
+OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
+
+Relations = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+
+
+class GlirelAdapter(Adapter):
+    """`head` scores the pairs of one piece; `projection` None: the model has none."""
+
+    encoder: Encoder
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: RelationHead,
+        lstm: nn.LSTM,
+        projection: nn.Linear | None,
+        label_offsets: tuple[int, ...],
+    ) -> None:
+        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        self._head, self._lstm, self._projection, self._label_offsets = head, lstm, projection, label_offsets
+        self.weights_bytes += sum(num_bytes(part) for part in (head, lstm, projection) if part is not None)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        hidden = self.encoder.hidden_states(*tokens(batch))
+        if self._projection is not None:
+            hidden = self._projection(hidden)
+        of_labels = [states_at(hidden, batch, LABEL_TOKENS.name, offset) for offset in self._label_offsets]
+        labels = [torch.stack(states).mean(0) for states in zip(*of_labels, strict=True)]
+        words = in_context(self._lstm, states_at(hidden, batch, WORD_TOKENS.name))
+        known, thresholds = pieces_of(batch, KNOWN.name), pieces_of(batch, LABEL_THRESHOLDS.name)
+        found = [self._found(*piece) for piece in zip(words, labels, known, thresholds, batch.options, strict=True)]
+        return {
+            RELATIONS.name: np.concatenate([relations for relations, _ in found]),
+            RELATION_SCORES.name: np.concatenate([scores for _, scores in found]),
+            RELATIONS.lengths: np.array([len(relations) for relations, _ in found], np.int32),
+        }
+
+    def _found(
+        self,
+        words: torch.Tensor,
+        labels: torch.Tensor,
+        known: npt.NDArray[np.int32],
+        thresholds: npt.NDArray[np.float32],
+        options: Mapping[str, ParameterValue],
+    ) -> Relations:
+        if len(known) < 2:
+            return np.empty((0, 7), np.int32), np.empty(0, np.float32)
+        if int(known[:, 1:3].max()) >= len(words):
+            raise ValueError(f"{KNOWN.name}: names words behind the end of their piece")
+        usual = float(options.get(THRESHOLD.name, USUAL_THRESHOLD))
+        least = torch.from_numpy(np.where(np.isnan(thresholds), np.float32(usual), thresholds)).to(words.device)
+        places = torch.from_numpy(known[:, 1:3].astype(np.int64)).to(words.device)
+        found = self._head(words, places, self._head.of_labels(labels), least)
+        heads, tails = known[found.head], known[found.tail]
+        relations = [heads[:, :1], tails[:, :1], heads[:, 3:], tails[:, 3:], found.label[:, None]]
+        return np.concatenate(relations, 1).astype(np.int32), found.score
+
+
+def load(directory: Path, engine: TorchEngine) -> GlirelAdapter:
+    """LoadError says what in the directory cannot be used."""
+    files = GlirelFiles.read(directory)
+    weights = Checkpoint(directory, engine.dtype, engine.device)
+    config = {**files.encoder.values, "vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
+    encoder = engine.encoder(engine.load_part(config, weights, ENCODER))
+    engine.settle(encoder)
+    size, width = files.hidden_size, int(encoder.config.hidden_size)
+    projection = weights.fill(nn.Linear(width, size), PROJECTION) if width != size else None
+    lstm = weights.fill(nn.LSTM(size, size // 2, bidirectional=True), LSTM)
+    return GlirelAdapter(encoder, head_of(files, weights), lstm, projection, OFFSETS[files.label_strategy])
+
+
+def head_of(files: GlirelFiles, weights: Checkpoint) -> RelationHead:
+    def refining(is_used: bool, prefix: str, num_layers: int) -> Refining | None:
+        made = Refining(files.hidden_size, files.refining_factor, num_layers)
+        return weights.fill(made, prefix) if is_used else None
+
+    head = RelationHead(
+        files.hidden_size,
+        files.max_distance,
+        refining(files.refines_relations, REFINED_RELATIONS, RELATION_LAYERS),
+        refining(files.refines_labels, REFINED_LABELS, LABEL_LAYERS),
+    )
+    weights.fill(head.marker, MARKER)
+    weights.fill(head.labels, LABELS)
+    return head
