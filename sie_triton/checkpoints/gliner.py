@@ -94,10 +94,16 @@ class GlinerFiles:
 
     def longest(self, max_prompt: int) -> int:
         """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
-        if self.architecture in RELATIVE:
-            return TOKENS_A_WORD * self.max_words + max_prompt
-        positions = self.encoder.integer("max_position_embeddings", 512, least=8)
-        return positions - (self.encoder.integer("pad_token_id", 0) + 1 if "roberta" in self.architecture else 0)
+        return longest_piece(self.encoder, self.max_words, max_prompt)
+
+
+def longest_piece(encoder: Fields, max_words: int, max_prompt: int) -> int:
+    """Tokens that an encoder reads of so many words and of a prompt before them."""
+    architecture = encoder.text("model_type", RELATIVE[0])
+    if architecture in RELATIVE:
+        return TOKENS_A_WORD * max_words + max_prompt
+    positions = encoder.integer("max_position_embeddings", 512, least=8)
+    return positions - (encoder.integer("pad_token_id", 0) + 1 if "roberta" in architecture else 0)
 
 
 def is_gliner(directory: Path) -> bool:

@@ -39,6 +39,7 @@ __all__ = [
 FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "gliner": "sie_triton.families.gliner:Gliner",
+    "gliner2": "sie_triton.families.gliner2:Gliner2",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",

@@ -21,7 +21,6 @@ PLANNED: Mapping[str, Planned] = {
     "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
     "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
     "gliner_bi": Planned("extracts entities", ("gliner_bi:GLiNERBiAdapter",)),
-    "gliner2": Planned("extracts entities and structures", ("gliner2:GLiNER2Adapter",)),
     "glirel": Planned("extracts relations", ("glirel:GLiRELAdapter",)),
     "gliclass": Planned("classifies texts", ("gliclass:GLiClassAdapter",)),
     "nli_classification": Planned("classifies texts", ("nli_classification_flash:NLIClassificationFlashAdapter",)),

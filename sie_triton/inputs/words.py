@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -109,18 +109,21 @@ class WordTokenizer:
         return found
 
 
-class Asked:
+P = TypeVar("P")
+
+
+class Asked(Generic[P]):
     """What is asked of each text of a part; `prompt` is made when the first of them is read."""
 
-    def __init__(self, make: Callable[[], Prompt], size: int) -> None:
+    def __init__(self, make: Callable[[], P], size: int) -> None:
         self._make = make
         self.size = size
 
     @cached_property
-    def prompt(self) -> Prompt:
+    def prompt(self) -> P:
         return self._make()
 
-    def around(self, element: Any) -> tuple[Prompt, Any]:
+    def around(self, element: Any) -> tuple[P, Any]:
         return self.prompt, element
 
 
