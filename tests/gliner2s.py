@@ -11,8 +11,8 @@ from gliner2.models.base import load_extractor_tokenizer
 from tests.models import CONFIGS, save_tokenizer
 
 
-def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", **config: Any) -> GLiNER2:
-    """`config` goes into config.json. Saved in root / "model"."""
+def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", scale: float = 2.0, **config: Any) -> GLiNER2:
+    """`config` goes into config.json; heads are scaled so that scores are not all about 0.5. Saved in root / "model"."""
     torch.manual_seed(5)
     save_tokenizer(root / "tokenizer", tokenizer)
     encoder = type(CONFIGS[architecture]).from_dict(CONFIGS[architecture].to_dict())
@@ -22,8 +22,8 @@ def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", **conf
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not name.startswith("encoder") and parameter.ndim > 1:
-                parameter *= 2  # so that scores are not all about 0.5
-        counts = model.count_pred[-1].bias
-        counts -= torch.arange(len(counts)) % 5 * 0.5  # so that there are different ones
+                parameter *= scale
+        model.count_pred[-1].bias[5:] = -100.0  # a few of each structure
+        model.count_pred[-1].bias[0] -= 2.0
     model.save_pretrained(str(root / "model"))
     return model

@@ -104,7 +104,7 @@ PLACE = "__place__"
 # Whole numbers of more digits are left as they were written.
 MAX_DIGITS = 30
 GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 def place(start: int, end: int, kind: Literal["", "number", "integer"] = "") -> dict[str, list[Any]]:

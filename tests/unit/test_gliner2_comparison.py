@@ -1,0 +1,168 @@
+"""What is found equals what gliner2 finds with the same weights."""
+
+import json
+
+import pytest
+
+from sie_triton.bench.workload import texts
+from sie_triton.catalog.recognise import family_in
+from tests.extraction import Extractor
+from tests.gliner2s import save_gliner2
+
+TEXTS = [
+    "Ada Lovelace was born in London in 1815.",
+    "naïve 😀 日本語 — größe e-mail_adress; [x] ada.l@math.org @ada",
+    "read www.ada.org/x",
+    "one",
+    *texts(6, seed=3),
+]
+LABELS = {"person": {"description": "a human"}, "place of birth": {}, "größe": {"threshold": 0.7}, "日": {}}
+RELATIONS = ("born in", "works for")
+CLASSES = {
+    "mood of it": ["good", "so so", "bad"],
+    "topics": {"labels": {"a": "the first", "b": "the second"}, "multi_label": True, "threshold": 0.55},
+}
+JOB = {"firm": {"type": "string"}, "since": {"type": ["number", "null"]}, "ok": {"type": "boolean"}}
+SCHEMA = {
+    "title": "person",
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "full name"},
+        "born": {"type": "integer"},
+        "mood": {"enum": ["good", "bad", "So so"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "kinds": {"type": "array", "items": {"enum": ["x", "good", "y"]}},
+        "jobs": {"type": "array", "items": {"type": "object", "properties": JOB}},
+        "home": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def asked(**changes):
+    """All of it, as request parameters."""
+    return {
+        "label_descriptions": json.dumps({"person": "a human"}),
+        "label_thresholds": json.dumps({"größe": 0.7}),
+        "relation_labels": ", ".join(RELATIONS),
+        "classes": json.dumps(CLASSES),
+        "output_schema": json.dumps(SCHEMA),
+        **changes,
+    }
+
+
+def librarys(model):
+    """The same in the library's words."""
+    schema = model.create_schema()
+    person = schema.structure("person").field("name", dtype="str", description="full name").field("born", dtype="str")
+    person = person.field("mood", dtype="str", choices=["good", "bad", "So so"]).field("tags")
+    jobs = person.field("kinds", choices=["x", "good", "y"]).structure("jobs").field("firm", dtype="str")
+    jobs = jobs.field("since", dtype="str").field("ok", dtype="str", choices=["true", "false"])
+    schema = jobs.structure("home").field("city", dtype="str").entities(LABELS).relations(list(RELATIONS))
+    topics = CLASSES["topics"]
+    return schema.classification("mood of it", CLASSES["mood of it"]).classification(
+        "topics", topics["labels"], multi_label=True, cls_threshold=topics["threshold"]
+    )
+
+
+class Theirs:
+    """What the library tells of a text, in our words."""
+
+    def __init__(self, text, found):
+        self.text, self.found = text, found
+
+    def words(self, span):
+        """None for the full stop that the library has added to the text."""
+        return None if span is None else self.text[span["start"] : span["end"]] or None
+
+    @property
+    def entities(self):
+        told = [(label, span) for label, spans in (self.found["entities"] or {}).items() for span in spans]
+        ends = [(label, span, min(span["end"], len(self.text))) for label, span in told]
+        rows = [(span["start"], end, label, span["confidence"]) for label, span, end in ends if span["start"] < end]
+        return sorted(rows, key=lambda row: row[0])
+
+    @property
+    def relations(self):
+        pairs = [(name, each) for name in RELATIONS for each in self.found["relation_extraction"][name]]
+        return [
+            (
+                *(self.words(each["head"]), self.words(each["tail"]), each["head"]["start"], each["tail"]["start"]),
+                *(name, min(each["head"]["confidence"], each["tail"]["confidence"])),
+            )
+            for name, each in pairs
+            if self.words(each["head"]) and self.words(each["tail"])
+        ]
+
+    @property
+    def classes(self):
+        best = self.found["mood of it"]
+        return [(each["label"], each["confidence"]) for each in (best, *self.found["topics"])]
+
+    @property
+    def data(self):
+        person = (self.found["person"] or [{}])[0]
+        tags = [self.words(each) for each in person.get("tags", [])]
+        homes = [{"city": self.words(each["city"])} for each in self.found["home"][:1]]
+        return {
+            "name": self.words(person.get("name")),
+            "born": number(self.words(person.get("born"))),
+            "mood": (person.get("mood") or {}).get("text"),
+            "tags": [each for each in tags if each],
+            "kinds": [each["text"] for each in person.get("kinds", [])],
+            "jobs": [job for each in self.found["jobs"] if any((job := self.job(each))[key] is not None for key in JOB)],
+            "home": homes[0] if homes and homes[0]["city"] else None,
+            "mood of it": self.found["mood of it"]["label"],
+            "topics": [each["label"] for each in self.found["topics"]],
+        }
+
+    def job(self, found):
+        choice = {"true": True, "false": False}[found["ok"]["text"]] if found["ok"] else None
+        return {"firm": self.words(found["firm"]), "since": number(self.words(found["since"])), "ok": choice}
+
+
+def number(words):
+    return int(words) if words and words.isdigit() else words
+
+
+def scored(rows):
+    """Everything, and the scores."""
+    return [row[:-1] for row in rows], pytest.approx([row[-1] for row in rows], abs=1e-4)
+
+
+def assert_same(text, ours, found):
+    theirs = Theirs(text, found)
+    entities = [(each["start"], each["end"], each["label"], each["score"]) for each in ours["entities"]]
+    assert scored(theirs.entities) == ([row[:-1] for row in entities], [row[-1] for row in entities])
+    keys = ("head", "tail", "head_start", "tail_start", "relation", "score")
+    relations = [tuple(each[key] for key in keys) for each in ours["relations"]]
+    assert scored(theirs.relations) == ([row[:-1] for row in relations], [row[-1] for row in relations])
+    classes = [(each["label"], each["score"]) for each in ours["classifications"]]
+    assert scored(theirs.classes) == ([row[:-1] for row in classes], [row[-1] for row in classes])
+    assert ours["data"] == theirs.data
+    return len(entities), len(relations), len(ours["data"]["jobs"])
+
+
+MODELS = [
+    ("bert", {"counting_layer": "count_lstm"}),
+    ("deberta", {"counting_layer": "count_lstm_v2", "max_width": 8}),
+    ("modernbert", {"counting_layer": "count_lstm_moe", "scale": 2.5}),
+]
+POLICIES = {"": 0.5, "flat": 0.4, "nested": 0.6, "longest": 0.55, "allow": 0.7}
+
+
+@pytest.mark.parametrize(("architecture", "config"), MODELS, ids=lambda value: value if isinstance(value, str) else "")
+def test_all_is_as_the_library_finds_it(tmp_path, minilm_directory, architecture, config):
+    library = save_gliner2(tmp_path, minilm_directory, architecture, **config)
+    name, found = family_in(tmp_path / "model")
+    assert (name, found.extracts, found.dims) == ("gliner2", True, {})
+    ours = Extractor("gliner2", tmp_path / "model")
+    assert ours.adapter.encoder.path == "packed"
+    counts = []
+    for policy, threshold in POLICIES.items():
+        told = {"include_confidence": True, "include_spans": True, "overlap_policy": policy or None}
+        expected = library.batch_extract(TEXTS, librarys(library), threshold=threshold, **told)
+        options = asked(threshold=threshold, **({"overlap_policy": policy} if policy else {}))
+        together = ours(TEXTS, [*LABELS], **options)
+        counts += [assert_same(*each) for each in zip(TEXTS, together, expected, strict=True)]
+        assert_same(TEXTS[0], ours(TEXTS[:1], [*LABELS], **options)[0], expected[0])
+    assert [sum(each) > 50 for each in zip(*counts, strict=True)] == [True, True, True]
