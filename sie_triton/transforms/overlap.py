@@ -47,12 +47,19 @@ def _allow(spans: Spans, scores: Floats) -> list[int]:
 
 
 def _nested(spans: Spans, scores: Floats) -> list[int]:
-    kept: list[int] = []
+    """In the order of their starts, what may cross a span begins less than the longest one away."""
+    order = np.argsort(spans[:, 0], kind="stable")
+    starts, ends = spans[order, 0], spans[order, 1]
+    reach = int((ends - starts).max(initial=0))
+    is_kept = np.zeros(len(spans), np.bool_)
+    place = np.argsort(order)
+    kept = []
     for i, (start, end) in enumerate(spans.tolist()):
-        starts, ends = spans[kept, 0], spans[kept, 1]
-        apart = (ends <= start) | (starts >= end)
-        inside = ((starts <= start) & (ends >= end)) | ((starts >= start) & (ends <= end))
-        if (apart | inside).all():
+        near = slice(*np.searchsorted(starts, [start - reach, end]))
+        first, last = starts[near], ends[near]
+        crosses = ((first < start) & (start < last) & (last < end)) | ((start < first) & (end < last) & (first < end))
+        if not (crosses & is_kept[near]).any():
+            is_kept[place[i]] = True
             kept.append(i)
     return kept
 
