@@ -12,7 +12,7 @@ from tests.models import CONFIGS, save_tokenizer
 
 
 def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", scale: float = 2.0, **config: Any) -> GLiNER2:
-    """`config` goes into config.json; heads are scaled so that scores are not all about 0.5. Saved in root / "model"."""
+    """`config` goes into config.json; `scale`: of the heads, lest all scores be about 0.5. Saved in root / "model"."""
     torch.manual_seed(5)
     save_tokenizer(root / "tokenizer", tokenizer)
     encoder = type(CONFIGS[architecture]).from_dict(CONFIGS[architecture].to_dict())

@@ -2,10 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
+from gliner2.inference.candidate_decoder import finalize_spans
 
 from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
+from sie_triton.contract.tensors import PIECE, WORD_SPANS
+from sie_triton.errors import InputError
+from sie_triton.inputs.asked import features_of
 from tests.extraction import Extractor
 from tests.gliner2s import save_gliner2
 
@@ -109,7 +114,9 @@ class Theirs:
             "mood": (person.get("mood") or {}).get("text"),
             "tags": [each for each in tags if each],
             "kinds": [each["text"] for each in person.get("kinds", [])],
-            "jobs": [job for each in self.found["jobs"] if any((job := self.job(each))[key] is not None for key in JOB)],
+            "jobs": [
+                job for each in self.found["jobs"] if any((job := self.job(each))[key] is not None for key in JOB)
+            ],
             "home": homes[0] if homes and homes[0]["city"] else None,
             "mood of it": self.found["mood of it"]["label"],
             "topics": [each["label"] for each in self.found["topics"]],
@@ -192,7 +199,8 @@ def test_requests_share_a_forward_pass(models):
         assert without_scores(alone) == without_scores(found)
         assert scores_of(found) == pytest.approx(scores_of(alone), abs=1e-4)
     assert [bool(found[0]["entities"]) for found in together] == [True, False, True, False, False]
-    assert set(together[3][0]["data"]) == {"mood of it", "topics"} and together[4][0]["relations"]
+    assert set(together[3][0]["data"]) == {"mood of it", "topics"}
+    assert together[4][0]["relations"]
 
 
 def without_scores(found):
@@ -213,7 +221,8 @@ def test_words_of_a_label_matter(models):
     text = TEXTS[:1]
     expected = library.batch_extract_entities(text, ["person", "date"], include_confidence=True, include_spans=True)
     same = ours(text, ["person", "date"])
-    assert scores_of(same) and scores_of(same) == pytest.approx(
+    assert scores_of(same)
+    assert scores_of(same) == pytest.approx(
         [span["confidence"] for _, span in sorted_spans(expected[0]["entities"])], abs=1e-4
     )
     for labels, options in (
@@ -242,4 +251,120 @@ def test_a_relations_description_is_read_as_the_library_writes_it(models):
             for pair in theirs["relation_extraction"].get(f"{name}: {told}", [])
         ]
         told = [min(pair["head"]["confidence"], pair["tail"]["confidence"]) for pair in pairs]
-        assert told and [one["score"] for one in each["relations"]] == pytest.approx(told, abs=1e-4)
+        assert told
+        assert [one["score"] for one in each["relations"]] == pytest.approx(told, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory, minilm_directory):
+    """Reads 24 words at once."""
+    root = tmp_path_factory.mktemp("short")
+    library = save_gliner2(root, minilm_directory, "bert", max_len=24)
+    return library, Extractor("gliner2", root / "model")
+
+
+LONG = "Größe 😀 of London; " * 14 + "the end\t"
+
+
+def windows(ours, text, labels, options):
+    """What is read of a text at once, and where it begins."""
+    asked, _, _ = ours._read([text], labels, options)
+    (features,) = features_of(ours.processor, [asked])
+    values, lengths = features[WORD_SPANS.name]
+    assert features[PIECE.name].values.tolist() == list(range(len(lengths)))
+    spans = np.split(values, np.cumsum(lengths)[:-1])
+    starts = [int(each[0, 0]) for each in spans]
+    ends = [*(int(each[-1, 1]) for each in spans[:-1]), len(text)]
+    assert all(start < end for start, end in zip(starts[1:], ends[:-1], strict=True))  # each overlaps the next
+    return [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def test_long_texts_are_read_in_windows_and_told_once(short):
+    library, ours = short
+    options = asked(threshold=0.4)
+    parts = windows(ours, LONG, [*LABELS], options)
+    assert len(parts) > 3
+    told = {"include_confidence": True, "include_spans": True}
+    found = [Theirs(text, library.extract(text, librarys(library), threshold=0.4, **told)) for _, text in parts]
+    (mine,) = ours([LONG], [*LABELS], **options)
+    assert all(each["text"] == LONG[each["start"] : each["end"]] for each in mine["entities"])
+    expected = []
+    for label in LABELS:
+        rows = [
+            (label, score, shift + start, shift + end)
+            for (shift, _), theirs in zip(parts, found, strict=True)
+            for start, end, name, score in theirs.entities
+            if name == label
+        ]
+        expected += finalize_spans(rows)
+    entities = [(each["start"], each["end"], each["label"], each["score"]) for each in mine["entities"]]
+    expected = [(start, end, label, score) for label, score, start, end in expected]
+    assert sorted(row[:3] for row in entities) == sorted(row[:3] for row in expected)
+    assert sum(row[3] for row in entities) == pytest.approx(sum(row[3] for row in expected), abs=1e-3)
+    best = max((theirs.found["mood of it"] for theirs in found), key=lambda each: each["confidence"])
+    topics = {}
+    for each in (each for theirs in found for each in theirs.found["topics"]):
+        topics[each["label"]] = max(topics.get(each["label"], 0), each["confidence"])
+    classes = {each["label"]: each["score"] for each in mine["classifications"]}
+    assert classes == pytest.approx({best["label"]: best["confidence"], **topics}, abs=1e-4)
+    relations = {
+        (head, tail, start + shift, end + shift, name): 0
+        for (shift, _), theirs in zip(parts, found, strict=True)
+        for head, tail, start, end, name, _ in theirs.relations
+    }
+    keys = ("head", "tail", "head_start", "tail_start", "relation")
+    assert sorted(tuple(each[key] for key in keys) for each in mine["relations"]) == sorted(relations)
+    names = [
+        (each["name"]["confidence"], theirs.words(each["name"]))
+        for theirs in found
+        for each in theirs.found["person"][:1]
+        if each["name"]
+    ]
+    assert mine["data"]["name"] == max(names)[1]
+    # Of several windows the library's words say nothing of where they are: the same job of two is one of ours.
+    jobs = [job for theirs in found for job in theirs.data["jobs"]]
+    assert 0 < len(mine["data"]["jobs"]) <= len(jobs)
+    assert all(job in jobs for job in mine["data"]["jobs"])
+
+
+def test_a_window_ends_as_a_sentence_does(short):
+    """The full stop that is added is in no answer, whatever is asked for."""
+    _, ours = short
+    for text in ("word " * 60, "word", "word.", "", " ", "a" * 3000, "\x00", "😀" * 40):
+        (found,) = ours([text], ["a", "b"], threshold=0, overlap_policy="allow", output_schema=json.dumps(SCHEMA))
+        assert all(each["text"] and each["end"] <= len(text) for each in found["entities"])
+        assert bool(found["entities"]) == bool(text.strip())
+        assert set(found["data"]) == {*SCHEMA["properties"]}
+
+
+def test_what_cannot_be_asked_is_said(models):
+    _, ours = models
+    for labels, options, said in (
+        (
+            [],
+            {},
+            "labels: is empty; send what is to be looked for, there or in the parameters relation_labels, classes, ",
+        ),
+        ([], {"output_schema": "[]"}, "parameter output_schema: must be a JSON Schema"),
+        (["a"], {"instruction": "find"}, "parameter instruction: this model reads none"),
+    ):
+        with pytest.raises(InputError, match=f"^{said}"):
+            ours(["text"], labels, **options)
+    for labels, options in ((["word " * 300], {}), ([], {"classes": json.dumps({"a": [str(i) for i in range(1000)]})})):
+        with pytest.raises(
+            InputError, match=r"^labels: with what else is asked take \d+ tokens; this model reads at most 256"
+        ):
+            ours(["text"], labels, **options)
+
+
+def test_markers_in_what_is_asked_are_words(models):
+    """As many labels are scored as were sent, whatever they are called."""
+    _, ours = models
+    labels = ["[E]", "[P] a (", "[SEP_TEXT]", "[SEP_STRUCT] ) )", "\x00", "b"]
+    (found,) = ours(["Ada Lovelace"], labels, threshold=0, overlap_policy="allow")
+    assert {each["label"] for each in found["entities"]} == {*labels}
+    names = {"[L]": ["[L]", "[P]"], "[P] [L] x": ["a", "b"]}
+    (found,) = ours(["Ada Lovelace"], classes=json.dumps(names))
+    assert [
+        each["label"] in members for each, members in zip(found["classifications"], names.values(), strict=True)
+    ] == [True, True]

@@ -34,7 +34,7 @@ def test_words_are_those_of_the_library(text):
 
 def test_so_they_are_of_any_characters():
     rng = np.random.default_rng(0)
-    letters = list("ab1.@@.-_%+ é\u0301/:w") + ["www.", "http://", "@a.bc", "x@y.zz"]
+    letters = [*"ab1.@@.-_%+ é\u0301/:w", "www.", "http://", "@a.bc", "x@y.zz"]
     for _ in range(3000):
         text = "".join(rng.choice(letters, rng.integers(1, 24)))
         assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)], text
