@@ -171,6 +171,7 @@ SERVED: dict[str, dict[str, Any]] = {
         length=32768,
     ),
     "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
+    "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
 }
 
 BOTH = {"image": True}
@@ -184,7 +185,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
-    "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliclass": file(
         "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}
