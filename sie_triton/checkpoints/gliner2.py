@@ -6,7 +6,7 @@ Standard library only: render and preprocess read these without torch.
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields, read_json
+from sie_triton.checkpoints.files import Fields, read_fields, read_json
 from sie_triton.checkpoints.gliner import longest_piece
 from sie_triton.errors import LoadError
 
@@ -57,7 +57,5 @@ class Gliner2Files:
 
 
 def is_gliner2(directory: Path) -> bool:
-    if not (has_file(directory / CONFIG) and has_file(directory / ENCODER_CONFIG)):
-        return False
     config = read_json(directory / CONFIG, default={})
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE

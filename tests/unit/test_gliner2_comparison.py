@@ -7,10 +7,11 @@ import pytest
 from gliner2.inference.candidate_decoder import finalize_spans
 
 from sie_triton.bench.workload import texts
-from sie_triton.catalog.recognise import family_in
+from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.contract.tensors import PIECE, WORD_SPANS
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, LoadError
 from sie_triton.inputs.asked import features_of
+from sie_triton.spec import Runtime
 from tests.extraction import Extractor
 from tests.gliner2s import save_gliner2
 
@@ -160,8 +161,9 @@ MODELS = [
 @pytest.mark.parametrize(("architecture", "config", "policies"), MODELS, ids=[each[0] for each in MODELS])
 def test_all_is_as_the_library_finds_it(tmp_path, minilm_directory, architecture, config, policies):
     library = save_gliner2(tmp_path, minilm_directory, architecture, **config)
-    name, found = family_in(tmp_path / "model")
-    assert (name, found.extracts, found.dims) == ("gliner2", True, {})
+    config, reason = explain(tmp_path / "model", "org/model", {"weights_path": str(tmp_path / "model")})
+    assert (config.family, [*config.resolve(Runtime()).tasks]) == ("gliner2", ["extract"])
+    assert reason.endswith(f"{library.config.counting_layer} over {library.encoder.config.model_type}")
     ours = Extractor("gliner2", tmp_path / "model")
     assert ours.adapter.encoder.path == "packed"
     counts = []
@@ -368,3 +370,23 @@ def test_markers_in_what_is_asked_are_words(models):
     assert [
         each["label"] in members for each, members in zip(found["classifications"], names.values(), strict=True)
     ] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"architecture": "boundary"}, "config.json: architecture boundary cannot be served; supported is span"),
+        ({"token_pooling": "mean"}, "config.json: token_pooling mean cannot be served"),
+        ({"counting_layer": "count_gru"}, "counting_layer 'count_gru' is unknown; supported are count_lstm, "),
+        ({"span_head": {"max_width": 0}}, "config.json: span_head: max_width: must be a whole number from 1"),
+        ({"span_head": {"span_mode": "x"}}, "config.json: span_head: span_mode x cannot be served"),
+        (None, "config.json is missing in .*encoder_config"),
+    ],
+)
+def test_a_directory_that_cannot_be_served_says_why(tmp_path, changed, said):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "extractor", **(changed or {})}))
+    if changed:
+        (tmp_path / "encoder_config").mkdir()
+        (tmp_path / "encoder_config/config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(LoadError, match=said):
+        family_in(tmp_path)

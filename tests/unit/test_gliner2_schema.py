@@ -2,14 +2,19 @@
 
 import json
 import time
+from datetime import date
+from enum import Enum
 from itertools import pairwise
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from sie_triton.contract import check_parameters
 from sie_triton.contract.findings import number_in
 from sie_triton.errors import InputError
-from sie_triton.families.gliner2.output_schema import Field, Leaf, Record, Structure, read_schema
+from sie_triton.families.gliner2.output_schema import Field as Asked
+from sie_triton.families.gliner2.output_schema import Leaf, Record, Structure, read_schema
 from sie_triton.families.gliner2.request import PARAMETERS, request_of
 
 STRING = {"type": "string"}
@@ -41,12 +46,12 @@ def test_properties_become_fields():
         }
     )
     fields = (
-        Field("buyer", "who pays"),
-        Field("total"),
-        Field("parts"),
-        Field("state", "", ("open", "Open", "3", "true")),
-        Field("paid", "", ("true", "false")),
-        Field("kinds", "", ("a",)),
+        Asked("buyer", "who pays"),
+        Asked("total"),
+        Asked("parts"),
+        Asked("state", "", ("open", "Open", "3", "true")),
+        Asked("paid", "", ("true", "false")),
+        Asked("kinds", "", ("a",)),
     )
     assert found.structures == (Structure("order", fields),)
     assert found.record == Record(
@@ -70,16 +75,47 @@ def test_objects_become_structures_of_their_own():
     }
     items = {"$ref": "#/$defs/Home", "description": "where"}
     found = read({**of(owner={"$ref": "#/$defs/Person"}, homes={"type": "array", "items": items}), "$defs": defs})
-    city = (Field("city"),)
+    city = (Asked("city"),)
     assert found.structures == (
         Structure("object", ()),
-        Structure("owner", (Field("name"),)),
+        Structure("owner", (Asked("name"),)),
         Structure("home", city),
         Structure("homes", city),
     )
     home = Record(2, (("city", Leaf(2, 0)),))
     homes = Record(3, (("city", Leaf(3, 0)),), True)
     assert found.record == Record(0, (("owner", Record(1, (("name", Leaf(1, 0)), ("home", home)))), ("homes", homes)))
+
+
+class Wing(Enum):
+    NORTH = "north"
+    SOUTH = "south"
+
+
+class Room(BaseModel):
+    wing: Wing | None = None
+    beds: int | None = Field(None, description="how many")
+
+
+class Stay(BaseModel):
+    """One of a guest."""
+
+    guest: str = ""
+    arrival: date
+    kind: Literal["work", "leisure"]
+    first: Room
+    rooms: list[Room] = []
+    notes: list[str] | None = None
+
+
+def test_what_pydantic_writes_is_read():
+    found = read(Stay.model_json_schema())
+    wing, beds = Asked("wing", "", ("north", "south")), Asked("beds", "how many")
+    assert found.structures == (
+        Structure("Stay", (Asked("guest"), Asked("arrival"), Asked("kind", "", ("work", "leisure")), Asked("notes"))),
+        Structure("first", (wing, beds)),
+        Structure("rooms", (wing, beds)),
+    )
 
 
 LISTS = {"type": "array", "items": {"type": "array", "items": STRING}}

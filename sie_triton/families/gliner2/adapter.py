@@ -186,6 +186,8 @@ class Gliner2Adapter(Adapter):
 def groups_of(roles: Ints) -> Iterator[Group]:
     """Entities are task 0; what there may be several of is counted from 1."""
     starts = np.flatnonzero(roles != FIELD).tolist()
+    if not starts or starts[0]:
+        raise ValueError("label_roles: must begin with one that is no field")
     task = 0
     for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
         role = int(roles[first])

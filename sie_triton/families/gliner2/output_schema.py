@@ -3,6 +3,16 @@
 A structure is flat: a name and fields, and the model says how many of it there are in a text. A field is words of the
 text, or one of some choices. So an object becomes a structure of its own, and so does each object in it; objects of
 which there are several hold no further ones, since nothing says which belongs to which.
+
+    string                   words of the text
+    number, integer          words, read as a number where they are one; left as they are where not
+    boolean, enum, const     one of these values
+    array of one of those    all that are found, the best first
+    object                   as it is found first; array of objects: all that there are
+
+Every property is in `data`: null, or an empty list, where nothing was found. References to definitions of the same
+schema are followed, and of a union with null the other one is asked for. A keyword that narrows what the model cannot
+be asked (pattern, minimum, minItems …) is refused.
 """
 
 import json
