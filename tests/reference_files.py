@@ -187,6 +187,7 @@ SERVED: dict[str, dict[str, Any]] = {
     ),
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
+    "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
 }
 
 BOTH = {"image": True}
@@ -199,7 +200,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
-    "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "dino": file("grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25}, **SEEN),

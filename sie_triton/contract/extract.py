@@ -46,7 +46,7 @@ LABEL_PARAMETERS = (
         str,
         max_characters=MAX_JSON,
         for_prompt=True,
-        doc="JSON object: by label, what the model reads in its place",
+        doc="JSON object: by label, what the model reads of it",
     ),
 )
 

@@ -7,9 +7,11 @@ where the checkpoint brings them a name.
 """
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Label = int | str
 
@@ -99,17 +101,42 @@ class Findings:
 
 PLACE = "__place__"
 
+# Whole numbers of more digits are left as they were written.
+MAX_DIGITS = 30
+GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
-def place(start: int, end: int) -> dict[str, list[int]]:
-    """In `data`, what stands for the words there."""
-    return {PLACE: [start, end]}
+
+def place(start: int, end: int, kind: Literal["", "number", "integer"] = "") -> dict[str, list[Any]]:
+    """In `data`, what stands for the words there; a number where they are one, or a whole one, of that `kind`."""
+    return {PLACE: [start, end, kind]}
 
 
 def in_words(data: Any, text: str) -> Any:
     """`data` with the words in the places."""
     if isinstance(data, dict):
         if PLACE in data:
-            start, end = data[PLACE]
-            return text[start:end]
+            start, end, kind = data[PLACE]
+            return number_in(text[start:end], kind) if kind else text[start:end]
         return {key: in_words(value, text) for key, value in data.items()}
     return [in_words(each, text) for each in data] if isinstance(data, list) else data
+
+
+def number_in(words: str, kind: str) -> int | float | str:
+    """
+    >>> number_in("1,234.50", "number"), number_in("-12", "integer"), number_in("3.5", "integer")
+    (1234.5, -12, '3.5')
+    >>> number_in("about 5", "number"), number_in("12 %", "number"), number_in("1e999", "number")
+    ('about 5', '12 %', '1e999')
+    """
+    plain = words.replace(",", "") if GROUPED.fullmatch(words) else words
+    if not PLAIN.fullmatch(plain) or len(plain) > MAX_DIGITS:
+        return words
+    found = float(plain)
+    if math.isinf(found):
+        return words
+    if plain.lstrip("+-").isdigit():
+        return int(plain)
+    if kind == "integer":
+        return int(found) if found.is_integer() else words
+    return found

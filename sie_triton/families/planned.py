@@ -20,7 +20,6 @@ PLANNED: Mapping[str, Planned] = {
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
     "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
     "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
-    "gliner2": Planned("extracts entities and structures", ("gliner2:GLiNER2Adapter",)),
     "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
     "donut": Planned("reads documents", ("donut:DonutAdapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),

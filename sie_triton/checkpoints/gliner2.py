@@ -1,0 +1,61 @@
+"""What gliner2 saves: config.json, encoder_config/config.json, the tokenizer, and all weights in one file.
+
+Standard library only: render and preprocess read these without torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields, read_fields, read_json
+from sie_triton.checkpoints.gliner import longest_piece
+from sie_triton.errors import LoadError
+
+CONFIG, ENCODER_CONFIG = "config.json", "encoder_config/config.json"
+MODEL_TYPE = "extractor"
+
+COUNTING_LAYERS = ("count_lstm", "count_lstm_v2", "count_lstm_moe")
+
+# Words of a piece where config.json says nothing.
+MAX_WORDS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Gliner2Files:
+    """`max_words` a piece of a text, `max_width` words what is found."""
+
+    directory: Path
+    encoder: Fields
+    counting_layer: str
+    max_width: int
+    max_words: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "Gliner2Files":
+        """LoadError names the file and key that cannot be used."""
+        config, encoder = read_fields(directory / CONFIG), read_fields(directory / ENCODER_CONFIG)
+        head = config.fields("span_head")
+        for fields, key, served in (
+            (config, "architecture", "span"),
+            (config, "token_pooling", "first"),
+            (head, "span_mode", "markerV0"),
+        ):
+            given = fields.text(key, served)
+            if given != served:
+                message = f"{fields.where}: {key} {given[:80]} cannot be served; supported is {served}"
+                raise LoadError(message, "unsupported")
+        return cls(
+            directory=directory,
+            encoder=encoder,
+            counting_layer=config.one_of("counting_layer", COUNTING_LAYERS),
+            max_width=head.integer("max_width", config.integer("max_width", 8, least=1, most=1000), least=1, most=1000),
+            max_words=config.integer("max_len", MAX_WORDS, least=1),
+        )
+
+    def longest(self, max_prompt: int) -> int:
+        """Tokens of a piece, with those of what is asked, of which there are at most `max_prompt`."""
+        return longest_piece(self.encoder, self.max_words, max_prompt)
+
+
+def is_gliner2(directory: Path) -> bool:
+    config = read_json(directory / CONFIG, default={})
+    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE

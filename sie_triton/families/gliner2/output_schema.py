@@ -1,0 +1,244 @@
+"""A client's JSON Schema → the structures that the model is asked for, and what `data` is made of.
+
+A structure is flat: a name and fields, and the model says how many of it there are in a text. A field is words of the
+text, or one of some choices. So an object becomes a structure of its own, and so does each object in it; objects of
+which there are several hold no further ones, since nothing says which belongs to which.
+
+    string                   words of the text
+    number, integer          words, read as a number where they are one; left as they are where not
+    boolean, enum, const     one of these values
+    array of one of those    all that are found, the best first
+    object                   as it is found first; array of objects: all that there are
+
+Every property is in `data`: null, or an empty list, where nothing was found. References to definitions of the same
+schema are followed, and of a union with null the other one is asked for. A keyword that narrows what the model cannot
+be asked (pattern, minimum, minItems …) is refused.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from sie_triton.errors import InputError
+from sie_triton.families.gliner2.checked import description_of, name_of, parsed
+
+PARAMETER = "output_schema"
+WHERE = f"parameter {PARAMETER}"
+
+MAX_FIELDS = 256
+MAX_CHOICES = 1024  # of all fields together
+MAX_DEPTH = 8
+
+# The structure of an object without a title.
+UNTITLED = "object"
+
+# What says nothing about which words are meant. `default` and `required` are not acted on: what is not found is null.
+ANNOTATIONS = frozenset(
+    (
+        *("type", "title", "description", "default", "examples", "format", "deprecated", "readOnly", "writeOnly"),
+        *("required", "additionalProperties", "$schema", "$id", "$comment", "$defs", "definitions"),
+    )
+)
+NUMBERS: Mapping[str, Literal["number", "integer"]] = {"number": "number", "integer": "integer"}
+TYPES = ("object", "array", "string", "boolean", *NUMBERS)
+REFERENCES = ("#/$defs/", "#/definitions/")
+
+
+class Field(NamedTuple):
+    name: str
+    description: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class Structure(NamedTuple):
+    name: str
+    fields: tuple[Field, ...]
+
+
+class Leaf(NamedTuple):
+    """A property that is a field of a structure.
+
+    `kind`: number or integer where its words are to be read as one. `values`: what its choices stand for.
+    """
+
+    structure: int
+    field: int
+    is_list: bool = False
+    kind: Literal["", "number", "integer"] = ""
+    values: tuple[Any, ...] = ()
+
+
+class Record(NamedTuple):
+    """An object, or with `is_list` all of a structure that there are."""
+
+    structure: int
+    properties: "tuple[tuple[str, Leaf | Record], ...]"
+    is_list: bool = False
+
+
+class Schema(NamedTuple):
+    structures: tuple[Structure, ...]
+    record: Record
+
+
+def read_schema(text: str) -> Schema:
+    """InputError names the property that cannot be asked for, and what can."""
+    reader = _Reader(parsed(text, WHERE))
+    return Schema(*reader.read())
+
+
+class _Place(NamedTuple):
+    """Where in the schema: its path, how deep, the references on the way, and whether there are several of it."""
+
+    path: str = ""
+    depth: int = 0
+    references: tuple[str, ...] = ()
+    in_list: bool = False
+
+    def below(self, name: str) -> "_Place":
+        return self._replace(path=f"{self.path}.{name[:80]}" if self.path else name[:80], depth=self.depth + 1)
+
+    def wrong(self, what: str) -> InputError:
+        return InputError(f"{WHERE}: {self.path + ': ' if self.path else ''}{what}")
+
+
+class _Reader:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._structures: list[Structure | None] = []
+        self._num_fields = self._num_choices = 0
+
+    def read(self) -> tuple[tuple[Structure, ...], Record]:
+        schema, place = self._resolved(self._root, _Place())
+        if _type_of(schema, place) != "object":
+            raise place.wrong('must be a JSON Schema of an object: {"type": "object", "properties": {…}}')
+        name = name_of(schema.get("title", UNTITLED), f"{WHERE}: title")
+        record = self._record(schema, name, place)
+        return tuple(each for each in self._structures if each is not None), record
+
+    def _record(self, schema: Mapping[str, Any], name: str, place: _Place) -> Record:
+        _check_keys(schema, {"properties"}, place)
+        properties = schema.get("properties")
+        if not isinstance(properties, dict) or not properties:
+            raise place.wrong("an object needs properties; name what is to be found")
+        if len(properties) > MAX_FIELDS:
+            raise place.wrong(f"has {len(properties)} properties; this model is asked for at most {MAX_FIELDS} fields")
+        number = len(self._structures)
+        self._structures.append(None)
+        fields: list[Field] = []
+        found = [
+            (name_of(key, f"{WHERE}: {place.below(key).path}"), self._property(value, key, number, fields, place))
+            for key, value in properties.items()
+        ]
+        self._structures[number] = Structure(name, tuple(fields))
+        return Record(number, tuple(found), place.in_list)
+
+    def _property(self, schema: Any, name: str, structure: int, fields: list[Field], place: _Place) -> Leaf | Record:
+        place = place.below(name)
+        if place.depth > MAX_DEPTH:
+            raise place.wrong(f"is nested too deeply; at most {MAX_DEPTH} levels are read")
+        given, (schema, inner) = schema, self._resolved(schema, place)
+        kind, is_list = _type_of(schema, inner), False
+        description = description_of(_first("description", given, schema), f"{WHERE}: {place.path}")
+        if kind == "array":
+            _check_keys(schema, {"items"}, inner)
+            inner = inner._replace(path=f"{inner.path}[]", depth=inner.depth + 1)
+            schema, inner = self._resolved(schema.get("items"), inner)
+            kind, is_list = _type_of(schema, inner), True
+            if kind == "array":
+                raise inner.wrong("lists of lists cannot be asked for; a list holds texts, numbers, choices or objects")
+        if kind == "object":
+            if place.in_list:
+                raise inner.wrong("an object inside a list of objects cannot be asked for; give it properties there")
+            return self._record(schema, name, inner._replace(in_list=is_list))
+        _check_keys(schema, {"enum", "const"}, inner)
+        values = self._values(schema, kind, inner)
+        fields.append(Field(name, description, tuple(map(_written, values))))
+        self._count(len(values), inner)
+        return Leaf(structure, len(fields) - 1, is_list, NUMBERS.get(kind, ""), values)
+
+    def _values(self, schema: Mapping[str, Any], kind: str, place: _Place) -> tuple[Any, ...]:
+        """What a field may be; none: any words."""
+        if "const" not in schema and "enum" not in schema:
+            return (True, False) if kind == "boolean" else ()
+        given = [schema["const"]] if "const" in schema else schema["enum"]
+        if not isinstance(given, list) or not given:
+            raise place.wrong("enum must be a list of one value or more")
+        for value in given:
+            if not isinstance(value, str | int | float | None) or (
+                isinstance(value, float) and not math.isfinite(value)
+            ):
+                raise place.wrong("enum holds texts, numbers, true and false")
+        values = {_written(value): value for value in given if value is not None}
+        for written in values:
+            name_of(written, f"{WHERE}: {place.path}: enum")
+        return tuple(values.values())
+
+    def _count(self, num_choices: int, place: _Place) -> None:
+        self._num_fields += 1
+        self._num_choices += num_choices
+        if self._num_fields > MAX_FIELDS:
+            raise place.wrong(f"is one field too many; this model is asked for at most {MAX_FIELDS}")
+        if self._num_choices > MAX_CHOICES:
+            raise place.wrong(f"is a choice too many; the fields of a request have at most {MAX_CHOICES} together")
+
+    def _resolved(self, schema: Any, place: _Place) -> tuple[Mapping[str, Any], _Place]:
+        """What a reference, or the one of several that is not null, leads to."""
+        for _ in range(MAX_DEPTH):
+            if not isinstance(schema, dict):
+                raise place.wrong("must be a JSON Schema, which is an object")
+            union = next((key for key in ("anyOf", "oneOf") if key in schema), None)
+            if "$ref" in schema:
+                schema, place = self._referred(schema["$ref"], place)
+            elif union:
+                schema = _one_of(schema[union], union, place)
+            else:
+                return schema, place
+        raise place.wrong("refers on and on; write out what is meant")
+
+    def _referred(self, reference: Any, place: _Place) -> tuple[Any, _Place]:
+        start = next((each for each in REFERENCES if isinstance(reference, str) and reference.startswith(each)), None)
+        if start is None:
+            raise place.wrong(
+                f"$ref leads to {' or '.join(each + 'NAME' for each in REFERENCES)} of the same schema only"
+            )
+        if reference in place.references:
+            raise place.wrong(f"{reference[:80]} holds itself; a text is not read for what has no end")
+        held = self._root.get(start[2:-1])
+        name = reference.removeprefix(start)
+        if not isinstance(held, dict) or name not in held:
+            raise place.wrong(f"{reference[:80]} is not there")
+        return held[name], place._replace(references=(*place.references, reference))
+
+
+def _one_of(given: Any, key: str, place: _Place) -> Any:
+    real = [each for each in given if each != {"type": "null"}] if isinstance(given, list) else []
+    if len(real) != 1:
+        raise place.wrong(f"{key} of one schema, and null, can be asked for; not of {len(real)}")
+    return real[0]
+
+
+def _type_of(schema: Mapping[str, Any], place: _Place) -> str:
+    """The one that is not null; that of its values where they are all it says."""
+    given = schema.get("type", "string" if "enum" in schema or "const" in schema else None)
+    real = [each for each in given if each != "null"] if isinstance(given, list) else [given]
+    if len(real) != 1 or real[0] not in TYPES:
+        raise place.wrong(f"type must be one of {', '.join(TYPES)}, or a list of one of them and null")
+    return str(real[0])
+
+
+def _check_keys(schema: Mapping[str, Any], own: set[str], place: _Place) -> None:
+    for key in schema:
+        if key not in ANNOTATIONS and key not in own:
+            allowed = ", ".join(sorted(own | {"type", "description"}))
+            raise place.wrong(f"{key[:80]!r} cannot be asked of this model; allowed are {allowed}")
+
+
+def _first(key: str, *schemas: Any) -> Any:
+    return next((schema[key] for schema in schemas if key in schema), None)
+
+
+def _written(value: Any) -> str:
+    """As the model reads it."""
+    return value if isinstance(value, str) else json.dumps(value)

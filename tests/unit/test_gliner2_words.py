@@ -1,0 +1,72 @@
+"""The words of texts are those of gliner2, and the spans that it tells; in time that grows with the text."""
+
+import time
+
+import numpy as np
+import pytest
+from gliner2.inference.candidate_decoder import finalize_spans
+from gliner2.processing.word_splitter import WhitespaceTokenSplitter
+
+from sie_triton.families.gliner2.words import word_spans
+from sie_triton.transforms.overlap import POLICIES, resolved
+
+SPLIT = WhitespaceTokenSplitter()
+
+TEXTS = [
+    "",
+    " \t",
+    "mail ada.l+x@math.org, or @ada_l; see https://a.b/c?d=e. And www.x.y!",
+    "@foo.bar@x.com",  # a handle that ends inside of what another address begins with
+    "a@b.co.x@y.zz",
+    "é-a.b@x.com",
+    "a@b a@b.c a@b.cd a@.cd @@x.yy %@%.%%",
+    "https://x@y.zz x@https://y.zz wwww.x@y.zz",
+    "e\u0301t\u00e9 क्षि नमस्ते a\u200db snake_case-word --x _ __-_",
+    "K@k.K\u212a ſ@ſ.ſſ İ@i.ii ı@x.yy",
+    "naïve 😀 日本語 — größe",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_are_those_of_the_library(text):
+    assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)]
+
+
+def test_so_they_are_of_any_characters():
+    rng = np.random.default_rng(0)
+    letters = [*"ab1.@@.-_%+ é\u0301/:w", "www.", "http://", "@a.bc", "x@y.zz"]
+    for _ in range(3000):
+        text = "".join(rng.choice(letters, rng.integers(1, 24)))
+        assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)], text
+
+
+@pytest.mark.parametrize("run", ["a.", ".", "a@", "@a.", "a@a.", "a@b.c", "www.", "a-", "@", "%@a.bc"])
+def test_no_text_takes_long(run):
+    text = run * (300_000 // len(run))
+    started = time.perf_counter()
+    word_spans(text)
+    assert time.perf_counter() - started < 3  # the library's pattern takes hours for "."
+
+
+@pytest.mark.parametrize("policy", ["", *POLICIES])
+def test_spans_are_told_as_the_library_tells_them(policy):
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        num = int(rng.integers(0, 14))
+        starts = rng.integers(0, 12, num)
+        spans = np.stack([starts, starts + rng.integers(1, 6, num)], 1)
+        # A few values, so that there are equal ones.
+        scores = rng.choice(np.array([0.25, 0.5, 0.75, 0.875], np.float32), num)
+        rows = [(i, float(score), *span) for i, (score, span) in enumerate(zip(scores, spans.tolist(), strict=True))]
+        expected = finalize_spans(rows, overlap_policy=policy or None)
+        assert resolved(spans, scores, policy).tolist() == [row[0] for row in expected]
+
+
+@pytest.mark.parametrize("policy", ["", *POLICIES])
+def test_many_spans_do_not_take_long(policy):
+    rng = np.random.default_rng(2)
+    starts = rng.integers(0, 100_000, 20_000)
+    spans = np.stack([starts, starts + rng.integers(1, 9, 20_000)], 1)
+    started = time.perf_counter()
+    resolved(spans, rng.random(20_000, np.float32), policy)
+    assert time.perf_counter() - started < 5
