@@ -18,6 +18,7 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
+from sie_triton.checkpoints.gliner import is_gliner
 from sie_triton.controller import memory
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
@@ -27,10 +28,13 @@ from sie_triton.render.build import write_repository
 from sie_triton.server.companions import controller, nursery
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
-from tests.conftest import fresh_settings, tiny_model_file
+from tests.conftest import fresh_settings, gliner_file, tiny_model_file
+from tests.extraction import Extractor
+from tests.gliners import LABELS, save_gliner
 from tests.models import save_bert
 
 MODELS = [f"test/model-{i}" for i in range(8)]
+EXTRACTOR = MODELS[1]  # the others encode
 TEXT = texts(1)[0]
 ADMIN_TOKEN = "for-tests"
 ONE_MODEL = 260_000_000  # a worker with the weights, measured
@@ -45,6 +49,7 @@ class Crowd:
     settings: Settings
     server: Server
     companion: Companion
+    entities: list[Any] = field(default_factory=list)  # what EXTRACTOR finds in TEXT
 
     @property
     def grpc(self) -> str:
@@ -82,7 +87,8 @@ def serving(
     """A server with these models and its controller; memory is limited to so many of them, 0 for no limit."""
     settings = fresh_settings(root, models_dir=root, admin_token=ADMIN_TOKEN, **given)
     for model, directory in directories.items():
-        (root / f"{triton_name(model)}.yaml").write_text(tiny_model_file(model, directory, dim))
+        file = gliner_file(model, directory) if is_gliner(directory) else tiny_model_file(model, directory, dim)
+        (root / f"{triton_name(model)}.yaml").write_text(file)
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
     with nursery(settings), Server(settings, root / "model_repository") as server:
         server.wait_ready()
@@ -104,11 +110,35 @@ def wide_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 
 
 @pytest.fixture(scope="package")
-def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path) -> Iterator[Crowd]:
+def wide_gliner(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    root = tmp_path_factory.mktemp("wide-gliner")
+    save_gliner(root, minilm_directory, "wide", num_rnn_layers=0)
+    return root / "model"
+
+
+@pytest.fixture(scope="package")
+def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path, wide_gliner: Path) -> Iterator[Crowd]:
     root = tmp_path_factory.mktemp("crowd")
-    directories = dict.fromkeys(MODELS, wide_directory)
+    directories = {**dict.fromkeys(MODELS, wide_directory), EXTRACTOR: wide_gliner}
+    (expected,) = Extractor("gliner", wide_gliner)([TEXT], LABELS)
     with serving(root, directories, 1024, ROOM_FOR, min_residency_s=MIN_RESIDENCY_S) as crowd:
+        crowd.entities = expected["entities"]
         yield crowd
+
+
+def answer(client: SIEClient, model: str, timeout: float | None = None) -> Any:
+    """Of TEXT: a vector, or the entities."""
+    if model == EXTRACTOR:
+        return client.extract(model, TEXT, LABELS, timeout=timeout)["entities"]
+    return client.encode(model, TEXT, timeout=timeout)["dense"]
+
+
+def same_entities(found: list[Any], expected: list[Any]) -> bool:
+    def told(entities: list[Any]) -> list[Any]:
+        return [(each["start"], each["end"], each["label"]) for each in entities]
+
+    scores = [(one["score"], other["score"]) for one, other in zip(found, expected, strict=False)]
+    return bool(found) and told(found) == told(expected) and all(abs(a - b) < 1e-4 for a, b in scores)
 
 
 @pytest.fixture(scope="package")
@@ -134,11 +164,14 @@ class Log:
     """What clients saw."""
 
     calls: list[Call] = field(default_factory=list)
+    entities: list[Any] = field(default_factory=list)
 
     def call(self, client: SIEClient, model: str, vector: np.ndarray, timeout: float | None = None) -> None:
         started, error, right = time.time(), "", True
         try:
-            right = float(client.encode(model, TEXT, timeout=timeout)["dense"] @ vector) > 0.9999
+            found = answer(client, model, timeout)
+            is_entities = isinstance(found, list)
+            right = same_entities(found, self.entities) if is_entities else float(found @ vector) > 0.9999
         except SIEError as exc:
             error = f"{type(exc).__name__}: {exc}"
         self.calls.append(Call(model, started, time.time(), error, right))
@@ -151,7 +184,7 @@ class Log:
 
 @contextmanager
 def busy(crowd: Crowd, model: str, vector: np.ndarray, clients: int = 4, timeout: float | None = None) -> Iterator[Log]:
-    log, stopped = Log(), threading.Event()
+    log, stopped = Log(entities=crowd.entities), threading.Event()
 
     def run() -> None:
         with SIEClient(crowd.grpc) as client:

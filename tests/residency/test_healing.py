@@ -15,7 +15,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
-from tests.residency.conftest import LONG, MODELS, TEXT, Crowd, busy, serving, wait_for
+from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
 
 FORWARD_TIMEOUT_S = 1.0
 
@@ -23,9 +23,9 @@ FORWARD_TIMEOUT_S = 1.0
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
 def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, rounds):
-    model, back = MODELS[1], []
+    model, back = EXTRACTOR, []
     with SIEClient(crowd.grpc) as client:
-        client.encode(model, TEXT)
+        answer(client, model)
     with busy(crowd, model, vector) as log:
         for _ in range(rounds):
             wait_for(lambda: crowd.state(model) == "resident")

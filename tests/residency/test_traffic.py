@@ -66,7 +66,7 @@ def test_models_come_and_go_and_no_request_fails(crowd, vector, seconds):
 
 def zipf(crowd: Crowd, vector: np.ndarray, seconds: float, models: list[str]) -> Log:
     """Open loop: the three models that find room get four in five of the requests."""
-    log, random = Log(), np.random.default_rng(7)
+    log, random = Log(entities=crowd.entities), np.random.default_rng(7)
     weights = 1 / np.arange(1, len(models) + 1) ** EXPONENT
     with SIEClient(crowd.grpc) as client, ThreadPoolExecutor(64) as pool:
         started = time.monotonic()
