@@ -27,13 +27,14 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.bench.workload import texts
+from sie_triton.bench.workload import log_normal_texts, texts
 from sie_triton.catalog import triton_name
 from sie_triton.client.calls import EncodeCall
 from sie_triton.render.build import write_repository
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.launch import Server
-from tests.conftest import MINILM, MINILM_512, TINY, Running, fresh_settings, minilm_file
+from tests.conftest import GLINER, MINILM, MINILM_512, TINY, Running, fresh_settings, minilm_file
+from tests.gliners import LABELS
 from tests.load import Workload, offer, percentile, request, saturate, workload
 
 NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
@@ -161,6 +162,27 @@ def test_one_text_beside_endless_bulk_waits_for_two_sub_batches_at_most(server, 
     print(f"undivided, 2,000 texts: {summary(control)}")
     assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
     assert percentile(control, 99) > 3 * percentile(beside, 99)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_text_beside_endless_extraction_by_another_model(server):
+    small = texts(200, seed=1)
+    bulk = log_normal_texts(400, seed=2)
+    with SIEClient(server.grpc) as client:
+        client.encode(MINILM, small)
+        client.extract(GLINER, bulk[:8], LABELS, threshold=0.9)
+        alone = [latency(client, text) for text in small]
+        with flooding([lambda c: c.extract(GLINER, bulk, LABELS, threshold=0.9)] * 2, server) as flood:
+            before, started, beside = server.status(GLINER), time.perf_counter(), []
+            while time.perf_counter() - started < 60:
+                beside.append(latency(client, small[len(beside) % len(small)]))
+            sub_batch_ms = pass_ms(before, server.status(GLINER), 60)
+    print(f"\nalone {summary(alone)}; sub-batch of the other {sub_batch_ms:.0f} ms")
+    print(f"beside {flood.count} requests of {len(bulk)} texts to extract from {summary(beside)}")
+    assert flood.errors == []
+    assert flood.count > 2
+    assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
 
 
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
