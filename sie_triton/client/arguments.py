@@ -12,6 +12,8 @@ from sie_triton.client.types import ItemLike
 from sie_triton.errors import InputError
 
 # Request parameters that are JSON, and may be given as mappings.
+JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema", "classes", "relation_labels"}
+
 ITEM_KEYS = ("text", "id")
 ENTITY = 'give {"start": …, "end": …}, with a "label" if you like'
 ITEM = 'give a string or {"text": …}, with an "id" if you like'
@@ -141,9 +143,9 @@ def _as_sent(given: Mapping[str, Any]) -> dict[str, Any]:
         sent["label_thresholds"] = sent.pop("threshold")
     if schema is not None and hasattr(schema, "model_json_schema"):
         sent["output_schema"] = schema.model_json_schema()
-    for name, value in sent.items():
-        if isinstance(value, Mapping | list):
-            sent[name] = as_json(value, name)
+    for name in JSON_PARAMETERS & sent.keys():
+        if isinstance(sent[name], Mapping):
+            sent[name] = as_json(dict(sent[name]), name)
     return sent
 
 

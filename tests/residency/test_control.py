@@ -142,7 +142,7 @@ def test_failures_are_told_apart_remembered_and_disturb_nobody(tmp_path, tiny_di
 
 
 def test_what_is_idle_is_evicted_and_what_is_busy_is_not(tmp_path, tiny_directory):
-    idle, used = MODELS[:2]
+    idle, used = MODELS[2:4]
     with serving(tmp_path, dict.fromkeys((idle, used), tiny_directory), 64, idle_evict_s=3) as crowd:
         with SIEClient(crowd.grpc) as client:
             vector = client.encode(idle, TEXT)["dense"]
@@ -156,7 +156,7 @@ def test_what_is_idle_is_evicted_and_what_is_busy_is_not(tmp_path, tiny_director
 
 
 def test_preloaded_models_are_in_memory_before_the_server_is_ready(tmp_path, tiny_directory):
-    first, second = MODELS[:2]
+    first, second = MODELS[2:4]
     with serving(tmp_path, dict.fromkeys((first, second), tiny_directory), 64, preload_models=first) as crowd:
         assert crowd.state(first) == "resident"
         assert crowd.state(second) == "cold"

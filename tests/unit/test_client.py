@@ -110,7 +110,7 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
         fake.stop()
-        assert seconds_of(lambda: client.encode(MODEL, "a", timeout=0.5), Unreachable, fake.url) < 3
+        assert seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, fake.url) < 4
         assert seconds_of(lambda: client.encode(MODEL, "a"), Unreachable, fake.url) < 8
         fake.start()
 
