@@ -45,6 +45,10 @@ def test_entities_are_those_of_the_library(saved, tmp_path):
     for found, theirs in zip(ours(TEXTS[:6], LABELS, **options), expected, strict=True):
         assert_same(found, theirs)
     assert sum(map(len, expected)) > 10
+    # Scores of random weights hardly depend on what a marker is.
+    tokens = [ours.processor._files.marker, ours.processor._files.separator]
+    theirs = library.data_processor.transformer_tokenizer.convert_tokens_to_ids(tokens)
+    assert [ours.processor._words._tokenizer.token_to_id(token) for token in tokens] == theirs
 
 
 def test_its_encoders_files_are_asked_for(saved, tmp_path):

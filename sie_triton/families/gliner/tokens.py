@@ -13,6 +13,8 @@ from sie_triton.inputs.words import LabelledWords, Pieces, Prompt, WordTokenizer
 # So many words of a piece are in the next one too, at least as many as an entity can have.
 OVERLAP = 48
 
+UNUSED = "[FLERT]"
+
 
 class GlinerTokenizer(LabelledWords):
     """marker label marker label … separator word word …"""
@@ -21,8 +23,9 @@ class GlinerTokenizer(LabelledWords):
         longest = min(max_length, files.longest(max_prompt))
         pieces = Pieces(files.max_words, longest, max(OVERLAP, files.max_width))
         tokenizer, by_last_token = open_tokenizer(files.tokenizer), files.uses_last_token
-        # Those that older versions saved have them in the weights alone.
-        tokenizer.add_special_tokens([files.marker, files.separator])
+        if tokenizer.token_to_id(files.marker) is None:
+            # Those that older versions saved have them in the weights alone, behind one that nothing uses.
+            tokenizer.add_special_tokens([UNUSED, files.marker, files.separator])
         super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
         self._files = files
 
