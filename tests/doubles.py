@@ -49,7 +49,9 @@ class FakeTriton:
     def stop(self) -> None:
         """Nobody listens any more, and every connection is cut."""
         self._is_over.set()
-        self._server.stop(0)
+        stopping = self._server.stop(0)
+        if stopping is not None:  # of gRPC, which takes requests until it is done, and cancels them
+            stopping.wait(10)
 
     def answer(self, n: int) -> list[tuple[str, str, list[int], list[float]]]:
         """Name, dtype, shape and values of each output for n items."""
