@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from gliclass import GLiClassModel, GLiClassModelConfig
 
-from tests.models import CONFIGS, save_tokenizer, sharpen
+from tests.models import CONFIGS, save_tokenizer, set_apart, sharpen
 
 MARKERS = ("<<LABEL>>", "<<SEP>>", "<<EXAMPLE>>")
 
@@ -38,5 +38,6 @@ def save_gliclass(
         for name, parameter in model.model.named_parameters():
             if "encoder_model" not in name and parameter.ndim > 1:
                 parameter *= spread  # so that scores are not all about 0.5
+    set_apart(model.model.encoder_model.get_input_embeddings())
     model.eval().save_pretrained(root)
     return root

@@ -8,7 +8,7 @@ from gliner2 import GLiNER2
 from gliner2.configuration import ExtractorConfig
 from gliner2.models.base import load_extractor_tokenizer
 
-from tests.models import CONFIGS, save_tokenizer
+from tests.models import CONFIGS, save_tokenizer, set_apart
 
 
 def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", scale: float = 2.0, **config: Any) -> GLiNER2:
@@ -25,5 +25,6 @@ def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", scale:
                 parameter *= scale
         model.count_pred[-1].bias[5:] = -100.0  # a few of each structure
         model.count_pred[-1].bias[0] -= 2.0
+    set_apart(model.encoder.get_input_embeddings())
     model.save_pretrained(str(root / "model"))
     return model

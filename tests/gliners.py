@@ -8,7 +8,7 @@ import torch
 from gliner import GLiNER
 
 from sie_triton.bench.workload import texts
-from tests.models import CONFIGS, save_tokenizer
+from tests.models import CONFIGS, save_tokenizer, set_apart
 
 LABELS = ("person", "place of birth", "date", "organization", "größe", "日")
 
@@ -70,11 +70,10 @@ def save_gliner_bi(
 def _saved(root: Path, settings: dict[str, Any]) -> GLiNER:
     model = GLiNER.from_config(settings, backbone_from_pretrained=False)
     with torch.no_grad():
-        # transformers makes rows for new tokens that are nearly alike: one marker would do for the other.
-        model.model.token_rep_layer.get_input_embeddings().weight[-3:].normal_(std=0.05)
         for name, parameter in model.model.named_parameters():
             if not {"bert_layer", "labels_encoder"} & set(name.split(".")) and parameter.ndim > 1:
                 parameter *= 3  # so that scores are not all about 0.5
+    set_apart(model.model.token_rep_layer.get_input_embeddings())
     model.eval()
     model.save_pretrained(root / "model", safe_serialization=True)
     return model

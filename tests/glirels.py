@@ -10,7 +10,7 @@ from glirel import GLiREL
 from safetensors.torch import save_file
 
 from sie_triton.inputs.words import WORD
-from tests.models import save_encoder
+from tests.models import save_encoder, set_apart
 
 LABELS = ("born in", "works for", "author", "größer als", "日")
 
@@ -47,6 +47,7 @@ def save_glirel(root: Path, tokenizer: Path, architecture: str = "bert", **confi
         for name, parameter in model.named_parameters():
             if "bert_layer" not in name:
                 parameter.copy_(torch.randn_like(parameter) * 1.3 / parameter.shape[-1] ** 0.5)
+    set_apart(model.token_rep_layer.bert_layer.model.get_input_embeddings())
     model.save_pretrained(root / "pickled")
     (root / "pickled/encoder").mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):

@@ -116,6 +116,13 @@ def save_tokenizer(directory: Path, tokenizer: Path, **options: Any) -> transfor
     return fast
 
 
+@torch.no_grad()
+def set_apart(embeddings: torch.nn.Embedding) -> None:
+    """Draw the rows of added tokens anew: transformers makes them nearly alike, so that one would do for another."""
+    known = embeddings.weight[: SIZES["vocab_size"]]
+    embeddings.weight[SIZES["vocab_size"] :].normal_(std=float(known.std()))
+
+
 def save_splade(
     root: Path,
     tokenizer: Path,
