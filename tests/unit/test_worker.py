@@ -63,9 +63,17 @@ def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
     assert worker.loaded.sub_batch_cost == 0
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
 def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     os.kill(worker.pid, sent)
+    wait_for(lambda: not is_running(worker.pid))  # a signal may take longer than a small pass
     started = time.monotonic()
     with pytest.raises(WorkerDied):
         worker.forward(SMALL, 1)
