@@ -1,5 +1,6 @@
 """From what callers give to the requests of a server, which both clients send. No input or output here."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -46,7 +47,7 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
 
-class Call:
+class Call(ABC):
     """One call of `verb` with many items: the requests it takes. `query_bytes` come along with each item.
 
     `ensemble` is the model's until somebody finds that the verb has another name there.
@@ -68,9 +69,9 @@ class Call:
         """Keyword arguments for `infer` of any of tritonclient's modules."""
         return {"model_name": self.ensemble, "inputs": self._inputs(piece), "parameters": self._parameters}
 
+    @abstractmethod
     def results(self, responses: Iterable[Any]) -> Any:
         """What the caller gets, from one response per piece."""
-        raise NotImplementedError
 
     def _inputs(self, piece: slice) -> list[Any]:
         return [self._input(TEXT, self._texts[piece])]

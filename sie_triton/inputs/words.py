@@ -5,6 +5,7 @@ places in the text: code points, end exclusive.
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -140,9 +141,9 @@ class LabelledWords(Processor):
         self._by_last_token = by_last_token
         self._prompt = lru_cache(KEPT_PROMPTS)(self._checked_prompt)
 
+    @abstractmethod
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
-        """Of a family's own."""
-        raise NotImplementedError
+        """As the family's library writes them."""
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)

@@ -3,7 +3,8 @@
 A checkpoint has the names that gliner2 gave.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, out))
 
 
-class Instances(nn.Module):
+class Instances(nn.Module, ABC):
     """Fields of some structures → the same for each instance: fields [g, m, d] → [g, count, m, d]."""
 
     def __init__(self, size: int) -> None:
@@ -38,9 +39,9 @@ class Instances(nn.Module):
         states = recurrent.view(count, num, many, size).transpose(0, 1)
         return self.mixed(states, fields[:, None].expand_as(states))
 
+    @abstractmethod
     def mixed(self, states: torch.Tensor, fields: torch.Tensor) -> torch.Tensor:
         """Both [g, count, m, d]."""
-        raise NotImplementedError
 
 
 class Projected(Instances):
@@ -107,7 +108,7 @@ class Experts(Instances):
         return found
 
 
-INSTANCES = {"count_lstm": Projected, "count_lstm_v2": Attended, "count_lstm_moe": Experts}
+INSTANCES: Mapping[str, Callable[[int], Instances]] = {"count_lstm": Projected, "count_lstm_v2": Attended, "count_lstm_moe": Experts}
 
 
 class Found(NamedTuple):
