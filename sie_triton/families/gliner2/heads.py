@@ -108,7 +108,11 @@ class Experts(Instances):
         return found
 
 
-INSTANCES: Mapping[str, Callable[[int], Instances]] = {"count_lstm": Projected, "count_lstm_v2": Attended, "count_lstm_moe": Experts}
+INSTANCES: Mapping[str, Callable[[int], Instances]] = {
+    "count_lstm": Projected,
+    "count_lstm_v2": Attended,
+    "count_lstm_moe": Experts,
+}
 
 
 class Found(NamedTuple):
