@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sie_triton import SIEClient
-from sie_triton.bench.compare import free_ports
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.catalog import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
@@ -143,9 +143,7 @@ def reference(minilm_directory: Path) -> Callable[[list[str]], np.ndarray]:
 
 
 def fresh_settings(root: Path, **given: object) -> Settings:
-    names = ("http_port", "grpc_port", "metrics_port", "controller_port")
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
-    return read_settings(**{"data_dir": root / "data", **ports, **given})
+    return read_settings(**{"data_dir": root / "data", **ports_of_a_server(), **given})
 
 
 def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:

@@ -12,10 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
+
+from sie_triton.spec import Runtime
+from sie_triton.weights import loadable
+from tests.stages import spec
 
 LARGE = 10_000
 CHUNK = 16_384
+
+
+BIG = bytes(range(256)) * 8192  # 2 MB
+MODEL = {
+    "config.json": b"{}",
+    "tokenizer.json": b"[1]",
+    "model.safetensors": BIG,
+    "onnx/model.onnx": b"x",
+    "README.md": b"",
+}
 
 
 @dataclass(frozen=True)
@@ -197,3 +212,14 @@ def running() -> Iterator[Hub]:
         hub.ended.set()
         server.shutdown()
         server.server_close()
+
+
+def load(
+    tmp_path: Path, reference: str = "org/name", allow_pickle: str = "", allow_hub: bool = True, **given: Any
+) -> Path:
+    made = spec(weights=f"hub://{reference}", allow_pickle=allow_pickle, runtime=Runtime(allow_hub=allow_hub))
+    return loadable(made, (), cache=tmp_path, **given)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}

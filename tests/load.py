@@ -13,12 +13,15 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
+
+LONG = pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 
 @dataclass
@@ -135,6 +138,12 @@ def percentile(seconds: Sequence[float], share: float) -> float:
     2.0
     """
     return float(np.percentile(seconds, share) * 1e3)
+
+
+def summary(seconds: list[float]) -> str:
+    return (
+        f"p50 {percentile(seconds, 50):.0f}, p99 {percentile(seconds, 99):.0f}, max {percentile(seconds, 100):.0f} ms"
+    )
 
 
 if __name__ == "__main__":

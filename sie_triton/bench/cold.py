@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from sie_triton.bench.compare import MODEL, free_ports
+from sie_triton.bench.compare import MODEL
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
@@ -89,8 +90,7 @@ def settings_of(scratch: Path, names: Sequence[str]) -> Settings:
     models_dir.mkdir()
     for name in names:
         (models_dir / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
-    ports = dict(zip(("http_port", "grpc_port", "metrics_port", "controller_port"), free_ports(4), strict=True))
-    return read_settings(data_dir=scratch / "data", models_dir=models_dir, device="cpu", **ports)
+    return read_settings(data_dir=scratch / "data", models_dir=models_dir, device="cpu", **ports_of_a_server())
 
 
 def first_answers(settings: Settings, control_token: str, names: Sequence[str]) -> list[tuple[str, str]]:

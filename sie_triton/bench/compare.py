@@ -2,7 +2,6 @@
 
 import json
 import platform
-import socket
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from sie_triton.bench import perf_analyzer
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.reference import Reference
 from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.catalog import triton_name
@@ -117,22 +117,7 @@ def _serving(settings: Settings, scratch: Path, warm_up: list[str]) -> Iterator[
 
 
 def _settings(scratch: Path) -> Settings:
-    http_port, grpc_port, metrics_port = free_ports(3)
-    return read_settings(
-        data_dir=scratch / "data", http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port, device="cpu"
-    )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    return read_settings(data_dir=scratch / "data", device="cpu", **ports_of_a_server())
 
 
 def _machine() -> str:

@@ -15,8 +15,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from sie_triton.bench.compare import free_ports
 from sie_triton.bench.lanes import interleaved, median_ratio
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.client import SIEClient
 from sie_triton.render.build import write_repository
@@ -106,8 +106,7 @@ def served(scratch: Path) -> Iterator[Answer]:
     profile = {"adapter_path": "gliner", "max_batch_tokens": 16384}
     file = {"sie_id": MODEL, "weights_path": str(scratch / "model"), "tasks": {"extract": {}}}
     (models / "gliner.yaml").write_text(yaml.safe_dump({**file, "profiles": {"default": profile}}))
-    ports = dict(zip(("http_port", "grpc_port", "metrics_port", "controller_port"), free_ports(4), strict=True))
-    settings = read_settings(data_dir=scratch / "data", models_dir=models, device="cpu", **ports)
+    settings = read_settings(data_dir=scratch / "data", models_dir=models, device="cpu", **ports_of_a_server())
     write_repository(scratch / "repository", settings, [MODEL], runtime=settings.runtime)
     with Server(settings, scratch / "repository") as server:
         server.wait_ready()

@@ -8,11 +8,12 @@ import numpy.typing as npt
 
 from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, IS_MULTI_LABEL, LABEL_THRESHOLDS
+from sie_triton.families.thresholds import least_scores, threshold
 from sie_triton.transforms.classes import merged, sigmoid, softmax
 
 SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
 
-THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0 where not said")
+THRESHOLD = threshold(0)
 IS_MULTI = Parameter("multi_label", bool, doc="classes do not exclude each other")
 TYPE = Parameter(
     "classification_type",
@@ -36,8 +37,7 @@ def told(
     thresholds: npt.NDArray[np.float32] | None = None,
 ) -> Findings:
     """The best first, of equals the one whose label came first; `thresholds` NaN: that of the request."""
-    usual = float(options.get(THRESHOLD.name, 0))
-    least = np.full(len(labels), usual) if thresholds is None else np.where(np.isnan(thresholds), usual, thresholds)
+    least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, 0)
     order = np.argsort(-scores, kind="stable")
     return Findings(
         classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]

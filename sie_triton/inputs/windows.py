@@ -5,15 +5,19 @@ A long text becomes windows that overlap, so that what stands at the edge of one
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
+from sie_triton.inputs.base import Processor
+from sie_triton.inputs.tokenizer import read_tokenizer
 
 Ints = npt.NDArray[np.int32]
 
@@ -69,6 +73,31 @@ class Around:
         return Row(piece, np.concatenate(ids), np.concatenate(types))
 
 
+class WindowProcessor(Processor):
+    """What makes such rows: `_room` is what a row has for tokens of its text, or, with `pairs`, of two texts."""
+
+    pairs: ClassVar[bool]
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
+        self._around = Around.of(tokenizer, pairs=self.pairs)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._room = max_length - len(self._around)
+
+    @classmethod
+    def load(cls, directory: Path, max_length: int) -> Self:
+        """LoadError says what is wrong with its files."""
+        files = TextFiles.read(directory)
+        longest = min(max_length, files.max_sequence_length)
+        return cls(read_tokenizer(files, longest, pairs=cls.pairs), longest)
+
+    def _token_ids(self, texts: Sequence[str]) -> list[Ints]:
+        """Of whole texts, without special tokens."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+
 def windows(length: int, room: int) -> Iterator[tuple[int, int]]:
     """First token of each and the one behind its last; one, empty, where there is no token.
 
@@ -85,12 +114,6 @@ def windows(length: int, room: int) -> Iterator[tuple[int, int]]:
 
 def num_windows(length: int, room: int) -> int:
     return 1 + max(0, -(-(length - room) // (room - min(OVERLAP, room // 4))))
-
-
-def token_ids(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ints]:
-    """Of whole texts, without special tokens."""
-    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
 
 def packed(rows: Sequence[Row]) -> dict[str, Ragged]:

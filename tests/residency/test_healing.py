@@ -15,6 +15,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
+from tests.gliners import LABELS, save_gliner
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
 
 FORWARD_TIMEOUT_S = 1.0
@@ -36,20 +37,25 @@ def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, round
     log.check()
 
 
+@pytest.mark.parametrize("model", ["test/encoder", EXTRACTOR])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG)])
-def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, monkeypatch, rounds):
+def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, minilm_directory, monkeypatch, model, rounds):
     """Its request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
-    model, late, back = "test/poisoned", [], []
-    with serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
+    late, back, extracts = [], [], model == EXTRACTOR
+    if extracts:
+        save_gliner(tmp_path / "gliner", minilm_directory, num_rnn_layers=0)
+    directory = tmp_path / "gliner" / "model" if extracts else tiny_directory
+    with serving(tmp_path, {model: directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
         with SIEClient(crowd.grpc) as client:
-            vector = client.encode(model, TEXT)["dense"]
+            found = answer(client, model)
+            vector, crowd.entities = (None, found) if extracts else (found, [])
             with busy(crowd, model, vector) as log:
                 for _ in range(rounds):
                     worker = crowd.models()[model]["worker_pid"]
                     started = time.monotonic()
                     with pytest.raises(ModelError, match="took longer than 1 s"):
-                        client.encode(model, "hello")
+                        client.extract(model, "hello", LABELS) if extracts else client.encode(model, "hello")
                     late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
                     back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
         started = time.monotonic()

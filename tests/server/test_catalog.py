@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sie_triton import LoadError, SIEClient
-from sie_triton.bench.compare import free_ports
+from sie_triton.bench.ports import free_ports
 from tests import reference_files
 from tests.server.test_serve import port_flags, sie
 

@@ -1,4 +1,4 @@
-"""A full server: overload, deadlines, fairness, clients that vanish.
+"""A full server: overload, deadlines, clients that vanish.
 
 Short forms run always and assert what does not depend on the machine's speed; `scripts/test -m slow -s
 tests/server/test_load.py` runs the long ones, which print and assert latencies.
@@ -6,7 +6,6 @@ tests/server/test_load.py` runs the long ones, which print and assert latencies.
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
@@ -15,10 +14,9 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -27,19 +25,11 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.bench.workload import log_normal_texts, texts
+from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.client.calls import EncodeCall
-from sie_triton.render.build import write_repository
-from sie_triton.scheduling.scheduler import MAX_CPU_LANES
-from sie_triton.server.launch import Server
-from tests.conftest import GLINER, MINILM, MINILM_512, TINY, Running, fresh_settings, minilm_file
-from tests.gliners import LABELS
-from tests.load import Workload, offer, percentile, request, saturate, workload
-
-NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
-
-LONG = pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+from tests.conftest import MINILM, TINY, Running
+from tests.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +73,9 @@ def test_overload_is_answered_or_refused_at_once(server, load, capacity, seconds
 def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, seconds):
     """Twice the capacity, half a second each: most expire, and the device spends its time on the others."""
     timeout_ms = 500
-    before = counts(server)
+    before = server.status(MINILM)
     outcome = asyncio.run(offer(server.grpc, load, 2 * capacity, seconds, timeout_ms * 1000))
-    counted = {name: value - before[name] for name, value in counts(server).items()}
+    counted = {name: value - before[name] for name, value in server.status(MINILM).items()}
     late = np.array(outcome.refused) * 1e3 - timeout_ms
     print(f"\n{outcome.total} sent: {len(outcome.answered)} answered, {len(outcome.refused)} expired")
     print(
@@ -104,13 +94,13 @@ def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, se
 
 def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
     settles(server)
-    before = counts(server)
+    before = server.status(MINILM)
     with triton.InferenceServerClient(server.grpc) as client:
         for text in load.texts[:20]:
             with pytest.raises(InferenceServerException, match="timeout: passed before") as caught:
                 client.infer(triton_name(MINILM), [request(text)], timeout=1)
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
-    after = counts(server)
+    after = server.status(MINILM)
     assert after["num_items"] == before["num_items"]
     assert after["num_expired"] == before["num_expired"] + 20
 
@@ -148,78 +138,6 @@ def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds, han
     with SIEClient(server.grpc) as client:
         assert client.encode(TINY, "still there")["dense"].shape == (64,)
     settles(server, TINY)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_one_text_beside_endless_bulk_waits_for_two_sub_batches_at_most(server, tmp_path):
-    alone, beside, sub_batch_ms = beside_bulk(server, texts_a_request=10_000, seconds=60)
-    print(f"\nalone {summary(alone)}; sub-batch {sub_batch_ms:.0f} ms")
-    print(f"beside two clients of 10,000 texts {summary(beside)}")
-    # Negative control: each bulk request is one piece of work.
-    with undivided(tmp_path) as other:
-        _, control, _ = beside_bulk(other, texts_a_request=2_000, seconds=60)
-    print(f"undivided, 2,000 texts: {summary(control)}")
-    assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
-    assert percentile(control, 99) > 3 * percentile(beside, 99)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_one_text_beside_endless_extraction_by_another_model(server):
-    small = texts(200, seed=1)
-    bulk = log_normal_texts(400, seed=2)
-    with SIEClient(server.grpc) as client:
-        client.encode(MINILM, small)
-        client.extract(GLINER, bulk[:8], LABELS, threshold=0.9)
-        alone = [latency(client, text) for text in small]
-        with flooding([lambda c: c.extract(GLINER, bulk, LABELS, threshold=0.9)] * 2, server) as flood:
-            before, started, beside = server.status(GLINER), time.perf_counter(), []
-            while time.perf_counter() - started < 60:
-                beside.append(latency(client, small[len(beside) % len(small)]))
-            sub_batch_ms = pass_ms(before, server.status(GLINER), 60)
-    print(f"\nalone {summary(alone)}; sub-batch of the other {sub_batch_ms:.0f} ms")
-    print(f"beside {flood.count} requests of {len(bulk)} texts to extract from {summary(beside)}")
-    assert flood.errors == []
-    assert flood.count > 2
-    assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
-
-
-def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
-    """The same without a clock: how many sub-batches run while it is on its way, of the dozens that are queued."""
-    (small,), many = texts(1, seed=1), texts(800)
-    passes: list[int] = []
-    with SIEClient(server.grpc) as client, flooding([ask_raw(server, MINILM, many)] * 2, server) as flood:
-        while len(passes) < 10 or flood.count < 1:
-            passes.append(passes_during(server, MINILM, lambda: client.encode(MINILM, small, timeout=60)))
-    print(f"\n{passes}")
-    assert flood.errors == []
-    assert np.median(passes) <= 3 * NUM_LANES
-    assert max(passes) <= 10 * NUM_LANES
-
-
-@pytest.mark.parametrize("seconds", [5, LONG])
-def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
-    """First come, first served it would wait for all of the flood that is queued, 16 sub-batches."""
-    long_text, short, num_clients = texts(1, 400, 400)[0], texts(60, 15, 15), 16 if seconds < 60 else 8
-    with SIEClient(server.grpc) as client:
-        client.encode(MINILM_512, long_text)
-        alone = [latency(client, long_text, MINILM_512) for _ in range(20)]
-        with flooding([lambda c: c.encode(MINILM_512, short)] * num_clients, server) as flood:
-            before, started, beside, passes = server.status(MINILM_512), time.perf_counter(), [], []
-            while time.perf_counter() < started + seconds:
-                work = lambda: beside.append(latency(client, long_text, MINILM_512))  # noqa: E731
-                passes.append(passes_during(server, MINILM_512, work))
-            sub_batch_ms = pass_ms(before, server.status(MINILM_512), seconds)
-    print(f"\nalone {summary(alone)}; sub-batch {sub_batch_ms:.0f} ms")
-    print(
-        f"beside {flood.count} requests of {len(short)} short texts {summary(beside)}; sub-batches meanwhile {passes}"
-    )
-    assert flood.errors == []
-    assert flood.count > num_clients
-    assert np.median(passes) <= 3 * NUM_LANES
-    if seconds >= 60:
-        assert percentile(beside, 50) <= 3 * percentile(alone, 50) + sub_batch_ms
 
 
 @pytest.mark.parametrize("seconds", [6, LONG])
@@ -261,98 +179,6 @@ def test_counters_are_on_tritons_metrics_port(server, load):
         assert int(value) == server.status(MINILM, stage)[field], metric
 
 
-class Flood:
-    """Clients in threads of their own that call again and again until told to stop."""
-
-    def __init__(self, calls: list[Callable[[SIEClient], object]], server: Running) -> None:
-        self.count = 0
-        self.errors: list[Exception] = []
-        self.stopped = False
-        self._server = server
-        self._pool = ThreadPoolExecutor(len(calls))
-        self._running = [self._pool.submit(self._run, call) for call in calls]
-
-    def stop(self) -> None:
-        self.stopped = True
-        self._pool.shutdown()
-
-    def _run(self, call: Callable[[SIEClient], object]) -> None:
-        with SIEClient(self._server.grpc) as client:
-            while not self.stopped:
-                try:
-                    call(client)
-                    self.count += 1
-                except Exception as exc:
-                    self.errors.append(exc)
-                    return
-
-
-@contextmanager
-def flooding(calls: list[Callable[[SIEClient], object]], server: Running) -> Iterator[Flood]:
-    flood = Flood(calls, server)
-    time.sleep(0.5)
-    try:
-        yield flood
-    finally:
-        flood.stop()
-
-
-def beside_bulk(server: Running, texts_a_request: int, seconds: float) -> tuple[list[float], list[float], float]:
-    """Latencies of one text at a time alone, then beside two endless bulk clients; ms of one sub-batch."""
-    small, bulk = texts(200, seed=1), ask_raw(server, MINILM, texts(texts_a_request))
-    with SIEClient(server.grpc) as client:
-        client.encode(MINILM, small)
-        alone = [latency(client, text) for text in small]
-        before = counts(server)
-        with flooding([bulk] * 2, server) as flood:
-            started, beside = time.perf_counter(), []
-            while time.perf_counter() - started < seconds:
-                beside.append(latency(client, small[len(beside) % len(small)]))
-            after = counts(server)
-        assert flood.errors == []
-    # The single texts are passes of their own.
-    return (
-        alone,
-        beside,
-        pass_ms({**before, "num_sub_batches": before["num_sub_batches"] + len(beside)}, after, seconds),
-    )
-
-
-def ask_raw(server: Running, model: str, many: list[str]) -> Callable[[SIEClient], None]:
-    """All of `many` in one request, which SIEClient would cut."""
-    bulk = triton.InferInput("text", [len(many)], "BYTES")
-    bulk.set_data_from_numpy(np.array([text.encode() for text in many], object))
-
-    def call(_: SIEClient) -> None:
-        with triton.InferenceServerClient(server.grpc) as raw:
-            raw.infer(triton_name(model), [bulk])
-
-    return call
-
-
-def passes_during(server: Running, model: str, work: Callable[[], object]) -> int:
-    """How many sub-batches ended while `work` ran."""
-    before = server.status(model)["num_sub_batches"]
-    work()
-    return server.status(model)["num_sub_batches"] - before
-
-
-def pass_ms(before: dict[str, int], after: dict[str, int], seconds: float) -> float:
-    """How long a forward pass took, where all lanes were busy all the time."""
-    return NUM_LANES * seconds * 1e3 / max(1, after["num_sub_batches"] - before["num_sub_batches"])
-
-
-@contextmanager
-def undivided(root: Path) -> Iterator[Running]:
-    """A server whose sub-batches hold a whole bulk request."""
-    settings = fresh_settings(root, max_sub_batch_cost=10_000_000, models_dir=root)
-    (root / "minilm.yaml").write_text(minilm_file(MINILM, 256, 10_000_000))
-    write_repository(root / "model_repository", settings, [MINILM], runtime=settings.runtime)
-    with Server(settings, root / "model_repository") as running:
-        running.wait_ready()
-        yield Running(settings, running.pid, running.log_path)
-
-
 @contextmanager
 def client_process(server: Running, seconds: float) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.load", server.grpc, str(seconds), "4"]
@@ -377,23 +203,6 @@ def slow_reader(server: Running, some: list[str]) -> Iterator[socket.socket]:
         head = f"POST /v2/models/{triton_name(MINILM)}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         reader.sendall((head + body).encode())
         yield reader
-
-
-def latency(client: SIEClient, text: str, model: str = MINILM) -> float:
-    """Seconds."""
-    started = time.perf_counter()
-    client.encode(model, text)
-    return time.perf_counter() - started
-
-
-def summary(seconds: list[float]) -> str:
-    return (
-        f"p50 {percentile(seconds, 50):.0f}, p99 {percentile(seconds, 99):.0f}, max {percentile(seconds, 100):.0f} ms"
-    )
-
-
-def counts(server: Running) -> dict[str, int]:
-    return server.status(MINILM)
 
 
 def memory(server: Running) -> int:

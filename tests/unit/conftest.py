@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from sie_triton.controller import loop
 from sie_triton.controller.loop import Controller
@@ -14,9 +15,11 @@ from sie_triton.processes.supervisor import Companion
 from sie_triton.records.status import StatusWriter
 from sie_triton.settings import read_settings
 from sie_triton.stages.inference import Inference
+from sie_triton.weights import download
 from sie_triton.worker.process import Worker
 from tests.controller import FakeControl, wait_for
 from tests.environments import ARRAYS, linked
+from tests.hub import Hub, running
 from tests.stages import EchoWorker, spec
 
 
@@ -90,3 +93,20 @@ def arrays(environments) -> Venv:
 def empty(tmp_path) -> Venv:
     """Not even numpy is there."""
     return linked(tmp_path / "environments", "empty")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """Which this process takes for the one there is, with a cache of its own."""
+    with running() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(download, "PAUSE_S", 0.01)
+        for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+            monkeypatch.setattr(constants, name, 0.3)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub

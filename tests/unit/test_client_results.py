@@ -6,7 +6,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
-from sie_triton.client.calls import Call, ScoreCall, ensemble_of, pieces
+from sie_triton.client.calls import EncodeCall, ScoreCall, ensemble_of, pieces
 from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results
 from sie_triton.contract import VERBS
@@ -48,7 +48,7 @@ def test_no_request_is_empty_however_large_an_item_is(sizes, expected):
 
 
 def test_a_request_says_what_its_items_are():
-    call = Call(tritonclient.grpc, "org/model", ITEMS, {"dimensions": 3})
+    call = EncodeCall(tritonclient.grpc, "org/model", ITEMS, {"dimensions": 3})
     arguments = call.arguments(slice(1, 3))
     assert (arguments["model_name"], arguments["parameters"]) == ("org__model", {"dimensions": 3})
     (text,) = arguments["inputs"]

@@ -14,7 +14,7 @@ from aiohttp import web
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.bench.compare import free_ports
+from sie_triton.bench.ports import free_ports
 from sie_triton.cli import cli
 from sie_triton.controller.api import application
 from sie_triton.controller.commands import act, ask, show

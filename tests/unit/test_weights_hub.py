@@ -9,63 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
 from sie_triton.catalog import select
 from sie_triton.errors import LoadError
-from sie_triton.spec import Runtime
-from sie_triton.weights import download, loadable, locate
+from sie_triton.weights import download, locate
 from sie_triton.weights.locate import SMALL_FILES
-from tests.hub import Hub, running
+from tests.hub import BIG, MODEL, Hub, contents, load
 from tests.models import save_bert
-from tests.stages import spec
-
-BIG = bytes(range(256)) * 8192  # 2 MB
-MODEL = {
-    "config.json": b"{}",
-    "tokenizer.json": b"[1]",
-    "model.safetensors": BIG,
-    "onnx/model.onnx": b"x",
-    "README.md": b"",
-}
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
-    """Which this process takes for the one there is, with a cache of its own."""
-    with running() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(download, "PAUSE_S", 0.01)
-        for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-            monkeypatch.setattr(constants, name, 0.3)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        yield hub
-
-
-def load(
-    tmp_path: Path, reference: str = "org/name", allow_pickle: str = "", allow_hub: bool = True, **given: Any
-) -> Path:
-    made = spec(weights=f"hub://{reference}", allow_pickle=allow_pickle, runtime=Runtime(allow_hub=allow_hub))
-    return loadable(made, (), cache=tmp_path, **given)
 
 
 def partial(tmp_path: Path) -> Path:
     (path,) = (tmp_path / "cache" / "models--org--name" / "blobs").glob("*.sie-partial")
     return path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_from_nothing(hub, tmp_path):
@@ -372,49 +332,3 @@ def wait_for(condition: Callable[[], bool]) -> None:
             pass
         time.sleep(0.02)
     raise AssertionError("it did not come")
-
-
-LEAVING = {
-    "of": {"config.json": b'{"uses": "org/other"}', "model.safetensors": BIG},
-    "other": {"tokenizer.json": b"[2]"},
-}
-
-
-def of_other(directory: Path) -> dict[str, str]:
-    return {} if (directory / "other").exists() else {"other": "org/other"}
-
-
-def test_small_files_of_another_repository(hub, tmp_path):
-    hub.put("org/name", LEAVING["of"])
-    hub.put("org/other", {**LEAVING["other"], "model.safetensors": BIG, "README.md": b""})
-    expected = {**LEAVING["of"], "other/tokenizer.json": b"[2]"}
-    loaded = load(tmp_path, elsewhere=of_other)
-    assert contents(loaded) == expected
-    assert load(tmp_path, elsewhere=of_other) == loaded
-    small = locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES, elsewhere=of_other, cache=tmp_path)
-    assert contents(small) == {name: each for name, each in expected.items() if name != "model.safetensors"}
-    local = tmp_path / "local"
-    local.mkdir()
-    (local / "config.json").write_bytes(b"{}")
-    found = locate(str(local), allow_hub=True, elsewhere=of_other, cache=tmp_path)
-    assert contents(found) == {"config.json": b"{}", "other/tokenizer.json": b"[2]"}
-
-
-def test_all_who_share_a_pin_get_one_commit_of_the_other_repository(hub, tmp_path):
-    hub.put("org/name", LEAVING["of"])
-    hub.put("org/other", LEAVING["other"])
-    pin = tmp_path / "m.revision"
-    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES, pin=pin, elsewhere=of_other, cache=tmp_path)
-    hub.put("org/other", {"tokenizer.json": b"[3]"})
-    pinned, fresh = (load(tmp_path, elsewhere=of_other, pin=each) for each in (pin, tmp_path / "n.revision"))
-    assert [(each / "other/tokenizer.json").read_bytes() for each in (pinned, fresh)] == [b"[2]", b"[3]"]
-
-
-def test_another_repository_that_cannot_be_had(hub, tmp_path):
-    hub.put("org/name", LEAVING["of"])
-    said = r"the files that it leaves to org/other cannot be had: .*; or put them into a directory other beside its own"
-    with pytest.raises(LoadError, match=said):
-        load(tmp_path, elsewhere=of_other)
-    hub.put("org/other", LEAVING["other"])
-    load(tmp_path, elsewhere=of_other)
-    assert contents(load(tmp_path, elsewhere=of_other, allow_hub=False))["other/tokenizer.json"] == b"[2]"

@@ -1,7 +1,6 @@
 """The whole server with a model of real size, where a tritonserver and what else it needs were carried here."""
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.shapes import save
 from sie_triton.bench.gpu_check.speed import text_of
 from sie_triton.bench.lanes import timed
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.server.find_triton import NGC_ROOT
 
 MODEL = "BERT-base"
@@ -62,8 +62,8 @@ def what_is_lacking(plan: Plan) -> str:
 @contextmanager
 def served(plan: Plan, directory: Path, scratch: Path) -> Iterator[str]:
     """A server of the model in `directory`, as its command line starts it; its address."""
-    ports = dict(zip(("http", "grpc", "metrics", "controller"), free_ports(4), strict=True))
-    flags = [flag for name, port in ports.items() for flag in (f"--{name}-port", str(port))]
+    ports = ports_of_a_server()
+    flags = [f"--{name.replace('_', '-')}={port}" for name, port in ports.items()]
     options = ["--device", plan.device, "--data-dir", str(scratch / "data"), *flags]
     command = [sys.executable, "-m", "sie_triton.cli", "serve", str(directory), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -71,7 +71,7 @@ def served(plan: Plan, directory: Path, scratch: Path) -> Iterator[str]:
         try:
             if "SIE ready" not in process.stdout.readline():
                 raise RuntimeError(f"the server ended with status {process.wait()}")
-            yield f"http://127.0.0.1:{ports['http']}"
+            yield f"http://127.0.0.1:{ports['http_port']}"
         finally:
             process.terminate()
 
@@ -90,13 +90,3 @@ def expected(plan: Plan, directory: Path, text: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(directory), device=plan.device).encode([text])[0]
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

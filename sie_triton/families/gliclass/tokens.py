@@ -12,9 +12,9 @@ from sie_triton.checkpoints.gliclass import GliclassFiles
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, SEPARATOR
 from sie_triton.errors import InputError, LoadError
-from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.windows import Around, Ints, Row, packed, token_ids, windows
+from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
 from sie_triton.inputs.words import Asked
 
 MARKER, END = "<<LABEL>>", "<<SEP>>"
@@ -30,18 +30,16 @@ class Prompt(NamedTuple):
     tail: Ints
 
 
-class GliclassTokenizer(Processor):
+class GliclassTokenizer(WindowProcessor):
     """marker label marker label … separator instruction text, or the text first, as the model was trained.
 
     A text that is too long beside its labels is cut into windows that overlap.
     """
 
+    pairs = False
+
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: GliclassFiles, max_length: int) -> None:
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        self._tokenizer = tokenizer
-        self._around = Around.of(tokenizer, pairs=False)
-        self._room = max_length - len(self._around)
+        super().__init__(tokenizer, max_length)
         self._labels_first = files.labels_first
         self._end = self._only_token(END, files)
         if self._only_token(MARKER, files) != files.marker_id:
@@ -84,7 +82,7 @@ class GliclassTokenizer(Processor):
         return LabelledRow(row, prompt.places + offset, prompt.thresholds, offset + len(prompt.labels))
 
     def _prompt(self, labels: Sequence[Label], said: str) -> Prompt:
-        *parts, tail = token_ids(self._tokenizer, [*(MARKER + label.read for label in labels), END + said])
+        *parts, tail = self._token_ids([*(MARKER + label.read for label in labels), END + said])
         starts = np.cumsum([0, *map(len, parts)])
         num_tokens = int(starts[-1]) + len(tail)
         if num_tokens > self._room // 2:

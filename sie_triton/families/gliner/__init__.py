@@ -25,6 +25,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.families.base import Adapter, Family, Recognised
 from sie_triton.families.labelled_words import sample_words
+from sie_triton.families.thresholds import THRESHOLD
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import chosen, merged_adjacent
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
 
-THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0.5 where not said")
 FLAT_NER = Parameter("flat_ner", bool, doc="no entity shares characters with another; true where not said")
 MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels")
 MERGE_ADJACENT = Parameter(

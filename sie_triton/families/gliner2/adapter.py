@@ -18,7 +18,7 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner2.heads import INSTANCES, MAX_COUNT, Found, Instances, Spans, stacked, two_layers
-from sie_triton.families.gliner2.request import OVERLAP_POLICY, THRESHOLD, USUAL_THRESHOLD
+from sie_triton.families.gliner2.request import OVERLAP_POLICY
 from sie_triton.families.gliner2.tensors import (
     ANY_CLASSES,
     CHOICE,
@@ -35,6 +35,7 @@ from sie_triton.families.gliner2.tensors import (
     PLACES,
 )
 from sie_triton.families.labelled_words import pieces_of, states_at
+from sie_triton.families.thresholds import least_scores
 from sie_triton.families.token_batch import tokens
 from sie_triton.transforms.overlap import resolved
 from sie_triton.transforms.spans import MAX_CANDIDATES
@@ -146,9 +147,7 @@ class Gliner2Adapter(Adapter):
                 found.append((np.empty((0, 5), np.int32), np.empty(0, np.float32)))
                 continue
             options = batch.options[i] if batch.options else {}
-            usual = np.float32(float(options.get(THRESHOLD.name, USUAL_THRESHOLD)))
-            own = thresholds[i][of_piece.labels]
-            least = np.where(np.isnan(own), usual, own)
+            least = least_scores(thresholds[i][of_piece.labels], options)
             chosen = self._chosen(choices[i], of_piece, least, choice_labels[i])
             policy = str(options.get(OVERLAP_POLICY.name, ""))
             told = self._told(words[i], of_piece, least, choice_labels[i], spans[i], policy)

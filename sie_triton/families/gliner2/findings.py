@@ -12,15 +12,9 @@ import numpy.typing as npt
 
 from sie_triton.contract import Class, Entity, Findings, ParameterValue, Relation, Rows, place
 from sie_triton.families.gliner2.output_schema import Leaf, Record
-from sie_triton.families.gliner2.request import (
-    OVERLAP_POLICY,
-    THRESHOLD,
-    USUAL_THRESHOLD,
-    Request,
-    Task,
-    request_of,
-)
+from sie_triton.families.gliner2.request import OVERLAP_POLICY, Request, Task, request_of
 from sie_triton.families.gliner2.tensors import CHOICE, CLASS_SCORES, PLACE_SCORES, PLACES
+from sie_triton.families.thresholds import least_score
 from sie_triton.transforms.overlap import resolved
 
 Floats = npt.NDArray[np.float32]
@@ -66,7 +60,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
     structures = request.schema.structures if request.schema else ()
     tasks = np.cumsum([bool(each.fields) for each in structures], dtype=np.int64).tolist()
     first = (tasks[-1] if tasks else 0) + 1
-    classes, by_task = _classes(request.tasks, pieces, float(options.get(THRESHOLD.name, USUAL_THRESHOLD)))
+    classes, by_task = _classes(request.tasks, pieces, least_score(options))
     data = _Data(pieces, tasks, policy).of(request) if request.schema else {}
     return Findings(
         _entities(pieces, policy),

@@ -10,6 +10,7 @@ from sie_triton.errors import InputError
 from sie_triton.families.gliner2 import output_schema
 from sie_triton.families.gliner2.checked import description_of, name_of, only, parsed, threshold_of
 from sie_triton.families.gliner2.output_schema import Schema, read_schema
+from sie_triton.families.thresholds import THRESHOLD
 from sie_triton.transforms.overlap import POLICIES
 
 MAX_RELATIONS = 256
@@ -21,7 +22,6 @@ MAX_CHARACTERS = 65_536
 # Requests whose parameters are kept as they were read.
 KEPT = 64
 
-THRESHOLD = Parameter("threshold", float, minimum=0, maximum=1, doc="least score of what is told; 0.5 where not said")
 OVERLAP_POLICY = Parameter(
     "overlap_policy",
     str,
@@ -45,7 +45,6 @@ OUTPUT_SCHEMA = Parameter(
     output_schema.PARAMETER, str, max_characters=MAX_CHARACTERS, doc="JSON Schema of an object; fills data"
 )
 PARAMETERS = (THRESHOLD, OVERLAP_POLICY, RELATION_LABELS, CLASSES, OUTPUT_SCHEMA)
-USUAL_THRESHOLD = 0.5
 
 
 class Task(NamedTuple):

@@ -15,9 +15,10 @@ from sie_triton.contract import Batch
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.families.gliner.adapter import GlinerAdapter, Parts, parts_of
+from sie_triton.families.gliner.adapter import GlinerAdapter, Head, head_of, reader_of
 from sie_triton.families.gliner_bi import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.labelled_words import pieces_of
+from sie_triton.families.word_reader import WordReader, projection_of
 
 Ints = npt.NDArray[np.int32]
 
@@ -61,8 +62,10 @@ class Kept:
 class GlinerBiAdapter(GlinerAdapter):
     """`labels_encoder` and its projection are those of labels, whose states the head gets from `kept`."""
 
-    def __init__(self, parts: Parts, labels_encoder: Encoder, projection: nn.Linear | None, longest: int) -> None:
-        super().__init__(*parts)
+    def __init__(
+        self, reader: WordReader, head: Head, labels_encoder: Encoder, projection: nn.Linear | None, longest: int
+    ) -> None:
+        super().__init__(reader, head)
         self.limits = {
             **self.limits,
             LABEL_IDS.name: labels_encoder.vocab_size - 1,
@@ -72,13 +75,13 @@ class GlinerBiAdapter(GlinerAdapter):
         self._labels_encoder, self._labels_projection = labels_encoder, projection
         self.weights_bytes += labels_encoder.weights_bytes + (num_bytes(projection) if projection is not None else 0)
 
-    def _labels(self, hidden: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
+    def _labels(self, states: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
         pieces = list(zip(pieces_of(batch, LABEL_IDS.name), pieces_of(batch, LABEL_SIZES.name), strict=True))
         sets = [(ids.tobytes(), sizes.tobytes()) for ids, sizes in pieces]
         # Pieces of one request have the same.
         distinct = {key: _apart(*piece) for key, piece in zip(sets, pieces, strict=True)}
-        states = self._states({label: None for labels in distinct.values() for label in labels})
-        stacked = {key: torch.stack([states[label] for label in labels]) for key, labels in distinct.items()}
+        known = self._states({label: None for labels in distinct.values() for label in labels})
+        stacked = {key: torch.stack([known[label] for label in labels]) for key, labels in distinct.items()}
         return [stacked[key] for key in sets]
 
     def _states(self, labels: dict[bytes, None]) -> dict[bytes, torch.Tensor]:
@@ -126,9 +129,8 @@ def load(directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
     """LoadError says what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    parts = parts_of(files, weights, engine)
+    reader = reader_of(files, weights, engine)
     encoder = engine.encoder(engine.load_part(files.labels_encoder.values, weights, LABELS_ENCODER))
     engine.settle(encoder, "labels", files.longest_label)
-    size, width = files.hidden_size, int(encoder.config.hidden_size)
-    projection = weights.fill(nn.Linear(width, size), LABELS_PROJECTION) if width != size else None
-    return GlinerBiAdapter(parts, encoder, projection, files.longest_label)
+    projection = projection_of(encoder, weights, LABELS_PROJECTION, files.hidden_size)
+    return GlinerBiAdapter(reader, head_of(files, weights), encoder, projection, files.longest_label)

@@ -16,7 +16,7 @@ from sie_triton.families.gliner.tokens import OVERLAP
 from sie_triton.families.gliner_bi import LABEL_IDS, LABEL_SIZES
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt
+from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt, WordTokenizer
 
 Ints = npt.NDArray[np.int32]
 
@@ -74,6 +74,10 @@ class GlinerBiTokenizer(LabelledWords):
         """`max_words` of a piece, None: as the checkpoint says. LoadError says what is wrong with its files."""
         files = GlinerFiles.read(directory)
         return cls(files, max_length, max_words or files.max_words)
+
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+        """Labels have no place in the row."""
+        return NO_PROMPT
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)

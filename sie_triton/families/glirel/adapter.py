@@ -6,29 +6,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from sie_triton.checkpoints.glirel import GlirelFiles
 from sie_triton.contract import Batch, ParameterValue, Rows
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_TOKENS
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.gliner import THRESHOLD
-from sie_triton.families.gliner.adapter import (
-    ENCODER,
-    LABELS,
-    LSTM,
-    PROJECTION,
-    USUAL_THRESHOLD,
-    WORD_TABLES,
-    in_context,
-)
+from sie_triton.families.gliner.adapter import LABELS
 from sie_triton.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
 from sie_triton.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
 from sie_triton.families.labelled_words import pieces_of, states_at
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.thresholds import least_scores
+from sie_triton.families.word_reader import WordReader
 
 MARKER = "span_rep_layer.rel_rep_layer."
 REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
@@ -40,30 +31,21 @@ Relations = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
 class GlirelAdapter(Adapter):
-    """`head` scores the pairs of one piece; `projection` None: the model has none."""
+    """`head` scores the pairs of one piece."""
 
     encoder: Encoder
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        head: RelationHead,
-        lstm: nn.LSTM,
-        projection: nn.Linear | None,
-        label_offsets: tuple[int, ...],
-    ) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
-        self._head, self._lstm, self._projection, self._label_offsets = head, lstm, projection, label_offsets
-        self.weights_bytes += sum(num_bytes(part) for part in (head, lstm, projection) if part is not None)
+    def __init__(self, reader: WordReader, head: RelationHead, label_offsets: tuple[int, ...]) -> None:
+        super().__init__(reader.encoder, limits={INPUT_IDS.name: reader.encoder.vocab_size - 1})
+        self._reader, self._head, self._label_offsets = reader, head, label_offsets
+        self.weights_bytes += reader.head_bytes + num_bytes(head)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        hidden = self.encoder.hidden_states(*tokens(batch))
-        if self._projection is not None:
-            hidden = self._projection(hidden)
-        of_labels = [states_at(hidden, batch, LABEL_TOKENS.name, offset) for offset in self._label_offsets]
-        labels = [torch.stack(states).mean(0) for states in zip(*of_labels, strict=True)]
-        words = in_context(self._lstm, states_at(hidden, batch, WORD_TOKENS.name))
+        states = self._reader.states(batch)
+        of_labels = [states_at(states, batch, LABEL_TOKENS.name, offset) for offset in self._label_offsets]
+        labels = [torch.stack(each).mean(0) for each in zip(*of_labels, strict=True)]
+        words = self._reader.words(states, batch)
         known, thresholds = pieces_of(batch, KNOWN.name), pieces_of(batch, LABEL_THRESHOLDS.name)
         found = [self._found(*piece) for piece in zip(words, labels, known, thresholds, batch.options, strict=True)]
         return {
@@ -84,8 +66,7 @@ class GlirelAdapter(Adapter):
             return np.empty((0, 7), np.int32), np.empty(0, np.float32)
         if int(known[:, 1:3].max()) >= len(words):
             raise ValueError(f"{KNOWN.name}: names words behind the end of their piece")
-        usual = float(options.get(THRESHOLD.name, USUAL_THRESHOLD))
-        least = torch.from_numpy(np.where(np.isnan(thresholds), np.float32(usual), thresholds)).to(words.device)
+        least = torch.from_numpy(least_scores(thresholds, options)).to(words.device)
         places = torch.from_numpy(known[:, 1:3].astype(np.int64)).to(words.device)
         found = self._head(words, places, self._head.of_labels(labels), least)
         heads, tails = known[found.head], known[found.tail]
@@ -97,13 +78,8 @@ def load(directory: Path, engine: TorchEngine) -> GlirelAdapter:
     """LoadError says what in the directory cannot be used."""
     files = GlirelFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    config = {**files.encoder.values, "vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
-    encoder = engine.encoder(engine.load_part(config, weights, ENCODER))
-    engine.settle(encoder)
-    size, width = files.hidden_size, int(encoder.config.hidden_size)
-    projection = weights.fill(nn.Linear(width, size), PROJECTION) if width != size else None
-    lstm = weights.fill(nn.LSTM(size, size // 2, bidirectional=True), LSTM)
-    return GlirelAdapter(encoder, head_of(files, weights), lstm, projection, OFFSETS[files.label_strategy])
+    reader = WordReader.load(files.encoder.values, weights, engine, size=files.hidden_size, lstm_layers=1)
+    return GlirelAdapter(reader, head_of(files, weights), OFFSETS[files.label_strategy])
 
 
 def head_of(files: GlirelFiles, weights: Checkpoint) -> RelationHead:

@@ -1,20 +1,16 @@
 """Text and labels → a row of packed token ids for each window of the text and each label. No torch."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
 
-from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import LABEL, LABEL_THRESHOLDS
 from sie_triton.errors import InputError
 from sie_triton.families.nli_classification import TEMPLATE
-from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.tokenizer import read_tokenizer
-from sie_triton.inputs.windows import MAX_TOKENS, Around, Ints, num_windows, packed, token_ids, windows
+from sie_triton.inputs.base import Frame
+from sie_triton.inputs.windows import MAX_TOKENS, Ints, WindowProcessor, num_windows, packed, windows
 from sie_triton.inputs.words import Asked
 
 # Of a request: what is made of them waits in memory.
@@ -31,21 +27,10 @@ class Hypotheses(NamedTuple):
     longest: int
 
 
-class HypothesisTokenizer(Processor):
+class HypothesisTokenizer(WindowProcessor):
     """A text that is too long beside the longest hypothesis is cut into windows, the same for all labels."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
-        self._around = Around.of(tokenizer, pairs=True)
-        tokenizer.no_truncation()
-        self._tokenizer = tokenizer
-        self._room = max_length - len(self._around)
-
-    @classmethod
-    def load(cls, directory: Path, max_length: int) -> "HypothesisTokenizer":
-        """LoadError says what is wrong with its files."""
-        files = TextFiles.read(directory)
-        longest = min(max_length, files.max_sequence_length)
-        return cls(read_tokenizer(files, longest, pairs=True), longest)
+    pairs = True
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
@@ -63,7 +48,7 @@ class HypothesisTokenizer(Processor):
         return Asked(lambda: self._hypotheses(template, labels), size)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        texts = token_ids(self._tokenizer, [text for _, text in framed])
+        texts = self._token_ids([text for _, text in framed])
         rows, labels, thresholds = [], [], []
         for (hypotheses, _), text in zip(framed, texts, strict=True):
             num_labels, room = len(hypotheses.ids), self._room - hypotheses.longest
@@ -83,7 +68,7 @@ class HypothesisTokenizer(Processor):
         }
 
     def _hypotheses(self, template: str, labels: Sequence[Label]) -> Hypotheses:
-        ids = token_ids(self._tokenizer, [template.replace("{}", label.read) for label in labels])
+        ids = self._token_ids([template.replace("{}", label.read) for label in labels])
         longest = max(map(len, ids))
         if longest > self._room // 2:
             label = labels[max(range(len(ids)), key=lambda i: len(ids[i]))].read

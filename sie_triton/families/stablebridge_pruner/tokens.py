@@ -1,18 +1,15 @@
 """Query and passage → rows of packed token ids, with what each token stands for in the passage. No torch."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 
-from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import PASSAGE
-from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.tokenizer import read_tokenizer
-from sie_triton.inputs.windows import Around, Ints, Row, packed, token_ids, windows
+from sie_triton.inputs.base import Frame
+from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
 from sie_triton.inputs.words import Asked
 
 
@@ -23,26 +20,18 @@ class Query(NamedTuple):
     is_scored: bool
 
 
-class PassageTokenizer(Processor):
-    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
-        self._around = Around.of(tokenizer, pairs=True)
-        tokenizer.no_truncation()
-        self._tokenizer = tokenizer
-        self._special = np.concatenate([ids for ids, _ in self._around.special])
-        self._room = max_length - len(self._around)
+class PassageTokenizer(WindowProcessor):
+    pairs = True
 
-    @classmethod
-    def load(cls, directory: Path, max_length: int) -> "PassageTokenizer":
-        """LoadError says what is wrong with its files."""
-        files = TextFiles.read(directory)
-        longest = min(max_length, files.max_sequence_length)
-        return cls(read_tokenizer(files, longest, pairs=True), longest)
+    def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
+        super().__init__(tokenizer, max_length)
+        self._special = np.concatenate([ids for ids, _ in self._around.special])
 
     def frame(self, part: Part) -> Frame:
         said, query = part.instruction or "", part.query
         # As SIE joins them.
         asked = said if query is None else f"{said} {query}" if said else query
-        return Asked(lambda: Query(token_ids(self._tokenizer, [asked])[0], query is not None), len(asked))
+        return Asked(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         encodings = self._tokenizer.encode_batch([text for _, text in framed], add_special_tokens=False)

@@ -1,0 +1,74 @@
+"""What GLiNER's and GLiREL's models read words and labels with: encoder → [projection] → [LSTM over the words]."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+from sie_triton.contract import Batch
+from sie_triton.contract.tensors import WORD_TOKENS
+from sie_triton.engines.torch.checkpoint import Checkpoint
+from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.families.labelled_words import states_at
+from sie_triton.families.token_batch import tokens
+
+ENCODER = "token_rep_layer.bert_layer.model."
+PROJECTION = "token_rep_layer.projection."
+LSTM = "rnn.lstm."
+
+# How the table of words is called in the encoders there are.
+WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
+
+
+class WordReader:
+    """`projection` and `lstm` None: the model has none."""
+
+    def __init__(self, encoder: Encoder, projection: nn.Linear | None, lstm: nn.LSTM | None) -> None:
+        self.encoder, self._projection, self._lstm = encoder, projection, lstm
+        self.head_bytes = sum(num_bytes(part) for part in (projection, lstm) if part is not None)
+
+    @classmethod
+    def load(
+        cls,
+        config: Mapping[str, Any],
+        weights: Checkpoint,
+        engine: TorchEngine,
+        *,
+        size: int,
+        lstm_layers: int,
+        tells_vocabulary: bool = False,
+    ) -> "WordReader":
+        """`size` is that of the states; LoadError says what in `weights` cannot be used.
+
+        Where the encoder's `config` does not tell how many words its checkpoint has, the table of words does.
+        """
+        resized = {} if tells_vocabulary else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
+        encoder = engine.encoder(engine.load_part({**config, **resized}, weights, ENCODER))
+        engine.settle(encoder)
+        projection = projection_of(encoder, weights, PROJECTION, size)
+        lstm = nn.LSTM(size, size // 2, lstm_layers, bidirectional=True) if lstm_layers else None
+        return cls(encoder, projection, weights.fill(lstm, LSTM) if lstm is not None else None)
+
+    def states(self, batch: Batch) -> torch.Tensor:
+        """[tokens, size], without the LSTM."""
+        hidden = self.encoder.hidden_states(*tokens(batch))
+        return self._projection(hidden) if self._projection is not None else hidden
+
+    def words(self, states: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
+        """Of each piece, [words, size]."""
+        words = states_at(states, batch, WORD_TOKENS.name)
+        read = [i for i, each in enumerate(words) if len(each)]
+        if self._lstm is not None and read:
+            packed, _ = self._lstm(pack_sequence([words[i] for i in read], enforce_sorted=False))
+            for i, states in zip(read, unpack_sequence(packed), strict=True):
+                words[i] = states
+        return words
+
+
+def projection_of(encoder: Encoder, weights: Checkpoint, prefix: str, size: int) -> nn.Linear | None:
+    """To `size`, where the encoder's is another."""
+    width = int(encoder.config.hidden_size)
+    return weights.fill(nn.Linear(width, size), prefix) if width != size else None
