@@ -95,6 +95,12 @@ class Settings(BaseSettings):
     )
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
+    image_workers: int = Field(4, ge=1, le=256, description="threads of each model that decode images")
+    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one image file")
+    max_image_pixels: int = Field(100_000_000, ge=1, description="most pixels of one image, by its header")
+    max_pixels_in_flight: int = Field(
+        200_000_000, ge=1, description="most pixels that a model has decoded at once, of 3 bytes each; more wait"
+    )
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
@@ -168,6 +174,10 @@ class Settings(BaseSettings):
             max_concurrent_requests=self.max_concurrent_requests,
             forward_timeout_s=self.forward_timeout_s,
             load_timeout_s=self.load_timeout_s,
+            image_workers=self.image_workers,
+            max_image_bytes=self.max_image_bytes,
+            max_image_pixels=self.max_image_pixels,
+            max_pixels_in_flight=self.max_pixels_in_flight,
             allow_hub=self.hf_fallback,
             open_steps=self.open_steps,
         )

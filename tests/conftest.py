@@ -1,7 +1,7 @@
 """Real parts at their smallest: a real tritonserver, real MiniLM weights, small models from fixed seeds."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ COLBERT = "test/colbert"  # with MUVERA, and scored
 BGE_M3 = "test/bge-m3"  # dense, sparse and multivector, and scored by any of them
 CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
+CLIP = "test/clip"
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
@@ -74,6 +75,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
     and one of each other family."""
     from tests.gliners import save_gliner
+    from tests.towers import save_clip
 
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
@@ -86,6 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
     reranker = save_causal(root / "reranker", minilm_directory)
     save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
+    save_clip(root / "clip", minilm_directory)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
@@ -104,6 +107,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}),
         model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}, profiles=profiles),
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
+        model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
         (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
@@ -111,7 +115,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER]
+    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP]
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)
@@ -171,6 +175,7 @@ def model_file(
     runtime: dict[str, Any] | None = None,
     loadtime: dict[str, Any] | None = None,
     profiles: dict[str, dict[str, Any]] | None = None,
+    inputs: Sequence[str] = ("text",),
 ) -> str:
     """`profiles`: the runtime options of further ones."""
     options = {"runtime": runtime or {}, "loadtime": loadtime or {}}
@@ -180,6 +185,7 @@ def model_file(
         {
             "sie_id": model,
             "weights_path": str(directory),
+            "inputs": {"text": False, **dict.fromkeys(inputs, True)},
             "tasks": tasks,
             "max_sequence_length": 256,
             "profiles": {"default": profile, **others},

@@ -9,7 +9,7 @@ import numpy as np
 from sie_triton.contract import VERBS, Batch, Computed
 from sie_triton.contract.tensors import EXTRACTION, lengths_of
 from sie_triton.families import fitted, load_processor, model_of
-from sie_triton.inputs import KIND_OF
+from sie_triton.inputs import KIND_OF, kind_of
 from sie_triton.inputs.asked import Framed, blame, features_of
 from sie_triton.inputs.features import join, num_pieces
 from sie_triton.scheduling.job import rows_of
@@ -75,5 +75,5 @@ class Extractor:
         given = {name: value for name, value in given.items() if name != "entities"}
         profile = self.spec.profiles[0]
         parts = VERB.read(elements, given, profile, self.model)
-        asked = [Framed(part, self.processor.frame(part), KIND_OF[part.name]) for part in parts]
+        asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]
         return asked, {**profile.parameters, **given}, arrays

@@ -53,6 +53,9 @@ def runtime(**options: Any) -> dict[str, Any]:
     return {"adapter_options": {"runtime": options}}
 
 
+BOTH = {"image": True}
+SEEN = {"text": False, "image": True}
+
 SERVED: dict[str, dict[str, Any]] = {
     "st": file("sentence_transformer:SentenceTransformerDenseAdapter", DENSE, {"normalize": True}, length=512),
     "st-of-old": file("sentence_transformer.adapter:SentenceTransformerDenseAdapter", DENSE, length=512),
@@ -188,16 +191,14 @@ SERVED: dict[str, dict[str, Any]] = {
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
+    "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
 }
 
-BOTH = {"image": True}
-SEEN = {"text": False, "image": True}
 PLANNED: dict[str, dict[str, Any]] = {
     "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
     "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
-    "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),

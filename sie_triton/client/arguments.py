@@ -1,55 +1,20 @@
 """What callers give, checked before anything is sent."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS, TRITON_RESERVED_REQUEST_PARAMS_PREFIX
 
-from sie_triton.client.types import ItemLike
+from sie_triton.client.items import objects, utf_8
 from sie_triton.errors import InputError
 
 # Request parameters that are JSON, and may be given as mappings.
 JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema", "classes", "relation_labels"}
 
-ITEM_KEYS = ("text", "id")
 ENTITY = 'give {"start": …, "end": …}, with a "label" if you like'
-ITEM = 'give a string or {"text": …}, with an "id" if you like'
-
-
-def is_one(items: Any) -> bool:
-    return isinstance(items, (str, Mapping))
-
-
-def listed(items: Any) -> list[ItemLike]:
-    """The items of a call: one alone, or those of any iterable."""
-    if is_one(items):
-        return [items]
-    if isinstance(items, (bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
-        raise InputError(f"items: must be an item or a list of items, it is {type(items).__name__}; {ITEM}")
-    return list(items)
-
-
-def encoded(items: Sequence[ItemLike], name: str = "items") -> npt.NDArray[np.object_]:
-    """The texts of the items, object [n] of bytes."""
-    return _objects([encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)])
-
-
-def encoded_item(item: ItemLike, name: str) -> bytes:
-    if isinstance(item, str):
-        return utf_8(item, name)
-    if not isinstance(item, Mapping):
-        raise InputError(f"{name}: must be a string or a mapping, it is {type(item).__name__}; {ITEM}")
-    for key in item:
-        if key not in ITEM_KEYS:
-            raise InputError(f"{name}.{key}: is not allowed; {ITEM}")
-    if "text" not in item:
-        raise InputError(f"{name}: has no text; {ITEM}")
-    if not isinstance(item["text"], str):
-        raise InputError(f"{name}.text: must be a string, it is {type(item['text']).__name__}")
-    return utf_8(item["text"], f"{name}.text")
 
 
 def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
@@ -58,7 +23,7 @@ def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
     for i, label in enumerate(given):
         if not isinstance(label, str):
             raise InputError(f"labels[{i}]: must be a string, it is {type(label).__name__}")
-    return _objects([utf_8(label, f"labels[{i}]") for i, label in enumerate(given)])
+    return objects([utf_8(label, f"labels[{i}]") for i, label in enumerate(given)])
 
 
 def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] | None:
@@ -68,7 +33,7 @@ def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] |
     lists = _several(entities, "entities", "lists")
     if len(lists) != num_items:
         raise InputError(f"entities: are those of {len(lists)} items, not of {num_items}; give a list for each")
-    return _objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
+    return objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
 
 
 def _encoded_list(entities: Any, name: str) -> bytes:
@@ -85,24 +50,11 @@ def _several(values: Any, name: str, what: str) -> list[Any]:
     return list(values)
 
 
-def _objects(values: Sequence[bytes]) -> npt.NDArray[np.object_]:
-    array = np.empty(len(values), np.object_)
-    array[:] = values
-    return array
-
-
 def as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"{name}: cannot be written as JSON ({exc})") from exc
-
-
-def utf_8(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        raise InputError(f"{name}: cannot be sent as UTF-8 ({exc.reason} at {exc.start})") from exc
 
 
 def checked_model(model: str) -> str:

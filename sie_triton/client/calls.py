@@ -5,22 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from sie_triton.client.arguments import (
-    checked_model,
-    encoded,
-    encoded_entities,
-    encoded_item,
-    encoded_labels,
-    is_one,
-    listed,
-    request_parameters,
-)
+from sie_triton.client.arguments import checked_model, encoded_entities, encoded_labels, request_parameters
+from sie_triton.client.items import Bytes, encoded, encoded_item, is_one, listed, objects
 from sie_triton.client.results import encode_results, extract_results, id_of, output, score_result, timing_of
 from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
-from sie_triton.contract.tensors import ENTITIES, LABELS, QUERY, SCORES, TEXT, Tensor
+from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
@@ -28,6 +19,28 @@ STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
 # About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
 PIECE_BYTES = 64 * 1024
 PIECE_ITEMS = 512
+
+# What a file counts among texts: about the tokens that are read of one, and some of its bytes, which must be sent.
+FILE_BYTES, BYTES_A_BYTE = 2048, 256
+
+# What the item that others are scored against comes in.
+QUERIES = {TEXT.name: QUERY, IMAGE.name: QUERY_IMAGE}
+
+
+def size_of(kind: str, element: bytes) -> int:
+    """
+    >>> size_of("text", b"four"), size_of("image", b""), size_of("image", b"1" * 25600)
+    (4, 0, 2148)
+    """
+    if kind == TEXT.name or not element:
+        return len(element)
+    return FILE_BYTES + len(element) // BYTES_A_BYTE
+
+
+def sizes(items: Mapping[str, Bytes]) -> list[int]:
+    """Of each item, all its kinds together."""
+    of_kinds = [[size_of(kind, element) for element in elements] for kind, elements in items.items()]
+    return [sum(each) for each in zip(*of_kinds, strict=True)]
 
 
 def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES) -> list[slice]:
@@ -61,9 +74,9 @@ class Call(ABC):
         self._tritonclient = tritonclient
         self.ensemble = triton_name(checked_model(model))
         self._items = items
-        self._texts = encoded(items)
+        self._encoded = encoded(items)
         self._parameters = parameters
-        self.pieces = pieces([len(text) + query_bytes for text in self._texts])
+        self.pieces = pieces([size + query_bytes for size in sizes(self._encoded)])
 
     def arguments(self, piece: slice) -> dict[str, Any]:
         """Keyword arguments for `infer` of any of tritonclient's modules."""
@@ -74,11 +87,11 @@ class Call(ABC):
         """What the caller gets, from one response per piece."""
 
     def _inputs(self, piece: slice) -> list[Any]:
-        return [self._input(TEXT, self._texts[piece])]
+        return [self._input(ITEMS[kind], elements[piece]) for kind, elements in self._encoded.items()]
 
-    def _input(self, tensor: Tensor, texts: npt.NDArray[np.object_]) -> Any:
-        made = self._tritonclient.InferInput(tensor.name, [len(texts)], tensor.dtype)
-        made.set_data_from_numpy(texts)
+    def _input(self, tensor: Tensor, elements: Bytes) -> Any:
+        made = self._tritonclient.InferInput(tensor.name, [len(elements)], tensor.dtype)
+        made.set_data_from_numpy(elements)
         return made
 
 
@@ -112,12 +125,17 @@ class ScoreCall(Call):
 
     def __init__(self, tritonclient: Any, model: str, query: ItemLike, items: Any, options: Mapping[str, Any]) -> None:
         self._name, self._query = model, query
-        self._query_text = np.array([encoded_item(query, "query")], np.object_)
+        self._encoded_query = encoded_item(query, "query")
+        for kind in self._encoded_query:
+            if kind not in QUERIES:
+                raise InputError(f"query.{kind}: nothing is scored against one; give {' or '.join(QUERIES)}")
         parameters = request_parameters(self.verb.name, options, ScoreOptions)
-        super().__init__(tritonclient, model, listed(items), parameters, len(self._query_text[0]))
+        size = sum(map(size_of, self._encoded_query, self._encoded_query.values()))
+        super().__init__(tritonclient, model, listed(items), parameters, size)
 
     def _inputs(self, piece: slice) -> list[Any]:
-        return [self._input(QUERY, self._query_text), *super()._inputs(piece)]
+        query = [self._input(QUERIES[kind], objects([each])) for kind, each in self._encoded_query.items()]
+        return [*query, *super()._inputs(piece)]
 
     def results(self, responses: Iterable[Any]) -> ScoreResult:
         """All items ranked, from one response per piece."""
@@ -183,7 +201,7 @@ def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
         return own_ensemble(model, verb)
     inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
     names = [each["name"] if isinstance(each, dict) else each.name for each in inputs]
-    beside_items = {*names} - {tensor.name for tensor in ITEMS.values()}
+    beside_items = {*names} - {tensor.name for tensor in (*ITEMS.values(), QUERY_IMAGE)}
     if beside_items != {tensor.name for tensor in verb.inputs(())}:
         raise InputError(f"model: {model} does not {verb.name}; it takes {', '.join(names)}")
     return triton_name(model)

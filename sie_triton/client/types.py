@@ -8,13 +8,24 @@ import numpy.typing as npt
 
 
 class Item(dict[str, Any]):
-    """One thing to encode, score or extract from: `Item(text="…")`, with an optional `id` that results carry back.
+    """One thing to encode, score or extract from: `Item("…")`, `Item(image=…)`, with what the model reads of it.
 
-    Items are plain dicts; `{"text": "…"}` and a bare string do as well. Other keys are refused.
+    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` and `document`
+    are bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a bare string do as
+    well. Other keys are refused.
     """
 
-    def __init__(self, text: str, *, id: str | None = None) -> None:
-        super().__init__({"text": text} | ({"id": id} if id is not None else {}))
+    def __init__(
+        self,
+        text: str | None = None,
+        *,
+        image: Any = None,
+        audio: Any = None,
+        document: Any = None,
+        id: str | None = None,
+    ) -> None:
+        given = {"text": text, "image": image, "audio": audio, "document": document, "id": id}
+        super().__init__({key: value for key, value in given.items() if value is not None})
 
 
 ItemLike = str | Mapping[str, Any]

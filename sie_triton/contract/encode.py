@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
-from sie_triton.contract.tensors import DENSE, ITEMS, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
+from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
 from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
 from sie_triton.spec import Profile
 from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
@@ -23,7 +24,7 @@ class Encode(Verb):
         return {TEXT.name: ["Hello, world"]}
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
-        return tuple(ITEMS[kind] for kind in kinds)
+        return item_tensors(kinds)
 
     def parameters(self, model: Model) -> tuple[Parameter, ...]:
         types = tuple(model.outputs)
@@ -59,13 +60,9 @@ class Encode(Verb):
         return model.tensors(frozenset(output.made_of or name for name, output in model.outputs.items()))
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        (tensor,) = self.inputs(model.spec.inputs)
+        name, items = items_of(sent, model.spec.inputs)
         is_query = None if "is_query" not in given else bool(given["is_query"])
-        return [
-            Part(
-                tensor.name, sent[tensor.name], profile, is_query, _text(given.get("instruction", profile.instruction))
-            )
-        ]
+        return [Part(name, items, profile, is_query, _text(given.get("instruction", profile.instruction)))]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         return asked(model, options).needed

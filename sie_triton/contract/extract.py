@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sie_triton.contract.findings import Findings
+from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Array, Computed, Ints, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import (
@@ -95,7 +96,7 @@ class Extract(Verb):
         return asked | ({ENTITIES.name: [known]} if model.extraction.entities else {})
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
-        return (*(ITEMS[kind] for kind in kinds), LABELS, ENTITIES)
+        return (*item_tensors(kinds), LABELS, ENTITIES)
 
     def parameters(self, model: Model) -> tuple[Parameter, ...]:
         return (*common_parameters(model), *(LABEL_PARAMETERS if model.extraction.labels else ()))
@@ -113,17 +114,17 @@ class Extract(Verb):
         return model.extraction.computed
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        tensor = ITEMS[model.spec.inputs[0]]
-        items = sent[tensor.name]
+        name, items = items_of(sent, model.spec.inputs)
         labels = read_labels(sent[LABELS.name], given, model)
         if model.extraction.entities:
-            items = [Annotated(text, known) for text, known in zip(items, read_entities(sent, tensor), strict=True)]
+            known = read_entities(items, sent[ENTITIES.name])
+            items = [Annotated(text, of_text) for text, of_text in zip(items, known, strict=True)]
         elif sent[ENTITIES.name]:
             raise InputError("entities: this model reads none; leave it out")
         asked = given.get("instruction", profile.instruction)
         instruction = None if asked is None else str(asked)
         options = {**profile.parameters, **given}
-        return [Part(tensor.name, items, profile, None, instruction, labels=labels, options=options)]
+        return [Part(name, items, profile, None, instruction, labels=labels, options=options)]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         return frozenset(tensor.name for tensor in model.extraction.computed)
@@ -204,9 +205,8 @@ def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Labe
     return tuple(Label(name, descriptions.get(name, ""), thresholds.get(name)) for name in names)
 
 
-def read_entities(sent: Mapping[str, Sequence[Any]], tensor: Tensor) -> list[tuple[Known, ...]]:
-    """Of each item; InputError names the element that is wrong."""
-    items, given = sent[tensor.name], sent[ENTITIES.name]
+def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Known, ...]]:
+    """Of each text; InputError names the element that is wrong."""
     if len(given) != len(items):
         raise InputError(f"entities: has {len(given)} elements; send one JSON list for each of the {len(items)} items")
     return [_known(raw, len(text), f"entities[{i}]") for i, (raw, text) in enumerate(zip(given, items, strict=True))]

@@ -36,7 +36,8 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """`features` are what preprocess sends to inference; the first says what an item's length is.
+    """`features` are what preprocess sends to inference; the first says how long each item is: by its own lengths, or,
+    where it is not ragged, by its values.
 
     `outputs` are those of encode by name. `parameters` are the family's own; with `scores_pairs` query and text go
     through the model together. `extraction` is of use where it extracts.
@@ -49,6 +50,15 @@ class Model:
     scores_pairs: bool = False
     extraction: Extraction = Extraction()
 
+    @property
+    def lengths(self) -> str:
+        """The tensor of the items' lengths."""
+        return self.features[0].lengths or self.features[0].name
+
+    def lengths_of(self, features: "Features") -> Ints:
+        """int32 [items]."""
+        return features[self.features[0].name].of_items
+
     def tensors(self, types: frozenset[str]) -> tuple[Tensor, ...]:
         """Those of some output types, in the model's order."""
         return tuple(tensor for name, output in self.outputs.items() if name in types for tensor in output.tensors)
@@ -59,6 +69,11 @@ class Ragged(NamedTuple):
 
     values: Array
     lengths: Ints | None = None
+
+    @property
+    def of_items(self) -> Array:
+        """A row for each item."""
+        return self.values if self.lengths is None else self.lengths
 
 
 Features = Mapping[str, Ragged]
@@ -97,7 +112,7 @@ class Part:
     profile: Profile = field(default_factory=Profile)
     is_query: bool | None = None
     instruction: str | None = None
-    query: str | None = None
+    query: Any = None
     labels: Sequence[Any] = ()
     options: Mapping[str, ParameterValue] = field(default_factory=dict)
 

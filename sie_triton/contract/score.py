@@ -1,18 +1,23 @@
 """score: how relevant each item is to a query."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Ints, Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
-from sie_triton.contract.tensors import ITEMS, QUERY, SCORES, TEXT, Tensor
+from sie_triton.contract.tensors import IMAGE, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
 from sie_triton.contract.verb import Options, Verb, common_parameters
 from sie_triton.errors import InputError
 from sie_triton.spec import Profile
 from sie_triton.transforms import similarity
+
+# What a query comes in, by the kind of input.
+QUERIES = {TEXT.name: QUERY.name, IMAGE.name: QUERY_IMAGE.name}
 
 
 class Score(Verb):
@@ -24,7 +29,9 @@ class Score(Verb):
         return {QUERY.name: ["What is it?"], TEXT.name: ["It is this.", "No."]}
 
     def inputs(self, kinds: Sequence[str]) -> tuple[Tensor, ...]:
-        return (QUERY, *(ITEMS[kind] for kind in kinds))
+        if IMAGE.name not in kinds:
+            return (QUERY, *item_tensors(kinds))
+        return (replace(QUERY, optional=True), QUERY_IMAGE, *item_tensors(kinds))
 
     def parameters(self, model: Model) -> tuple[Parameter, ...]:
         modes = model.spec.score_modes
@@ -42,14 +49,13 @@ class Score(Verb):
         return model.tensors(frozenset(types)) or (SCORES,)
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        _, tensor = self.inputs(model.spec.inputs)
-        query, items = only(sent[QUERY.name]), sent[tensor.name]
-        own = profile.instruction
+        kinds, own = model.spec.inputs, profile.instruction
+        (name, items), query = items_of(sent, kinds), query_of(sent, kinds)
         asked = given.get("instruction", own)
         instruction = None if asked is None else str(asked)
         if model.scores_pairs:
-            return [Part(tensor.name, items, profile, None, instruction, query)]
-        return [Part(tensor.name, items, profile, False, own), Part(QUERY.name, [query], profile, True, instruction)]
+            return [Part(name, items, profile, None, instruction, query)]
+        return [Part(name, items, profile, False, own), Part(QUERY.name, [query], profile, True, instruction)]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         mode = _mode(model, options)
@@ -75,8 +81,13 @@ def _mode(model: Model, options: Options) -> str:
     return str(options.get("score_mode", modes[0])) if modes else ""
 
 
-def only(queries: Sequence[str]) -> str:
-    """The one query of a request to score."""
-    if len(queries) != 1:
-        raise InputError(f"query: has {len(queries)} elements; send one, and its texts as text")
-    return queries[0]
+def query_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> Any:
+    """The one query of a request to score: a text, or, where a model reads several kinds, an item of them."""
+    given = {kind: sent.get(name, ()) for kind, name in QUERIES.items()}
+    for kind, elements in given.items():
+        if len(elements) > 1 or not any(given.values()):
+            raise InputError(f"{QUERIES[kind]}: has {len(elements)} elements; send one, and its texts as text")
+    if len(kinds) == 1:
+        return given[TEXT.name][0]
+    _, (query,) = items_of(given, kinds)
+    return query

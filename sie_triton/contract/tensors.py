@@ -42,7 +42,7 @@ DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document file; empty: none in
 ITEMS: Mapping[str, Tensor] = {"text": TEXT, "image": IMAGE, "audio": AUDIO, "document": DOCUMENT}
 
 QUERY = Tensor("query", "BYTES", (-1,), "[1] the text that items are scored against, UTF-8")
-QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against")
+QUERY_IMAGE = Tensor("query_image", "BYTES", (-1,), "[1] the image that items are scored against", optional=True)
 LABELS = Tensor("labels", "BYTES", (-1,), "[k] what to look for, UTF-8", optional=True)
 ENTITIES = Tensor("entities", "BYTES", (-1,), "[n] JSON list of each text's known entities", optional=True)
 
@@ -78,6 +78,16 @@ TOKEN_TYPE_IDS = Tensor(
     "token_type_ids", "INT32", (-1,), "[tokens] which text of a pair each belongs to", LENGTHS.name, 0, 1
 )
 PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[n] leading tokens of each item kept out of pooling", "", 0)
+
+# Of items that are read in several ways: how long each is.
+READ = Tensor(
+    "read", "INT32", (-1,), "[n] what the model reads of each item: tokens of text, patches of an image", "", 1
+)
+
+# Features of images, as large as the model reads them.
+PIXEL_LENGTHS = Tensor("pixel_lengths", "INT32", (-1,), "[n] bytes of each item's image")
+PIXELS = Tensor("pixels", "UINT8", (-1,), "[bytes] of all images, row by row: red, green, blue", PIXEL_LENGTHS.name)
+IMAGE_SIZES = Tensor("image_sizes", "INT32", (-1, 2), "[n, 2] height and width in pixels; 0: no image", "", 0)
 
 # Features of texts that are read in pieces, each by itself, and of the words and labels in them.
 PIECE = Tensor("piece", "INT32", (-1,), "[pieces] which of its item each is, from 0", "", 0)

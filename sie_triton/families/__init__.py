@@ -43,6 +43,7 @@ FAMILIES: Mapping[str, str] = {
     "glirel": "sie_triton.families.glirel:Glirel",
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
+    "clip": "sie_triton.families.clip:Clip",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",

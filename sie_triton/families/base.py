@@ -1,7 +1,7 @@
 """What a family of models is, and what a loaded model of it can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,6 +60,9 @@ class Adapter(ABC):
     weights_bytes: int
     limits: Mapping[str, int]
     dims: Mapping[str, int]
+
+    # Features of items about as long as these together, for measuring; None: those of the family will do.
+    sample: Callable[[Sequence[int]], Features] | None = None
 
     def __init__(
         self, encoder: Encoder, *, limits: Mapping[str, int] | None = None, dims: Mapping[str, int] | None = None

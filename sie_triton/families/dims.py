@@ -10,9 +10,11 @@ from sie_triton.families.base import Adapter, Family
 
 
 def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
-    """Run two items of length two; LoadError names both numbers where an output has another size."""
+    """Run a few short items; LoadError names both numbers where an output has another size."""
     forward = frozenset(output.made_of or name for name, output in model.outputs.items())
-    rows = adapter.forward(Batch(family.sample([2, 2]), np.zeros(2, np.bool_), forward, [{}, {}]))
+    features = (adapter.sample or family.sample)([2, 2])
+    num_items = len(next(iter(features.values())).of_items)
+    rows = adapter.forward(Batch(features, np.zeros(num_items, np.bool_), forward, [{}] * num_items))
     for tensor in model.tensors(forward):
         check_declared(tensor, rows)
     for name in sorted(forward):

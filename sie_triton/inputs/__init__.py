@@ -3,14 +3,23 @@
 A kind of input is one module, and one line here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sie_triton.inputs.base import Frame, InputKind, NoFrame, Processor
+from sie_triton.inputs.images import ImageInput
+from sie_triton.inputs.several import SeveralInputs
 from sie_triton.inputs.text import TextInput
 
-KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in (TextInput(),)}
+KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in (TextInput(), ImageInput())}
 
 # Which of them reads the elements of a tensor.
 KIND_OF: Mapping[str, InputKind] = {tensor.name: kind for kind in KINDS.values() for tensor in kind.tensors}
 
-__all__ = ["KINDS", "KIND_OF", "Frame", "InputKind", "NoFrame", "Processor"]
+
+def kind_of(names: Sequence[str]) -> InputKind:
+    """Of the items of a model that reads these kinds."""
+    kinds = [KINDS[name] for name in names]
+    return kinds[0] if len(kinds) == 1 else SeveralInputs(kinds)
+
+
+__all__ = ["KINDS", "KIND_OF", "Frame", "InputKind", "NoFrame", "Processor", "kind_of"]

@@ -22,12 +22,12 @@ class InputKind(ABC):
     tensors: ClassVar[tuple[Tensor, ...]]
 
     # A request past either limit, of elements or of their sizes, is made into features beside the others, in chunks.
-    max_elements: ClassVar[int]
-    max_size: ClassVar[int]
-    chunk_size: ClassVar[int]
+    max_elements: int
+    max_size: int
+    chunk_size: int
 
     # What is said of an element that the model reads nothing of.
-    nothing_read: ClassVar[str]
+    nothing_read: str
 
     @abstractmethod
     def decode(self, raw: bytes, where: str) -> Any:
@@ -87,6 +87,17 @@ class Processor(ABC):
         if part.instruction:
             raise InputError("parameter instruction: this model reads none; leave it out")
         return NoFrame()
+
+    # True where some elements take long to be made ready for `encode`, as images do that must be decoded.
+    prepares: ClassVar[bool] = False
+
+    def is_slow(self, element: Any) -> bool:
+        """Whether `prepare` of it takes long."""
+        return False
+
+    def prepare(self, element: Any) -> Any:
+        """An element as `frame` and `encode` take it; called beside other requests, by several threads. InputError."""
+        return element
 
     @abstractmethod
     def encode(self, framed: Sequence[Any], *, is_query: bool) -> Features:

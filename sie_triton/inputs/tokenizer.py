@@ -108,18 +108,23 @@ def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Prof
 
 def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
     """tokenizer.json, truncating texts, or `pairs` of them, to `max_length` tokens; LoadError if it cannot be read."""
-    tokenizer = open_tokenizer(files.transformer, pairs=pairs)
+    tokenizer = truncating(open_tokenizer(files.transformer, pairs=pairs), max_length, pairs=pairs)
+    if files.do_lower_case:
+        normalizers = [tokenizers.normalizers.Lowercase()]
+        if tokenizer.normalizer is not None:
+            normalizers.append(tokenizer.normalizer)
+        tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+    return tokenizer
+
+
+def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
+    """The same, made to cut texts, or `pairs` of them, to `max_length` tokens; LoadError where that leaves no room."""
     around = tokenizer.num_special_tokens_to_add(pairs)
     if max_length <= around:  # the library would not cut at all
         message = f"{max_length} tokens leave no room for a text beside the {around} special ones"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
-    if files.do_lower_case:
-        normalizers = [tokenizers.normalizers.Lowercase()]
-        if tokenizer.normalizer is not None:
-            normalizers.append(tokenizer.normalizer)
-        tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
     return tokenizer
 
 

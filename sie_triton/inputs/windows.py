@@ -79,9 +79,9 @@ class WindowProcessor(Processor):
     pairs: ClassVar[bool]
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
-        self._around = Around.of(tokenizer, pairs=self.pairs)
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        self._around = Around.of(tokenizer, pairs=self.pairs)
         self._tokenizer = tokenizer
         self._room = max_length - len(self._around)
 

@@ -37,7 +37,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
     asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
     # The steps know the verb by the names that its inputs have there.
     entry, passed_on = ({verb.input_name(t): t.name for t in each} for each in (inputs, verb.passed_on(model)))
-    lengths = {LENGTHS.name: model.features[0].lengths}
+    lengths = {LENGTHS.name: model.lengths}
     steps = [
         _step(name, "preprocess", entry, asked),
         _step(name, "inference", asked, computed),

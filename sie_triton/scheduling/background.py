@@ -1,4 +1,4 @@
-"""Work that must not hold up `execute`: one thread, many jobs, a step of each in turn."""
+"""Work that must not hold up `execute`: few threads, many jobs, a step of each in turn."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,32 +12,41 @@ Job = tuple[Steps, Failed]
 
 
 class Background:
-    """One thread with many jobs, round robin. A job is an iterator; each `next` is one step.
+    """Threads with many jobs, round robin. A job is an iterator; each `next` is one step, by one thread at a time.
 
-    Any thread may submit. What a step raises ends its job and is told to that job's `failed`, on the background thread.
-    `fault()` is called if the thread itself fails, and the thread goes on. `close` waits for the thread, so no step
-    may call it.
+    Any thread may submit; the threads start with the first job. What a step raises ends its job and is told to that
+    job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on. `close`
+    waits for the threads, so no step may call it.
     """
 
-    def __init__(self, name: str, fault: Callable[[], None]) -> None:
+    def __init__(self, name: str, fault: Callable[[], None], num_threads: int = 1) -> None:
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
         self._closed = False
-        self._thread = lasting(self._run, name, fault)
-        self._thread.start()
+        self._threads = [lasting(self._run, name, fault) for _ in range(num_threads)]
+        self._has_started = False
 
     def submit(self, steps: Steps, failed: Failed) -> None:
         """`failed(error)` is called, and the job is over, if a step raises anything."""
         with self._changed:
             self._jobs.append((steps, failed))
+            self._start()
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish what was submitted, then end the threads."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        if self._has_started:
+            for thread in self._threads:
+                thread.join()
+
+    def _start(self) -> None:
+        if not self._has_started:
+            self._has_started = True
+            for thread in self._threads:
+                thread.start()
 
     def _run(self) -> None:
         while (job := self._next_job()) is not None:

@@ -29,29 +29,30 @@ def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
 
 def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
     """InputError names the first that is wrong; `limits`: the largest value of a feature, where the model has one."""
-    main = features[declared[0].name].lengths
-    assert main is not None
+    main = features[declared[0].name].of_items
     for tensor in declared:
         values, lengths = features[tensor.name]
         if lengths is None:
             check_rows(tensor.name, values, len(main))
         else:
-            # Of what an item has beside what it is long by, there may be none.
-            check_lengths(tensor, lengths, len(values), max_length if tensor is declared[0] else None)
+            if tensor is declared[0]:
+                check_lengths(tensor, lengths, len(values), 1, max_length, ", the model's max_sequence_length")
+            else:  # of what an item has beside what it is long by, there may be none
+                check_lengths(tensor, lengths, len(values), 0, limits.get(tensor.lengths))
             if len(lengths) != len(main):
                 raise InputError(f"{tensor.lengths}: tells of {len(lengths)} items, not of {len(main)}")
         check_width(tensor, values)
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
 
 
-def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, max_length: int | None) -> None:
+def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
     name = tensor.lengths
     if len(lengths) == 0:
         raise InputError(f"{name}: is empty; send one length per item")
-    if max_length is None and int(lengths.min()) < 0:
-        raise InputError(f"{name}: must be 0 or more")
-    if max_length is not None and (int(lengths.min()) < 1 or int(lengths.max()) > max_length):
-        raise InputError(f"{name}: must be from 1 to {max_length}, the model's max_sequence_length")
+    if int(lengths.min()) < least or (most is not None and int(lengths.max()) > most):
+        raise InputError(
+            f"{name}: must be {least} or more" if most is None else f"{name}: must be from {least} to {most}{why}"
+        )
     total = int(lengths.sum(dtype=np.int64))
     if total != num_rows:
         raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")

@@ -15,15 +15,17 @@ from sie_triton.contract import VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import Cancelled, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
-from sie_triton.inputs import KIND_OF, Processor
+from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.scheduling import COST_FUNCTIONS
+from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context, Contexts
+from sie_triton.stages.preparing import Preparation
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
@@ -52,6 +54,7 @@ class Preprocess(ColdStage[Processor]):
         self._spec = spec
         self._model = model_of(spec)
         self._verbs = [VERBS[task] for task in spec.tasks]
+        self._kind = kind_of(spec.inputs)
         limit = spec.runtime.max_concurrent_requests
         self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
         self._contexts = Contexts(self._model, Seal(status.directory, is_open=spec.runtime.open_steps))
@@ -60,6 +63,7 @@ class Preprocess(ColdStage[Processor]):
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__(status, limit)
+        self._slow = Background("images", self.fault, spec.runtime.image_workers)
 
     def room(self) -> int:
         return self._limit.room()
@@ -85,7 +89,8 @@ class Preprocess(ColdStage[Processor]):
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
-        small = [each for each in read if isinstance(each, Reading) and not is_bulk(each.asked)]
+        ready = [each for each in read if isinstance(each, Reading) and not self._is_slow(loaded, each)]
+        small = [each for each in ready if not is_bulk(each.asked)]
         done = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         answers: list[Answer] = []
         for request, each in zip(requests, read, strict=True):
@@ -95,9 +100,36 @@ class Preprocess(ColdStage[Processor]):
                 answers.append(done[id(each)])
             else:
                 self.open.add(request, each.context.deadline_ns)
-                self.background.submit(self._answer_bulk(loaded, request, each), partial(self._give_up, request))
+                if any(each is one for one in ready):
+                    self.background.submit(self._answer_bulk(loaded, request, each), partial(self._give_up, request))
+                else:
+                    self._prepare(loaded, request, each)
                 answers.append(DEFERRED)
         return answers
+
+    def close(self) -> None:
+        super().close()
+        self._slow.close()
+
+    def _is_slow(self, processor: Processor, reading: Reading) -> bool:
+        return processor.prepares and any(
+            processor.is_slow(element) for framed in reading.asked for element in framed.part.elements
+        )
+
+    def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
+        """Beside other requests, by several threads."""
+
+        def done(asked: Asked) -> None:
+            self.open.reply(request, self._answer_alone(processor, Reading(reading.context, asked)))
+
+        preparation = Preparation(processor, reading.asked, partial(self._is_wanted, request), done)
+        for strand in preparation.strands(self._spec.runtime.image_workers):
+            self._slow.submit(strand, partial(self._give_up, request))
+
+    def _is_wanted(self, request: Request) -> bool:
+        if self.open.is_cancelled(request):
+            self.open.reply(request, Cancelled("cancelled by the client"))
+        return request in self.open
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> Reading | SIEError:
         try:
@@ -130,7 +162,7 @@ class Preprocess(ColdStage[Processor]):
         profile = self._spec.profile(str(given.get("profile", "default")))
         parts = verb.read(sent, given, profile, self._model)
         context.num_items = verb.num_items(parts)
-        return [Framed(part, processor.frame(part), KIND_OF[part.name]) for part in parts]
+        return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
     def _answers(self, processor: Processor, readings: Sequence[Reading]) -> list[Answer]:
         """Together, and each alone where one of them cannot be read."""
@@ -138,18 +170,21 @@ class Preprocess(ColdStage[Processor]):
             return []
         try:
             features = features_of(processor, [each.asked for each in readings])
-        except BaseException as exc:
-            if len(readings) == 1:
-                return [self._blame(processor, readings[0], exc)]
-            return [answer for each in readings for answer in self._answers(processor, [each])]
+        except BaseException:
+            return [self._answer_alone(processor, each) for each in readings]
         return [self._answer_of(each, own) for each, own in zip(readings, features, strict=True)]
+
+    def _answer_alone(self, processor: Processor, reading: Reading) -> Outputs | SIEError:
+        try:
+            (features,) = features_of(processor, [reading.asked])
+        except BaseException as exc:
+            return self._blame(processor, reading, exc)
+        return self._answer_of(reading, features)
 
     def _answer_bulk(self, processor: Processor, request: Request, reading: Reading) -> Iterator[None]:
         done: list[Features] = []
         for chunk in (chunk for framed in reading.asked for chunk in framed.chunks()):
-            if self.open.is_cancelled(request):
-                self.open.reply(request, Cancelled("cancelled by the client"))
-            if request not in self.open:
+            if not self._is_wanted(request):
                 return
             try:
                 done += features_of(processor, [[chunk]])
@@ -181,8 +216,7 @@ class Preprocess(ColdStage[Processor]):
 
     def _outputs(self, reading: Reading, features: Features) -> Outputs:
         context, declared = reading.context, self._model.features
-        lengths = features[declared[0].name].lengths
-        assert lengths is not None
+        lengths = self._model.lengths_of(features)
         if not lengths.all():
             check_read(reading.asked, lengths.tolist())
         cost = min(int(self._cost(lengths).sum()), np.iinfo(np.int32).max)

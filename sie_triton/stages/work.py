@@ -53,8 +53,7 @@ class Desk:
         features = from_tensors(sent, self._model.features)
         context = self._contexts.read(request, sent.values())
         check_features(features, self._model.features, loaded.max_length, loaded.limits)
-        lengths = features[self._model.features[0].name].lengths
-        assert lengths is not None
+        lengths = self._model.lengths_of(features)
         verb, options = context.verb, context.options
         return Work(
             request=request,
@@ -81,7 +80,6 @@ class Desk:
         context.batch_wait_ns = busy.idle_ns(context.preprocessed_ns, min(start for start, _ in work.ran))
         context.queue_ns = max(0, waited - context.batch_wait_ns)
         # Postprocess gets the lengths from preprocess.
-        lengths = work.features[self._model.features[0].name].lengths
-        assert lengths is not None
+        lengths = self._model.lengths_of(work.features)
         sealed = self._contexts.write(context, [*work.computed.values(), lengths])
         return {**work.computed, CONTEXT.name: sealed}

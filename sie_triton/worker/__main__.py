@@ -20,7 +20,7 @@ from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
 from sie_triton.errors import LoadError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
-from sie_triton.inputs import KINDS
+from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
@@ -86,7 +86,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         if not spec.runtime.max_sub_batch_cost:
             engine.use_threads(order.threads)
             limit = spec.max_batch_cost // order.num_lanes
-            best = calibrate(adapter, sampler_of(spec), limit, measurements)
+            best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements)
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
@@ -106,11 +106,11 @@ def naming_want_of_memory(engine: Engine) -> Iterator[None]:
         raise
 
 
-def sampler_of(spec: ModelSpec) -> Sampler:
+def sampler_of(spec: ModelSpec, adapter: Adapter) -> Sampler:
     """What a model's work is like."""
     return Sampler(
-        family(spec.family),
-        KINDS[spec.inputs[0]],
+        adapter.sample or family(spec.family).sample,
+        kind_of(spec.inputs),
         frozenset(model_of(spec).outputs),
         spec.max_sequence_length,
         COST_FUNCTIONS[spec.batch_cost],

@@ -4,15 +4,15 @@ All sizes are costs, in the unit in which the model's work is planned.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Batch
-from sie_triton.families import Adapter, Family
+from sie_triton.contract import Batch, Features
+from sie_triton.families import Adapter
 from sie_triton.inputs import InputKind
 from sie_triton.measurements import Measurements
 from sie_triton.scheduling.cost import Lengths
@@ -35,9 +35,9 @@ GOOD_ENOUGH = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Makes sub-batches as `family` gets them, of items of at most `max_length`, which cost what `cost` says."""
+    """Makes sub-batches of items of at most `max_length`, of which `features` are some; they cost what `cost` says."""
 
-    family: Family
+    features: Callable[[Sequence[int]], Features]
     kind: InputKind
     outputs: frozenset[str]
     max_length: int
@@ -54,8 +54,9 @@ class Sampler:
             lengths.append(min(longest, self.kind.sample_length(rng)))
             total -= int(costs[lengths[-1] - 1])
         lengths.sort()
-        features = self.family.sample(lengths)
-        return Batch(features, np.zeros(len(lengths), np.bool_), self.outputs, [{}] * len(lengths))
+        features = self.features(lengths)
+        num_items = len(next(iter(features.values())).of_items)
+        return Batch(features, np.zeros(num_items, np.bool_), self.outputs, [{}] * num_items)
 
 
 def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements) -> int:

@@ -23,7 +23,7 @@ from sie_triton.worker.messages import Load
 
 def sampler(max_length, unit):
     of = family("sentence_transformer")
-    return Sampler(of, KINDS["text"], frozenset({"dense"}), max_length, COST_FUNCTIONS[unit])
+    return Sampler(of.sample, KINDS["text"], frozenset({"dense"}), max_length, COST_FUNCTIONS[unit])
 
 
 TOKENS = sampler(512, "tokens")
@@ -35,7 +35,7 @@ class FakeAdapter:
     def __init__(self, padded_is=1.0, path=PACKED):
         self.encoder, self.path, self.padded_is, self.passes = self, path, padded_is, 0
         self.paths = (PACKED, PADDED) if path == PACKED else (path,)
-        self.limits, self.weights_bytes = {}, 0
+        self.limits, self.weights_bytes, self.sample = {}, 0, None
 
     def use(self, path):
         self.path = path

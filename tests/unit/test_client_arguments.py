@@ -1,5 +1,6 @@
 """What both clients refuse themselves: no server is needed for it."""
 
+import numpy as np
 import pytest
 
 from sie_triton import InputError
@@ -14,7 +15,14 @@ NOBODY = "http://127.0.0.1:9"
     ("items", "complaint"),
     [
         (["a", {"txt": "b"}], r"items\[1\].txt: is not allowed; give a string or"),
-        ([{"text": "a", "image": b"png"}], r"items\[0\].image: is not allowed"),
+        ([{"text": "a", "video": b"mp4"}], r"items\[0\].video: is not allowed"),
+        ([{"image": 5}], r"items\[0\].image: is int; give its bytes, its path, a PIL image, or a uint8 array"),
+        ([{"image": "https://example.com/a.png"}], r"items\[0\].image: is a URL, which nobody fetches for you"),
+        ([{"image": "nothing.png"}], r"items\[0\].image: cannot be read \(.*No such file"),
+        ([{"image": np.zeros((2, 2, 3))}], r"items\[0\].image: an array float64 \[2, 2, 3\] is no picture"),
+        ([{"images": [b"a", b"b"]}], r"items\[0\].images: must be a list of one image"),
+        ([{"images": [b"a"], "image": b"a"}], r"items\[0\].images: must be a list of one image"),
+        ([{"audio": 5}], r"items\[0\].audio: is int; give its bytes or its path"),
         ([{"id": "1"}], r"items\[0\]: has no text"),
         ([{}], r"items\[0\]: has no text"),
         ([None], r"items\[0\]: must be a string or a mapping, it is NoneType"),

@@ -48,7 +48,7 @@ def test_no_request_is_empty_however_large_an_item_is(sizes, expected):
 
 
 def test_a_request_says_what_its_items_are():
-    call = EncodeCall(tritonclient.grpc, "org/model", ITEMS, {"dimensions": 3})
+    call = EncodeCall(tritonclient.grpc, "org/model", ITEMS, {"options": {"dimensions": 3}})
     arguments = call.arguments(slice(1, 3))
     assert (arguments["model_name"], arguments["parameters"]) == ("org__model", {"dimensions": 3})
     (text,) = arguments["inputs"]

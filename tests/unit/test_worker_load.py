@@ -101,7 +101,7 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
 
 
 def sampler():
-    return module.sampler_of(spec(**OWN, max_sequence_length=7))
+    return module.sampler_of(spec(**OWN, max_sequence_length=7), adapter())
 
 
 def adapter():

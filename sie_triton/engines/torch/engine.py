@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
+from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
@@ -54,6 +56,12 @@ class TorchEngine(Engine):
         if said is not None:
             direct(model, said)
         return Encoder(model, self.spec.runtime.attention)
+
+    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
+        """Prepared for speed."""
+        tower = VisionTower(model, plan)
+        tower.prepare()
+        return tower
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.

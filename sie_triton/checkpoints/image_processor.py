@@ -1,0 +1,108 @@
+"""What a checkpoint says of how its images are made: size, cut, and scale, as transformers' processors write it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.errors import LoadError
+
+FILE, NESTED = "preprocessor_config.json", "processor_config.json"
+
+# Pillow's numbers of its filters.
+BILINEAR, BICUBIC = 2, 3
+FILTERS = 6
+
+MAX_SIDE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlan:
+    """An image is resized to `size`, height and width, or until its shorter edge is `shortest_edge`, with Pillow's
+    filter number `resample`; then its middle of `crop` is taken. A pixel p becomes (p · scale - mean) / std.
+    """
+
+    size: tuple[int, int] | None
+    shortest_edge: int
+    resample: int
+    crop: tuple[int, int] | None
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @classmethod
+    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":
+        """`usual`: what the processor's class has where the file says nothing. LoadError."""
+        found = processor_fields(directory)
+        fields = Fields(
+            found.where, {**usual, **{key: value for key, value in found.values.items() if value is not None}}
+        )
+        if not fields.flag("do_resize", True):
+            raise LoadError(
+                f"{fields.where}: do_resize false cannot be served: images come in all sizes", "unsupported"
+            )
+        size, shortest = _size(fields, "size")
+        crop = _size(fields, "crop_size", squares=True)[0] if fields.flag("do_center_crop", False) else None
+        if size is None and crop is None:
+            message = f"{fields.where}: size gives images of many sizes, and nothing cuts them to one"
+            raise LoadError(message, "unsupported")
+        is_normal = fields.flag("do_normalize", True)
+        return cls(
+            size=size,
+            shortest_edge=shortest,
+            resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
+            crop=crop,
+            scale=number(fields, "rescale_factor", 1 / 255) if fields.flag("do_rescale", True) else 1.0,
+            mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
+            std=three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of what the model reads."""
+        shape = self.crop or self.size
+        assert shape is not None
+        return shape
+
+
+def processor_fields(directory: Path) -> Fields:
+    """Of the image processor: a file of its own, or, as transformers writes them since version 5, part of another."""
+    if has_file(directory / FILE):
+        return read_fields(directory / FILE)
+    nested = read_fields(directory / NESTED, required=False)
+    if not nested.has("image_processor"):
+        raise LoadError(f"{FILE} is missing in {directory}", "not found")
+    return nested.fields("image_processor")
+
+
+def number(fields: Fields, key: str, default: float | None = None) -> float:
+    value = fields.values.get(key, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise LoadError(f"{fields.where}: {key}: must be a number (given {value!r:.80})", "corrupt")
+    return float(value)
+
+
+def three(fields: Fields, key: str) -> tuple[float, float, float]:
+    """A number for each of red, green and blue."""
+    value = fields.values.get(key)
+    values = [value] * 3 if isinstance(value, (int, float)) else value
+    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, (int, float)) for each in values):
+        raise LoadError(f"{fields.where}: {key}: must be three numbers (given {value!r:.80})", "corrupt")
+    red, green, blue = map(float, values)
+    return red, green, blue
+
+
+def _size(fields: Fields, key: str, *, squares: bool = False) -> tuple[tuple[int, int] | None, int]:
+    """Height and width, or else the length of the shorter edge; a number alone is that, or of `squares` both."""
+    value = fields.values.get(key)
+    if isinstance(value, (int, float)):
+        side = fields.integer(key, least=1, most=MAX_SIDE)
+        return ((side, side), 0) if squares else (None, side)
+    found = fields.fields(key)
+    if found.has("shortest_edge") and not found.has("longest_edge"):
+        return None, found.integer("shortest_edge", least=1, most=MAX_SIDE)
+    return (
+        found.integer("height", least=1, most=MAX_SIDE),
+        found.integer("width", least=1, most=MAX_SIDE),
+    ), 0

@@ -1,0 +1,76 @@
+"""Two encoders into one space, of images and of texts, as transformers saves CLIP and its kin.
+
+sentence-transformers keeps the same files in the directory of its one module.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
+from sie_triton.errors import LoadError
+
+# Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
+HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
+
+
+@dataclass(frozen=True, slots=True)
+class TowerFiles:
+    """`longest_text` is in tokens. An image becomes `num_patches`."""
+
+    directory: Path
+    config: Fields
+    dim: int
+    longest_text: int
+    plan: ImagePlan
+    num_patches: int
+
+    @classmethod
+    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "TowerFiles":
+        """`usual`: see ImagePlan. LoadError names the file that cannot be used."""
+        home = home_of(directory)
+        config = read_fields(home / "config.json")
+        text, vision = config.fields("text_config"), config.fields("vision_config")
+        for tower in (text, vision):
+            for name, most in (
+                ("num_hidden_layers", MAX_LAYERS),
+                ("hidden_size", MAX_WIDTH),
+                ("num_attention_heads", MAX_WIDTH),
+            ):
+                tower.integer(name, 1, least=1, most=most)
+        plan = ImagePlan.read(home, usual)
+        side, patch = vision.integer("image_size", 224, least=1), vision.integer("patch_size", 32, least=1)
+        if plan.shape != (side, side):
+            message = (
+                f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
+            )
+            raise LoadError(message, "unsupported")
+        return cls(
+            home,
+            config,
+            config.integer("projection_dim", 512, least=1, most=MAX_WIDTH),
+            text.integer("max_position_embeddings", 77, least=2),
+            plan,
+            (side // patch) ** 2,
+        )
+
+
+def home_of(directory: Path) -> Path:
+    """Where its config.json is."""
+    if not has_file(directory / "modules.json"):
+        return directory
+    kinds = [(kind, path) for kind, path in modules_of(directory) if kind not in WITHOUT_EFFECT]
+    if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
+        return directory
+    return kinds[0][1]
+
+
+def model_type(directory: Path) -> str:
+    """Empty where there is no config.json, or it does not say."""
+    try:
+        return read_fields(home_of(directory) / "config.json", required=False).text("model_type", "")
+    except LoadError:
+        return ""

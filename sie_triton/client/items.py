@@ -1,0 +1,88 @@
+"""Items as callers give them → what is sent of each, by the kind of input."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.client.media import file_bytes, image_bytes
+from sie_triton.client.types import ItemLike
+from sie_triton.contract import ITEMS
+from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
+from sie_triton.errors import InputError
+
+MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
+    IMAGE.name: image_bytes,
+    AUDIO.name: file_bytes,
+    DOCUMENT.name: file_bytes,
+}
+
+# Beside the kinds of input; the second is SIE's way to give an image.
+IDENTITY, IMAGES = "id", "images"
+KEYS = (*ITEMS, IMAGES, IDENTITY)
+ITEM = 'give a string or {"text": …, "image": …}, with what the model reads of it, and an "id" if you like'
+
+Bytes = npt.NDArray[np.object_]
+
+
+def is_one(items: Any) -> bool:
+    return isinstance(items, (str, Mapping))
+
+
+def listed(items: Any) -> list[ItemLike]:
+    """The items of a call: one alone, or those of any iterable."""
+    if is_one(items):
+        return [items]
+    if isinstance(items, (bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+        raise InputError(f"items: must be an item or a list of items, it is {type(items).__name__}; {ITEM}")
+    return list(items)
+
+
+def encoded(items: Sequence[ItemLike], name: str = "items") -> dict[str, Bytes]:
+    """By each kind of input that an item has: object [n] of bytes, empty where an item has none; texts if no other."""
+    found = [encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)]
+    kinds = [kind for kind in ITEMS if any(kind in each for each in found)] or [TEXT.name]
+    return {kind: objects([each.get(kind, b"") for each in found]) for kind in kinds}
+
+
+def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
+    """By kind."""
+    if isinstance(item, str):
+        return {TEXT.name: utf_8(item, name)}
+    if not isinstance(item, Mapping):
+        raise InputError(f"{name}: must be a string or a mapping, it is {type(item).__name__}; {ITEM}")
+    for key in item:
+        if key not in KEYS:
+            raise InputError(f"{name}.{key}: is not allowed; {ITEM}")
+    given = {key: value for key, value in item.items() if value is not None or key == TEXT.name}
+    if IMAGES in given:
+        given[IMAGE.name] = _only(given, f"{name}.{IMAGES}")
+    found = {kind: read(given[kind], f"{name}.{kind}") for kind, read in MEDIA.items() if kind in given}
+    if TEXT.name in given:
+        if not isinstance(given[TEXT.name], str):
+            raise InputError(f"{name}.text: must be a string, it is {type(given[TEXT.name]).__name__}")
+        found[TEXT.name] = utf_8(given[TEXT.name], f"{name}.text")
+    if not found:
+        raise InputError(f"{name}: has no text, and no {', no '.join(MEDIA)}; {ITEM}")
+    return found
+
+
+def _only(item: Mapping[str, Any], name: str) -> Any:
+    images = item[IMAGES]
+    if not isinstance(images, Sequence) or isinstance(images, (str, bytes)) or len(images) != 1 or IMAGE.name in item:
+        raise InputError(f"{name}: must be a list of one image, and without image beside it; make an item of each")
+    return images[0]
+
+
+def objects(values: Sequence[bytes]) -> Bytes:
+    array = np.empty(len(values), np.object_)
+    array[:] = values
+    return array
+
+
+def utf_8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise InputError(f"{name}: cannot be sent as UTF-8 ({exc.reason} at {exc.start})") from exc

@@ -1,0 +1,74 @@
+"""CLIP: images and texts as vectors of one space (Radford et al., 2021).
+
+image → resized, cut → vision transformer → state of the class token → projection → dense
+text → tokens → text transformer → state of the closing token → projection → dense
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sie_triton.checkpoints.towers import TowerFiles, model_type
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
+from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+# As OpenAI trained it.
+USUAL_IMAGES = {
+    "size": {"shortest_edge": 224},
+    "crop_size": {"height": 224, "width": 224},
+    "do_center_crop": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
+@dataclass(frozen=True)
+class ClipOptions(Options):
+    """`backend` and `open_clip_model_id`: what SIE loads it with. Here the files of the checkpoint decide."""
+
+    backend: Literal["transformers", "open_clip"] = "transformers"
+    open_clip_model_id: str = ""
+
+
+class Clip(Family):
+    inputs = ("text", "image")
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    features = (READ, INPUT_IDS, PIXELS)
+    options = ClipOptions
+    reference_adapters = ("clip:CLIPAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if model_type(directory) != "clip":
+            return None
+        files = read(directory)
+        reason = (
+            f"config.json: clip, images of {files.plan.shape[0]} × {files.plan.shape[1]} in {files.num_patches} patches"
+        )
+        dims = {"dense": files.dim}
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
+
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest_text
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.towers import TowerProcessor
+        from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+
+        files = read(directory)
+        tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+        return TowerProcessor(tokenizer, files.plan, 1 + files.num_patches, spec.runtime)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.clip.adapter import load
+
+        return load(directory, engine)
+
+
+def read(directory: Path) -> TowerFiles:
+    return TowerFiles.read(directory, USUAL_IMAGES)

@@ -1,0 +1,71 @@
+"""The forward pass of two encoders into one space: an item is a text or an image."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.families.base import Adapter
+
+Ints = npt.NDArray[np.int32]
+
+
+class TowerAdapter(Adapter):
+    """`longest_text` and `image_length` are what is read of an item at most, in tokens and in patches."""
+
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder, vision: VisionTower, longest_text: int, image_length: int) -> None:
+        limits = {
+            INPUT_IDS.name: encoder.vocab_size - 1,
+            LENGTHS.name: longest_text,
+            PIXEL_LENGTHS.name: vision.image_bytes,
+            READ.name: max(longest_text, image_length),
+        }
+        super().__init__(encoder, limits=limits)
+        self.vision = vision
+        self.weights_bytes += vision.weights_bytes
+        self._image_length = image_length
+        self.sample = self._sample
+
+    @abstractmethod
+    def texts(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
+        """[texts, dim]."""
+
+    @abstractmethod
+    def images(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """[images, dim]."""
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        (ids, lengths), (pixels, sizes) = batch.features[INPUT_IDS.name], batch.features[PIXELS.name]
+        assert lengths is not None
+        assert sizes is not None
+        if ((lengths > 0) == (sizes > 0)).any() or not np.isin(sizes, (0, self.vision.image_bytes)).all():
+            raise ValueError("an item must be a text or an image")
+        found: list[tuple[Any, torch.Tensor]] = []
+        if len(ids):
+            found.append((lengths > 0, self.texts(ids, lengths[lengths > 0])))
+        if len(pixels):
+            found.append((sizes > 0, self.images(pixels)))
+        rows = np.empty((len(lengths), found[0][1].shape[1]), np.float32)
+        for places, vectors in found:
+            rows[places] = vectors.float().cpu().numpy()
+        return {DENSE.name: rows}
+
+    def _sample(self, lengths: Sequence[int]) -> Features:
+        """Images, of which each costs more than a text."""
+        count = max(1, round(sum(lengths) / self._image_length))
+        size = self.vision.image_bytes
+        return {
+            READ.name: Ragged(np.full(count, self._image_length, np.int32)),
+            INPUT_IDS.name: Ragged(np.empty(0, np.int32), np.zeros(count, np.int32)),
+            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
+        }

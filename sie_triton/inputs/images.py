@@ -1,0 +1,166 @@
+"""Images: files as clients send them → upright, in red, green and blue, within limits that their headers must keep.
+
+What a picture looks like is decided as transformers' image processors decide it: what can be seen through lies on
+white, palettes and CMYK are converted by Pillow; of several frames it is the first, turned as its EXIF says.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
+from sie_triton.errors import InputError
+from sie_triton.inputs.base import InputKind
+from sie_triton.spec import Runtime
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Those that Pillow decodes by itself: others would start programs, or read what cannot be bounded.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+# A progressive JPEG is decoded once more for each of its scans, of which cameras and editors write about ten.
+START_OF_SCAN = b"\xff\xda"
+MAX_SCANS = 100
+
+# Sides beyond this are of no picture; resizing would take long for nothing.
+MAX_SIDE = 65_500
+MAX_ASPECT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """What a client sent; `where` is how it is called there."""
+
+    content: bytes
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+
+class ImageInput(InputKind):
+    """Sizes are bytes of the files."""
+
+    name = "image"
+    tensors = (IMAGE, QUERY_IMAGE)
+    max_elements = 16
+    max_size = 1024 * 1024
+    chunk_size = 1024 * 1024
+    nothing_read = "nothing can be read of it; send another image"
+
+    def decode(self, raw: bytes, where: str) -> ImageFile:
+        return ImageFile(raw, where)
+
+    def size(self, element: Any) -> int:
+        return len(element)
+
+    def sample_length(self, rng: np.random.Generator) -> int:
+        return 1
+
+
+class ImageReader:
+    """Opens image files within the limits of `runtime`; called by several threads.
+
+    What they have decoded at once is bounded too: a thread waits until there is room for its picture.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._left = runtime.max_pixels_in_flight
+        self._changed = Condition()
+
+    @contextmanager
+    def opened(self, file: ImageFile) -> Iterator["Image"]:
+        """The picture, as long as it is needed; InputError says what is wrong with the file."""
+        from PIL import Image
+
+        where = file.where
+        self._check_file(file)
+        with _blaming(where):
+            # It reads the header only, and the limits on what that may say are ours.
+            Image.MAX_IMAGE_PIXELS = None
+            image = Image.open(io.BytesIO(file.content), formats=FORMATS)
+        with image:
+            width, height = image.size
+            self._check_size(where, width, height)
+            with self._room(width * height):
+                with _blaming(where):
+                    picture = _on_white(_upright(image))
+                yield picture
+
+    def _check_file(self, file: ImageFile) -> None:
+        most = self._runtime.max_image_bytes
+        if not file.content:
+            raise InputError(f"{file.where}: is empty; send an image file")
+        if len(file.content) > most:
+            raise InputError(
+                f"{file.where}: has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
+            )
+        num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
+        if num_scans > MAX_SCANS:
+            raise InputError(f"{file.where}: is a JPEG of {num_scans} scans; at most {MAX_SCANS} are read")
+
+    def _check_size(self, where: str, width: int, height: int) -> None:
+        most = self._runtime.max_image_pixels
+        if width * height > most:
+            raise InputError(f"{where}: has {width} × {height} pixels; send at most {most}, or raise max_image_pixels")
+        if max(width, height) > MAX_SIDE or max(width, height) > MAX_ASPECT * min(width, height):
+            raise InputError(
+                f"{where}: has {width} × {height} pixels; no side may be longer than {MAX_SIDE}, or than {MAX_ASPECT} "
+                "times the other"
+            )
+
+    @contextmanager
+    def _room(self, pixels: int) -> Iterator[None]:
+        # One picture alone may be more than all may be together.
+        taken = min(pixels, self._runtime.max_pixels_in_flight)
+        with self._changed:
+            self._changed.wait_for(lambda: taken <= self._left)
+            self._left -= taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += taken
+                self._changed.notify_all()
+
+
+def _upright(image: "Image") -> "Image":
+    """Turned as its EXIF says, where that can be read."""
+    from PIL import ImageOps
+
+    image.load()
+    with suppress(Exception):
+        return ImageOps.exif_transpose(image)
+    return image
+
+
+def _on_white(image: "Image") -> "Image":
+    from PIL import Image
+
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    background = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(background, image.convert("RGBA")).convert("RGB")
+
+
+@contextmanager
+def _blaming(where: str) -> Iterator[None]:
+    """What Pillow raises, of whatever kind, is the file's fault; our own errors pass."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as exc:
+        said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
+        formats = ", ".join(FORMATS)
+        # Pillow names the object that it read from, which is of no use to anybody.
+        if "cannot identify image file" in said:
+            raise InputError(f"{where}: is no image that can be read; send one of {formats}") from exc
+        raise InputError(f"{where}: cannot be decoded ({said}); send a whole file, one of {formats}") from exc

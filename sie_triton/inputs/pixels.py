@@ -1,0 +1,60 @@
+"""Pictures → bytes of pixels, as large as a model reads them. No torch."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.contract import Ragged
+from sie_triton.contract.tensors import IMAGE_SIZES, PIXELS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Bytes = npt.NDArray[np.uint8]
+
+# A function from a picture to what the model reads of it, uint8 [height, width, 3].
+Resize = Callable[["Image"], Bytes]
+
+
+def resized(image: "Image", plan: ImagePlan) -> Bytes:
+    """As transformers' processors with the Pillow backend resize and cut it, to the bit."""
+    height, width = plan.size or with_shortest_edge(image.height, image.width, plan.shortest_edge)
+    pixels = np.asarray(image.resize((width, height), resample=plan.resample))
+    return pixels if plan.crop is None else middle(pixels, plan.crop)
+
+
+def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
+    """
+    >>> with_shortest_edge(480, 641, 224), with_shortest_edge(300, 200, 100)
+    ((224, 299), (150, 100))
+    """
+    longest = int(edge * max(height, width) / min(height, width))
+    return (longest, edge) if width <= height else (edge, longest)
+
+
+def middle(pixels: Bytes, size: tuple[int, int]) -> Bytes:
+    """That of [height, width, 3], black around it where there is less."""
+    for axis, wanted in enumerate(size):
+        before = (pixels.shape[axis] - wanted) // 2
+        if before < 0:
+            missing = wanted - pixels.shape[axis]
+            around = [(0, 0)] * 3
+            around[axis] = (-(-missing // 2), missing // 2)
+            pixels = np.pad(pixels, around)
+        else:
+            pixels = pixels.take(range(before, before + wanted), axis)
+    return pixels
+
+
+def packed_pixels(images: Sequence[Bytes | None]) -> dict[str, Ragged]:
+    """Of items one after another; None: an item has no image."""
+    lengths = np.array([0 if image is None else image.size for image in images], np.int32)
+    sizes = np.array([(0, 0) if image is None else image.shape[:2] for image in images], np.int32)
+    flat = [image.reshape(-1) for image in images if image is not None]
+    return {
+        PIXELS.name: Ragged(np.concatenate(flat) if flat else np.empty(0, np.uint8), lengths),
+        IMAGE_SIZES.name: Ragged(sizes),
+    }

@@ -1,0 +1,31 @@
+"""Items of several kinds of input: each is a mapping, kind → element, of what it has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sie_triton.inputs.base import InputKind
+
+
+class SeveralInputs(InputKind):
+    """Sizes and limits are those of its kinds, put together."""
+
+    name = "items"
+    tensors = ()
+
+    def __init__(self, kinds: Sequence[InputKind]) -> None:
+        self._kinds: Mapping[str, InputKind] = {kind.name: kind for kind in kinds}
+        self.max_elements = min(kind.max_elements for kind in kinds)
+        self.max_size = min(kind.max_size for kind in kinds)
+        self.chunk_size = min(kind.chunk_size for kind in kinds)
+        self.nothing_read = kinds[0].nothing_read
+
+    def decode(self, raw: bytes, where: str) -> Any:
+        raise TypeError("items come in the tensors of their kinds")
+
+    def size(self, element: Any) -> int:
+        return sum(self._kinds[kind].size(each) for kind, each in element.items())
+
+    def sample_length(self, rng: np.random.Generator) -> int:
+        return max(kind.sample_length(rng) for kind in self._kinds.values())

@@ -1,0 +1,60 @@
+"""The elements of one request that take long, like images, made ready by several threads beside other requests."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+
+from sie_triton.inputs import Processor
+from sie_triton.inputs.asked import Asked, Framed
+
+
+class Preparation:
+    """Each of `strands` takes the next element that nobody has taken; the last to end calls `done` with all of them.
+
+    No more are taken once `is_wanted()` is false. What `Processor.prepare` raises ends a strand, and `done` is not
+    called then.
+    """
+
+    def __init__(
+        self, processor: Processor, asked: Asked, is_wanted: Callable[[], bool], done: Callable[[Asked], None]
+    ) -> None:
+        self._processor, self._asked, self._is_wanted, self._done = processor, asked, is_wanted, done
+        self._elements = [element for framed in asked for element in framed.part.elements]
+        self._lock = Lock()
+        self._num_taken = 0
+        self._num_running = 0
+
+    def strands(self, most: int) -> Sequence[Iterator[None]]:
+        """To be run by as many threads as there are; a step is one element."""
+        num_slow = sum(map(self._processor.is_slow, self._elements))
+        self._num_running = max(1, min(most, num_slow))
+        return [self._strand() for _ in range(self._num_running)]
+
+    def _strand(self) -> Iterator[None]:
+        while (place := self._take()) is not None:
+            if not self._is_wanted():
+                return
+            element = self._elements[place]
+            self._elements[place] = self._processor.prepare(element)
+            if self._processor.is_slow(element):
+                yield
+        if self._is_last():
+            self._done(self._prepared())
+
+    def _take(self) -> int | None:
+        with self._lock:
+            place = self._num_taken
+            self._num_taken += 1
+        return place if place < len(self._elements) else None
+
+    def _is_last(self) -> bool:
+        with self._lock:
+            self._num_running -= 1
+            return self._num_running == 0
+
+    def _prepared(self) -> list[Framed]:
+        elements = iter(self._elements)
+        return [
+            replace(framed, part=replace(framed.part, elements=[next(elements) for _ in framed.part.elements]))
+            for framed in self._asked
+        ]

@@ -1,0 +1,164 @@
+"""Images and texts through a server: mixed in requests, from many clients, beside files that cannot be read."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sie_triton import InputError, Item, SIEClient
+from tests.conftest import CLIP, MINILM, TINY
+from tests.items import Served
+from tests.load import LONG, percentile, summary
+from tests.pictures import of_all_kinds, picture, pictures, saved
+from tests.unreadable import unreadable
+
+FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 31), (640, 480), (64, 64)])
+ITEMS = [
+    "a photo of a cat",
+    {"image": FILES[0], "id": "first"},
+    {"text": "", "image": FILES[1]},
+    {"text": "two dogs, and a bird"},
+    {"image": FILES[2], "text": "not read: an image goes first"},
+    {"image": FILES[3]},
+    "",
+    {"image": FILES[4]},
+    {"image": FILES[5]},
+]
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    """Of each item alone, without a server; float32 [n, 32]."""
+    served = Served("clip", server.settings.models_dir.parent / "clip", dims={"dense": 32})
+    return np.concatenate([served.encode([item])["dense"] for item in ITEMS])
+
+
+def test_items_of_both_kinds_in_one_request(client, expected):
+    found = client.encode(CLIP, ITEMS)
+    assert np.allclose([each["dense"] for each in found], expected, atol=1e-5)
+    assert found[1]["id"] == "first"
+    assert [each["token_count"] for each in found[:3]] == [7, 17, 17]
+    alone = client.encode(CLIP, {"image": FILES[0]})
+    assert np.allclose(alone["dense"], expected[1], atol=1e-5)
+    only_texts = client.encode(CLIP, [ITEMS[0], ITEMS[6]], output_dtype="float16")
+    assert np.allclose([each["dense"] for each in only_texts], expected[[0, 6]], atol=1e-2)
+
+
+def test_an_image_however_a_caller_has_it(client, expected, tmp_path):
+    (tmp_path / "a.png").write_bytes(FILES[0])
+    image = picture(97, 61)
+    ways = [
+        {"image": str(tmp_path / "a.png")},
+        {"image": tmp_path / "a.png"},
+        {"image": image},
+        {"image": np.asarray(image)},
+        {"image": memoryview(FILES[0])},
+        {"image": {"data": FILES[0], "format": "png"}},
+        {"images": [FILES[0]]},
+        Item(image=image),
+    ]
+    for found in client.encode(CLIP, ways):
+        assert np.allclose(found["dense"], expected[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("seconds", [4, LONG])
+def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
+    until, lock, latencies, wrong = time.monotonic() + seconds, threading.Lock(), [], []
+
+    def ask(seed):
+        random = np.random.default_rng(seed)
+        with SIEClient(server.grpc) as client:
+            while time.monotonic() < until:
+                chosen = random.choice(len(ITEMS), random.integers(1, 6))
+                started = time.perf_counter()
+                found = client.encode(CLIP, [ITEMS[i] for i in chosen])
+                took = time.perf_counter() - started
+                right = np.allclose([each["dense"] for each in found], expected[chosen], atol=1e-4)
+                with lock:
+                    latencies.append(took)
+                    wrong.extend([] if right else [chosen.tolist()])
+
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(ask, seed) for seed in range(16)]:
+            done.result()
+    print(f"\n{len(latencies)} requests, {summary(latencies)}")
+    assert wrong == []
+    assert len(latencies) > 16
+
+
+def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
+    stopped, failures, answered = threading.Event(), [], []
+
+    def neighbour():
+        with SIEClient(server.grpc) as client:
+            while not stopped.is_set():
+                found = client.encode(CLIP, ITEMS[:4])
+                if not np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4):
+                    failures.append(found)
+                answered.append(1)
+
+    thread = threading.Thread(target=neighbour)
+    thread.start()
+    with SIEClient(server.grpc) as client:
+        for name, (content, said) in unreadable().items():
+            if not content:
+                continue
+            with pytest.raises(InputError, match=r"image\[2\]: ") as told:
+                client.encode(CLIP, ["a", {"image": FILES[0]}, {"image": content}, {"image": FILES[1]}])
+            assert said in str(told.value), name
+    stopped.set()
+    thread.join()
+    assert failures == []
+    assert answered
+
+
+def test_limits_and_what_else_is_refused(client):
+    with pytest.raises(InputError, match=r"image\[0\]: has 50000 × 1 pixels; no side"):
+        client.encode(CLIP, {"image": saved(Image.new("RGB", (50_000, 1)))})
+    with pytest.raises(InputError, match="image"):
+        client.encode(TINY, {"image": FILES[0]})
+    with pytest.raises(InputError, match="instruction"):
+        client.encode(CLIP, ITEMS[:2], instruction="see")
+
+
+def test_every_kind_of_file(client):
+    kinds = of_all_kinds()
+    found = client.encode(CLIP, [{"image": content} for content in kinds.values()])
+    assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_photos_of_20_megabytes_beside_texts(server):
+    """They are decoded in threads of their own: the texts of another model, and of the same, wait a little at most."""
+    photo = saved(picture(4200, 3000), compress_level=0)
+    with SIEClient(server.grpc) as client:
+        client.encode(CLIP, ["load", {"image": photo}])
+        for model in (MINILM, CLIP):
+            client.encode(model, "load")
+            alone = [latency(client, model) for _ in range(300)]
+            stopped = threading.Event()
+
+            def send(stopped=stopped):
+                with SIEClient(server.grpc) as other:
+                    while not stopped.is_set():
+                        other.encode(CLIP, {"image": photo})
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            until, beside = time.monotonic() + 30, []
+            while time.monotonic() < until:
+                beside.append(latency(client, model))
+            stopped.set()
+            thread.join()
+            print(f"\n{len(photo)} bytes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert percentile(beside, 99) < percentile(alone, 99) + 250
+
+
+def latency(client, model):
+    started = time.perf_counter()
+    client.encode(model, "how do vines climb?")
+    return time.perf_counter() - started

@@ -1,0 +1,86 @@
+"""What image files may be: those that are read, and how others are refused, in bounded time and memory."""
+
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import InputError
+from sie_triton.inputs.images import ImageFile, ImageReader
+from sie_triton.spec import Runtime
+from tests.pictures import picture, saved
+from tests.unreadable import readable, unreadable
+
+UNREADABLE, READABLE = unreadable(), readable()
+
+
+def read(content, **limits):
+    with ImageReader(Runtime(**limits)).opened(ImageFile(content, "image[3]")) as image:
+        return np.asarray(image)
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_said_of_the_image(name):
+    content, said = UNREADABLE[name]
+    tracemalloc.start()
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"^image\[3\]: ") as told:
+        read(content)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert said in str(told.value)
+    assert len(str(told.value)) < 300
+    assert "0x" not in str(told.value), "an address is of no use to anybody"
+    assert time.monotonic() - started < 5
+    assert peak < 50e6
+
+
+def test_there_are_many_of_them():
+    assert len(UNREADABLE) >= 40
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_what_is_odd_is_read(name):
+    assert read(READABLE[name]).ndim == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_image_bytes": 500}, r"has \d+ bytes; send at most 500, or raise max_image_bytes"),
+        ({"max_image_pixels": 5916}, "has 97 × 61 pixels; send at most 5916, or raise max_image_pixels"),
+    ],
+)
+def test_limits(limits, said):
+    with pytest.raises(InputError, match=said):
+        read(saved(picture()), **limits)
+    assert read(saved(picture()), max_image_pixels=97 * 61).shape == (61, 97, 3)
+
+
+def test_what_is_decoded_at_once_is_bounded():
+    """Room for two: the third waits until one is done with. One that is larger than all room goes alone."""
+    reader, content = ImageReader(Runtime(max_pixels_in_flight=2 * 97 * 61)), saved(picture())
+    inside, most, lock, go = 0, [0], threading.Lock(), threading.Event()
+
+    def hold(_):
+        nonlocal inside
+        with reader.opened(ImageFile(content, "image")):
+            with lock:
+                inside += 1
+                most[0] = max(most[0], inside)
+            go.wait(5)
+            with lock:
+                inside -= 1
+
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(hold, i) for i in range(5)]
+        time.sleep(0.3)
+        go.set()
+        for each in running:
+            each.result(10)
+    assert most[0] == 2
+    with ImageReader(Runtime(max_pixels_in_flight=10)).opened(ImageFile(content, "image")) as image:
+        assert image.size == (97, 61)
