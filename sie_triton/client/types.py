@@ -86,14 +86,27 @@ class ScoreResult(TypedDict, total=False):
     timing: Timing
 
 
-class Entity(TypedDict):
-    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`."""
+class Entity(TypedDict, total=False):
+    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`.
+
+    What was read in an image has no place in a text, but a `bbox` where the model knows it: left, top, right and bottom
+    in pixels of the upright image.
+    """
 
     text: str
     label: str
     score: float
     start: int
     end: int
+    bbox: list[float] | None
+
+
+class Object(TypedDict):
+    """Something seen in an image; `bbox` as in Entity."""
+
+    label: str
+    score: float
+    bbox: list[float]
 
 
 class Relation(TypedDict):
@@ -127,7 +140,7 @@ class ExtractResult(TypedDict, total=False):
     entities: list[Entity]
     relations: list[Relation]
     classifications: list[Classification]
-    objects: list[dict[str, Any]]
+    objects: list[Object]
     data: dict[str, Any]
     token_count: int
     timing: Timing

@@ -160,6 +160,7 @@ class Extractions(Answering):
         tensors = request.tensors
         labels, texts = distinct(_texts(tensors.get(LABELS.name))), _texts(tensors.get(TEXT.name))
         found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
+        texts = texts or [""] * len(ends)  # of a request without any, nothing is told by its place in one
         told = [
             Findings.from_json(found[start:end]).told(text, labels)
             for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
@@ -169,10 +170,9 @@ class Extractions(Answering):
 
 
 def _checked(found: Findings, item: int) -> Findings:
-    count = len(found.entities) + len(found.relations) + len(found.classifications)
-    if count > MAX_FOUND:
+    if found.count > MAX_FOUND:
         raise InputError(
-            f"parameter threshold: {count} things are found in item {item}; at most {MAX_FOUND} are told; raise it"
+            f"parameter threshold: {found.count} things are found in item {item}; at most {MAX_FOUND} are told; raise it"
         )
     return found
 
