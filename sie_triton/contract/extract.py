@@ -172,7 +172,8 @@ class Extractions(Answering):
 def _checked(found: Findings, item: int) -> Findings:
     if found.count > MAX_FOUND:
         raise InputError(
-            f"parameter threshold: {found.count} things are found in item {item}; at most {MAX_FOUND} are told; raise it"
+            f"parameter threshold: {found.count} things are found in item {item}; "
+            f"at most {MAX_FOUND} are told; raise it"
         )
     return found
 
