@@ -98,3 +98,19 @@ def test_features_go_to_inference_with_the_lengths_of_each():
         features = family(name).features
         first = features[0]
         assert first.lengths or (first.dtype, first.minimum) == ("INT32", 1), "it says what an item's length is"
+
+
+@pytest.mark.parametrize(
+    ("changes", "inputs"),
+    [
+        ({"family": "gliner", "tasks": ("extract",), "dims": {}}, ["text", "labels", "entities"]),
+        ({"family": "clip", "inputs": ("text", "image")}, ["text", "image"]),
+    ],
+)
+def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs):
+    """Triton counts the inputs that come, and would take one for another."""
+    of = spec(**changes)
+    (ensemble,) = ensembles(of, "m", "m")
+    assert [(tensor.name, tensor.optional) for tensor in ensemble.input] == [(name, True) for name in inputs]
+    preprocess, *_ = composing_models(of, "m", max_batch_requests=1, max_queue_delay_us=0, residency="cold")
+    assert all(tensor.optional for tensor in preprocess.input)
