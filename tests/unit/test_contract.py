@@ -128,3 +128,9 @@ def test_what_was_found_comes_back_as_it_was():
     ]
     assert told["objects"] == [{"label": "cat", "score": 0.25, "bbox": [1.5, 2, 3, 4]}]
     assert told["data"] == {"a": [1]}
+
+
+def test_tokens_of_an_item_are_those_of_its_pieces():
+    pieces = {"num_pieces": np.array([2, 1, 3], np.int32)}
+    counts = VERBS["extract"].token_count(np.array([5, 1, 7, 2, 2, 9], np.int32), 3, pieces)
+    assert counts.tolist() == [6, 7, 13]

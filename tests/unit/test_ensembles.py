@@ -114,3 +114,14 @@ def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs)
     assert [(tensor.name, tensor.optional) for tensor in ensemble.input] == [(name, True) for name in inputs]
     preprocess, *_ = composing_models(of, "m", max_batch_requests=1, max_queue_delay_us=0, residency="cold")
     assert all(tensor.optional for tensor in preprocess.input)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "passed_on"), [(("text",), {"text": "text", "labels": "labels"}), (("image",), {"labels": "labels"})]
+)
+def test_words_go_past_the_worker(inputs, passed_on):
+    """What was found are places; postprocess puts in words and names."""
+    (ensemble,) = ensembles(spec(family="gliner", tasks=("extract",), dims={}, inputs=inputs), "m", "m")
+    *_, postprocess = ensemble.ensemble_scheduling.step
+    found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}
+    assert found == passed_on
