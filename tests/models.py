@@ -107,11 +107,10 @@ def save_tokenizer(directory: Path, tokenizer: Path, **options: Any) -> transfor
         "sep_token": "[SEP]",
         "unk_token": "[UNK]",
         "mask_token": "[MASK]",
+        "model_max_length": 512,
         **options,
     }
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer / "tokenizer.json"), model_max_length=512, **settings
-    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer / "tokenizer.json"), **settings)
     fast.save_pretrained(directory)
     return fast
 

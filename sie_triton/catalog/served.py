@@ -32,7 +32,7 @@ CONFIG_KWARGS = ("unpad_inputs", "use_memory_efficient_attention", "use_cache")
 def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]:
     """A client would be told that a model has inputs which it has not."""
     for each, wanted in inputs.items():
-        if wanted != (each in kind.inputs):
+        if wanted != (each in kind.inputs) and each not in kind.unread_inputs:
             said = str(wanted).lower()
             read = " and ".join(kind.inputs)
             yield f"inputs.{each}: {said} cannot be served; the family {name} reads {read} and nothing else"

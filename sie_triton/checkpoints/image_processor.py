@@ -94,12 +94,15 @@ def three(fields: Fields, key: str) -> tuple[float, float, float]:
 
 
 def _size(fields: Fields, key: str, *, squares: bool = False) -> tuple[tuple[int, int] | None, int]:
-    """Height and width, or else the length of the shorter edge; a number alone is that, or of `squares` both."""
+    """Height and width, as a list too, or else the length of the shorter edge; a number alone is that, or of `squares`
+    both."""
     value = fields.values.get(key)
     if isinstance(value, (int, float)):
         side = fields.integer(key, least=1, most=MAX_SIDE)
         return ((side, side), 0) if squares else (None, side)
-    found = fields.fields(key)
+    if isinstance(value, list) and len(value) == 2:
+        value = {"height": value[0], "width": value[1]}
+    found = Fields.of(f"{fields.where}: {key}", value or {})
     if found.has("shortest_edge") and not found.has("longest_edge"):
         return None, found.integer("shortest_edge", least=1, most=MAX_SIDE)
     return (

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-NUMPY_DTYPES = {"FP32": np.float32, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8, "BYTES": np.object_}
+NUMPY_DTYPES = {
+    "FP32": np.float32,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "UINT8": np.uint8,
+    "BYTES": np.object_,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ READ = Tensor(
 PIXEL_LENGTHS = Tensor("pixel_lengths", "INT32", (-1,), "[n] bytes of each item's image")
 PIXELS = Tensor("pixels", "UINT8", (-1,), "[bytes] of all images, row by row: red, green, blue", PIXEL_LENGTHS.name)
 IMAGE_SIZES = Tensor("image_sizes", "INT32", (-1, 2), "[n, 2] height and width in pixels; 0: no image", "", 0)
+ORIGINAL_SIZES = Tensor("original_sizes", "INT32", (-1, 2), "[n, 2] height and width of the upright image sent", "", 1)
 
 # Features of texts that are read in pieces, each by itself, and of the words and labels in them.
 PIECE = Tensor("piece", "INT32", (-1,), "[pieces] which of its item each is, from 0", "", 0)
@@ -119,6 +127,15 @@ PASSAGE = Tensor(
 SPAN_LENGTHS = Tensor("span_lengths", "INT32", (-1,), "[pieces] spans of each")
 SPANS = Tensor("spans", "INT32", (-1, 3), "[spans, 3] start and end in the text, and label", SPAN_LENGTHS.name)
 SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
+
+# What forward passes find in an image.
+OBJECT_LENGTHS = Tensor("object_lengths", "INT32", (-1,), "[n] objects of each image")
+_OF_OBJECTS = OBJECT_LENGTHS.name
+BOXES = Tensor(
+    "boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", _OF_OBJECTS
+)
+OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", _OF_OBJECTS)
+OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", _OF_OBJECTS)
 
 KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] of the passage", _OF_PASSAGE)
 CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes of each")

@@ -90,6 +90,8 @@ class Family(ABC):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
+    # What SIE's model files name beside them: the text of labels, for one, which is no item.
+    unread_inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[Output, ...]] = ()
     score_modes: ClassVar[tuple[str, ...]] = ()
     scores_pairs: ClassVar[bool] = False

@@ -13,9 +13,10 @@ from annotated_types import Ge
 
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_elsewhere
 from sie_triton.contract import Ragged
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS, Tensor
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.families.base import Adapter, Options, Recognised
 from sie_triton.families.gliner import Gliner
+from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.labelled_words import SAMPLE_LABELS, sample_words
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
@@ -23,9 +24,6 @@ from sie_triton.spec import ModelSpec
 if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
-
-LABEL_IDS = Tensor("label_ids", "INT32", (-1,), "[tokens] of a piece's labels", "label_id_lengths", 0)
-LABEL_SIZES = Tensor("label_sizes", "INT32", (-1,), "[labels] tokens of each", LABEL_THRESHOLDS.lengths, 1)
 
 
 @dataclass(frozen=True)

@@ -3,35 +3,24 @@
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sie_triton.checkpoints.gliner import GlinerFiles
-from sie_triton.contract import Features, Label, Part, Ragged
-from sie_triton.contract.tensors import LABEL_THRESHOLDS, PIECE
+from sie_triton.contract import Features, Label, Part
+from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError
 from sie_triton.families.gliner.tokens import OVERLAP
-from sie_triton.families.gliner_bi import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.label_ids import Labels, label_ids, labels_of
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt, WordTokenizer
-
-Ints = npt.NDArray[np.int32]
 
 # Each text takes the labels along: so many tokens of theirs, for all texts of a request together.
 MAX_LABEL_TOKENS = 1 << 24
 
 NO_PROMPT = Prompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
-
-
-class Labels(NamedTuple):
-    """`ids` int32 [tokens] of all, `sizes` int32 [labels], `thresholds` float32 [labels]."""
-
-    ids: Ints
-    sizes: Ints
-    thresholds: npt.NDArray[np.float32]
 
 
 class Beside:
@@ -85,19 +74,8 @@ class GlinerBiTokenizer(LabelledWords):
 
     def finish(self, features: Features, frame: Frame) -> Features:
         assert isinstance(frame, Beside)
-        ids, sizes, thresholds = frame.labels
-        num_pieces = len(features[PIECE.name].values)
-        of_labels = np.full(num_pieces, len(sizes), np.int32)
-        return {
-            **features,
-            LABEL_IDS.name: Ragged(np.tile(ids, num_pieces), np.full(num_pieces, len(ids), np.int32)),
-            LABEL_SIZES.name: Ragged(np.tile(sizes, num_pieces), of_labels),
-            LABEL_THRESHOLDS.name: Ragged(np.tile(thresholds, num_pieces), of_labels),
-        }
+        return {**features, **label_ids([frame.labels] * len(features[PIECE.name].values))}
 
     def _labels_of(self, labels: Sequence[Label]) -> Labels:
         encodings = self._labels_tokenizer.encode_batch_fast([label.read for label in labels])
-        sizes = np.array([len(encoding.ids) for encoding in encodings], np.int32)
-        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
-        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        return Labels(np.concatenate(ids), sizes, np.array(thresholds, np.float32))
+        return labels_of(labels, [encoding.ids for encoding in encodings])

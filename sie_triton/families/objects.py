@@ -1,0 +1,54 @@
+"""What families have in common that find objects in images, by labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Extraction, Findings, Object, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import BOXES, OBJECT_LABELS, OBJECT_LENGTHS, OBJECT_SCORES
+
+
+class Seen(NamedTuple):
+    """In one image: `boxes` float32 [objects, 4]; `labels` int32 and `scores` float32, [objects]."""
+
+    boxes: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int32]
+    scores: npt.NDArray[np.float32]
+
+
+def tensors(images: Sequence[Seen]) -> Rows:
+    return {
+        BOXES.name: np.concatenate([each.boxes for each in images]).astype(np.float32),
+        OBJECT_LABELS.name: np.concatenate([each.labels for each in images]).astype(np.int32),
+        OBJECT_SCORES.name: np.concatenate([each.scores for each in images]).astype(np.float32),
+        OBJECT_LENGTHS.name: np.array([len(each.scores) for each in images], np.int32),
+    }
+
+
+def objects(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """In the order in which the model names them, as transformers gives them."""
+    (row,) = rows
+    found = zip(
+        row[BOXES.name].tolist(), row[OBJECT_LABELS.name].tolist(), row[OBJECT_SCORES.name].tolist(), strict=True
+    )
+    return Findings(objects=[Object(tuple(box), label, score) for box, label, score in found])
+
+
+EXTRACTION = Extraction((BOXES, OBJECT_LABELS, OBJECT_SCORES, OBJECT_LENGTHS), objects, "required")
+
+
+def score(name: str, doc: str) -> Parameter:
+    """By the name that SIE has for it."""
+    return Parameter(name, float, minimum=0, maximum=1, doc=doc)
+
+
+def corners(boxes: npt.NDArray[np.float32], width: float, height: float) -> npt.NDArray[np.float32]:
+    """Middle, width and height, as shares → left, top, right and bottom in an image of that size. [objects, 4]
+
+    >>> corners(np.array([[0.5, 0.5, 0.5, 1.0]]), 8, 4).tolist()
+    [[2.0, 0.0, 6.0, 4.0]]
+    """
+    middles, sizes = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([middles - sizes / 2, middles + sizes / 2], 1) * [width, height, width, height]

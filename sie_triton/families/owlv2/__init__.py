@@ -1,0 +1,72 @@
+"""OWLv2 and OWL-ViT: objects of any kind that a label names (Minderer et al., 2022 and 2023).
+
+image → square, resized → vision transformer → of each patch: a box, a class vector, its shift and scale
+label → "a photo of …" → text transformer → state of the closing token → projection, kept
+class vector · label → the best label of each box
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.owlv2 import OwlFiles
+from sie_triton.checkpoints.towers import model_type
+from sie_triton.contract import Parameter
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.objects import EXTRACTION, score
+from sie_triton.families.thresholds import threshold
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+USUAL_SCORE = 0.1
+
+SCORE_THRESHOLD = score("score_threshold", "SIE's name for threshold, which goes before it")
+USUAL_TEMPLATE = "a photo of {}"
+TEMPLATE = Parameter(
+    "label_template",
+    str,
+    max_characters=1000,
+    for_prompt=True,
+    doc=f'what the model reads of a label, with the label for {{}}; "{USUAL_TEMPLATE}" where not said',
+)
+
+# Resizing gives what lies between two of the 256 steps of a colour: 128 to a step.
+FINE_STEPS = 128
+FINE_PIXELS = Tensor(
+    "fine_pixels",
+    "INT16",
+    (-1,),
+    f"[numbers] of all images, row by row: {FINE_STEPS} · red, green, blue",
+    PIXEL_LENGTHS.name,
+)
+
+
+class Owlv2(Family):
+    inputs = ("image",)
+    verbs = ("extract",)
+    extraction = EXTRACTION
+    features = (READ, FINE_PIXELS, ORIGINAL_SIZES, LABEL_IDS, LABEL_SIZES, LABEL_THRESHOLDS)
+    parameters = (threshold(USUAL_SCORE), SCORE_THRESHOLD, TEMPLATE)
+    reference_adapters = ("owlv2:Owlv2Adapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if model_type(directory) not in ("owlv2", "owlvit"):
+            return None
+        files = OwlFiles.read(directory)
+        height, width = files.plan.shape
+        reason = f"config.json: {files.name}, images of {height} × {width} in {files.num_patches} patches"
+        return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.owlv2.reading import OwlProcessor
+
+        return OwlProcessor(OwlFiles.read(directory), spec.runtime)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.owlv2.adapter import load
+
+        return load(directory, engine)

@@ -1,0 +1,126 @@
+"""OWLv2's forward pass: images side by side, labels read once, and each image by its own labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from sie_triton.checkpoints.owlv2 import OwlFiles
+from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
+from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.families.base import Adapter
+from sie_triton.families.kept_labels import LABEL_IDS, LABEL_SIZES, Kept, LabelReader
+from sie_triton.families.label_ids import Labels, label_ids
+from sie_triton.families.labelled_words import pieces_of
+from sie_triton.families.objects import Seen, corners, tensors
+from sie_triton.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE
+from sie_triton.families.thresholds import least_scores
+
+# What a measured image is looked at for.
+SAMPLE_LABELS = 4
+
+
+class OwlAdapter(LabelReader, Adapter):
+    """`model` is the library's; what it does behind the towers is computed in float32."""
+
+    encoder: Encoder
+
+    def __init__(self, files: OwlFiles, encoder: Encoder, vision: VisionTower, model: Any) -> None:
+        limits = {
+            READ.name: files.num_patches + 1,
+            PIXEL_LENGTHS.name: vision.image_bytes,
+            LABEL_IDS.name: encoder.vocab_size - 1,
+            LABEL_SIZES.name: files.longest_text,
+        }
+        super().__init__(encoder, limits=limits)
+        towers = getattr(model, model.base_model_prefix)
+        self.kept = Kept()
+        self.sample = self._sample
+        self._files, self._vision = files, vision
+        self._projection, self._norm = towers.text_projection, towers.vision_model.post_layernorm
+        self._merged_norm, self._class_head, self._box_head = (
+            head.float() for head in (model.layer_norm, model.class_head, model.box_head)
+        )
+        side = round(files.num_patches**0.5)
+        self._box_bias = model.compute_box_bias(side, side).to(vision.device, torch.float32)
+        heads = (self._projection, self._merged_norm, self._class_head, self._box_head)
+        self.weights_bytes += vision.weights_bytes + sum(map(num_bytes, heads))
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        pixels, lengths = batch.features[FINE_PIXELS.name]
+        if (lengths != self._vision.image_bytes).any():
+            raise ValueError(f"{FINE_PIXELS.name}: an image must be of {self._vision.image_bytes} numbers")
+        labels = self.labels_of(batch)
+        patches = self._patches(pixels)
+        boxes = torch.sigmoid(self._box_head(patches) + self._box_bias).cpu().numpy()
+        thresholds = pieces_of(batch, LABEL_THRESHOLDS.name)
+        sizes = batch.features[ORIGINAL_SIZES.name].values
+        return tensors([self._seen(*each) for each in zip(patches, boxes, labels, thresholds, sizes, batch.options)])  # noqa: B905
+
+    def _patches(self, pixels: npt.NDArray[np.int16]) -> torch.Tensor:
+        """[images, patches, d] float32, each with what the whole image says to it."""
+        states = self._norm(self._vision(pixels).last_hidden_state).float()
+        merged: torch.Tensor = self._merged_norm(states[:, 1:] * states[:, :1])
+        return merged
+
+    def _seen(
+        self,
+        patches: torch.Tensor,
+        boxes: npt.NDArray[np.float32],
+        labels: torch.Tensor,
+        thresholds: npt.NDArray[np.float32],
+        size: npt.NDArray[np.int32],
+        options: Mapping[str, ParameterValue],
+    ) -> Seen:
+        logits, _ = self._class_head(patches[None], labels[None], None)
+        best = logits[0].max(-1)
+        scores, which = best.values.sigmoid().cpu().numpy(), best.indices.cpu().numpy()
+        least = least_scores(thresholds, options, float(options.get(SCORE_THRESHOLD.name, USUAL_SCORE)))
+        kept = scores > least[which]
+        height, width = size.tolist()
+        if self._files.pads_to_square:
+            height = width = max(height, width)
+        return Seen(corners(boxes[kept], width, height), which[kept], scores[kept])
+
+    def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
+        ids = [np.frombuffer(label, np.int32) for label in labels]
+        lengths = np.array(list(map(len, ids)), np.int32)
+        hidden = self.encoder.hidden_states(np.concatenate(ids), lengths)
+        # The closing token has the largest id.
+        closing = np.cumsum(lengths) - lengths + [int(each.argmax()) for each in ids]
+        states = self._projection(hidden[torch.from_numpy(closing)]).float()
+        states = states / states.norm(dim=-1, keepdim=True)
+        return [state.clone() for state in states]
+
+    def _sample(self, lengths: Sequence[int]) -> Features:
+        """Images, with labels that are kept after the first."""
+        count = max(1, round(sum(lengths) / (self._files.num_patches + 1)))
+        size = self._vision.image_bytes
+        ones = np.ones(SAMPLE_LABELS, np.int32)
+        labels = Labels(np.arange(1, SAMPLE_LABELS + 1, dtype=np.int32), ones, np.full(SAMPLE_LABELS, 1, np.float32))
+        return {
+            READ.name: Ragged(np.full(count, self._files.num_patches + 1, np.int32)),
+            FINE_PIXELS.name: Ragged(np.zeros(count * size, np.int16), np.full(count, size, np.int32)),
+            ORIGINAL_SIZES.name: Ragged(np.full((count, 2), 1000, np.int32)),
+            **label_ids([labels] * count),
+        }
+
+
+def load(directory: Path, engine: TorchEngine) -> OwlAdapter:
+    """LoadError says what in the directory cannot be used."""
+    files = OwlFiles.read(directory)
+    model: Any = engine.load(directory, transformers.AutoModelForZeroShotObjectDetection)
+    towers = getattr(model, model.base_model_prefix)
+    encoder = engine.encoder(towers.text_model)
+    engine.settle(encoder, "labels", files.longest_text)
+    plan = replace(files.plan, scale=files.plan.scale / FINE_STEPS)
+    return OwlAdapter(files, encoder, engine.vision_tower(towers.vision_model, plan), model)

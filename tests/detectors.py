@@ -1,0 +1,118 @@
+"""Small models that find objects in images, with fixed-seed weights, as transformers saves them."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from PIL import Image, ImageOps
+
+from tests.items import Served
+from tests.models import save_tokenizer
+from tests.towers import TEXT, VISION
+
+MAX_TEXT, CLOSING = 16, 30521
+
+FACTORS = {"box_head": 0.2, "logit_shift": 0.1, "logit_scale": 0.1, "class_head": 1.0}
+
+
+def save_owl(directory: Path, tokenizer: Path, version: str = "owlv2", **image_settings: Any) -> Path:
+    """With MiniLM's tokenizer, but that the last of its vocabulary closes a label; images of 96 × 96 in 36 patches."""
+    torch.manual_seed(5)
+    prefix = {"owlv2": "Owlv2", "owlvit": "OwlViT"}[version]
+    config = getattr(transformers, f"{prefix}Config")(
+        text_config={**TEXT, "max_position_embeddings": MAX_TEXT, "eos_token_id": CLOSING, "bos_token_id": 101},
+        vision_config={**VISION, "image_size": 96, "patch_size": 16},
+        projection_dim=64,
+    )
+    model = getattr(transformers, f"{prefix}ForObjectDetection")(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # So that labels and patches are far from one another, and boxes inside their image.
+            if parameter.ndim > 1:
+                parameter *= next((factor for part, factor in FACTORS.items() if part in name), 2)
+        model.class_head.logit_scale.bias.fill_(6)
+    model.save_pretrained(directory)
+    save_tokenizer(directory, tokenizer, model_max_length=MAX_TEXT)
+    closing(directory / "tokenizer.json")
+    small = {"size": {"height": 96, "width": 96}, **image_settings}
+    getattr(transformers, f"{prefix}ImageProcessorPil")(**small).save_pretrained(directory)
+    return directory
+
+
+def closing(path: Path) -> None:
+    """Let CLOSING stand behind each text."""
+    made = tokenizers.Tokenizer.from_file(str(path))
+    ends = [("[CLS]", 101), (made.id_to_token(CLOSING), CLOSING)]
+    template = f"[CLS] $A {made.id_to_token(CLOSING)}"
+    made.post_processor = tokenizers.processors.TemplateProcessing(single=template, special_tokens=ends)
+    made.save(str(path))
+
+
+class Finder(Served):
+    """The family, without a server."""
+
+    def __init__(self, family: str, directory: Path, **changes: Any) -> None:
+        super().__init__(family, directory, **{"inputs": ("image",), "tasks": ("extract",), "dims": {}, **changes})
+
+    def __call__(self, files: Sequence[bytes], labels: Sequence[str], **given: Any) -> list[list[dict[str, Any]]]:
+        """The objects in each file."""
+        return self.all_of([(files, labels, given)])[0]
+
+    def all_of(self, requests: Sequence[tuple[Sequence[bytes], Sequence[str], dict[str, Any]]]) -> list[Any]:
+        """Several requests whose items share one forward pass."""
+        sent = [
+            ({"image": files, "labels": [label.encode() for label in labels]}, given)
+            for files, labels, given in requests
+        ]
+        answers = self.together("extract", sent)
+        return [[json.loads(each)["objects"] for each in answer["extraction"]] for answer in answers]
+
+
+def upright(file: bytes) -> Image.Image:
+    return ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
+
+
+class Owl:
+    """The library, one image at a time; labels as SIE writes them."""
+
+    def __init__(self, directory: Path, version: str = "owlv2") -> None:
+        prefix = {"owlv2": "Owlv2", "owlvit": "OwlViT"}[version]
+        self.model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(directory).eval()
+        images = getattr(transformers, f"{prefix}ImageProcessorPil").from_pretrained(directory)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.processor = getattr(transformers, f"{prefix}Processor")(images, tokenizer)
+
+    @torch.inference_mode()
+    def __call__(
+        self, file: bytes, labels: Sequence[str], threshold: float = 0.1, template: str = "a photo of {}"
+    ) -> list[dict[str, Any]]:
+        image = upright(file)
+        texts = [[template.replace("{}", label) for label in labels]]
+        inputs = self.processor(text=texts, images=[image], max_length=MAX_TEXT, return_tensors="pt")
+        outputs = self.model(**{name: inputs[name] for name in ("input_ids", "attention_mask", "pixel_values")})
+        (found,) = self.processor.post_process_grounded_object_detection(
+            outputs, threshold=threshold, target_sizes=[(image.height, image.width)], text_labels=[labels]
+        )
+        return told(found["boxes"], found["text_labels"], found["scores"])
+
+
+def told(boxes: torch.Tensor, labels: Sequence[str], scores: torch.Tensor) -> list[dict[str, Any]]:
+    return [
+        {"label": label, "score": score, "bbox": box}
+        for box, label, score in zip(boxes.tolist(), labels, scores.tolist(), strict=True)
+    ]
+
+
+def same(found: Sequence[Any], expected: Sequence[Any], score: float = 1e-4, pixels: float = 0.5) -> bool:
+    """The same objects in the same order; the largest differences that are allowed."""
+    if [each["label"] for each in found] != [each["label"] for each in expected]:
+        return False
+    scores = [abs(a["score"] - b["score"]) for a, b in zip(found, expected, strict=True)]
+    boxes = [np.abs(np.subtract(a["bbox"], b["bbox"])).max() for a, b in zip(found, expected, strict=True)]
+    return max(scores, default=0) <= score and max(boxes, default=0) <= pixels
