@@ -1,0 +1,81 @@
+"""Grounding DINO: objects of any kind that a label names (Liu et al., 2023).
+
+image → resized → Swin → features of several sizes ┐
+                                                   ├→ layers that read both → the best places → decoder → boxes
+"label. label." → BERT, each label by itself ──────┘      and the score of each with every token of the labels
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.grounding_dino import DinoFiles
+from sie_triton.checkpoints.towers import model_type
+from sie_triton.contract.tensors import (
+    IMAGE_SIZES,
+    INPUT_IDS,
+    LABEL_THRESHOLDS,
+    LENGTHS,
+    ORIGINAL_SIZES,
+    PIXELS,
+    READ,
+    Tensor,
+)
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.objects import EXTRACTION, score
+from sie_triton.families.thresholds import threshold
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+USUAL_SCORE = USUAL_TEXT_SCORE = 0.25
+
+BOX_THRESHOLD = score("box_threshold", "SIE's name for threshold, which goes before it")
+TEXT_THRESHOLD = score(
+    "text_threshold", f"least score of a word that has a say in which label it is; {USUAL_TEXT_SCORE:g} where not said"
+)
+
+# 0: of none, as what stands between labels.
+TOKEN_LABELS = Tensor(
+    "token_labels", "INT32", (-1,), "[tokens] number of the label that each is of, from 1", LENGTHS.name, 0
+)
+
+# An image counts as many tokens as it has patches of this side: about what a ViT would read of it.
+PATCH = 16
+
+
+class GroundingDino(Family):
+    inputs = ("image",)
+    unread_inputs = ("text",)
+    verbs = ("extract",)
+    extraction = EXTRACTION
+    features = (READ, PIXELS, IMAGE_SIZES, ORIGINAL_SIZES, INPUT_IDS, TOKEN_LABELS, LABEL_THRESHOLDS)
+    parameters = (threshold(USUAL_SCORE), BOX_THRESHOLD, TEXT_THRESHOLD)
+    reference_adapters = ("grounding_dino:GroundingDINOAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if model_type(directory) != "grounding-dino":
+            return None
+        files = DinoFiles.read(directory)
+        shorter, longer = files.largest
+        reason = f"config.json: grounding-dino, images of up to {shorter} × {longer}, {files.num_queries} places in each"
+        return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.grounding_dino.reading import DinoProcessor
+
+        return DinoProcessor(DinoFiles.read(directory), spec.runtime)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.grounding_dino.adapter import load
+
+        return load(directory, engine)
+
+
+def num_read(height: int, width: int) -> int:
+    """
+    >>> num_read(800, 1066)
+    3350
+    """
+    return -(-height // PATCH) * -(-width // PATCH)

@@ -1,0 +1,168 @@
+"""Grounding DINO's forward pass: images of one size, with one text, side by side.
+
+Others by themselves: what stands beside an image to fill a batch would change what is found in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from sie_triton.checkpoints.grounding_dino import DinoFiles
+from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract.tensors import (
+    IMAGE_SIZES,
+    INPUT_IDS,
+    LABEL_THRESHOLDS,
+    LENGTHS,
+    ORIGINAL_SIZES,
+    PIXEL_LENGTHS,
+    PIXELS,
+    READ,
+)
+from sie_triton.engines.base import Encoder
+from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.encoder import load_model, num_bytes, own_pages
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.families.base import Adapter
+from sie_triton.families.grounding_dino import (
+    BOX_THRESHOLD,
+    TEXT_THRESHOLD,
+    TOKEN_LABELS,
+    USUAL_SCORE,
+    USUAL_TEXT_SCORE,
+    num_read,
+)
+from sie_triton.families.grounding_dino.phrases import labels_of
+from sie_triton.families.labelled_words import pieces_of
+from sie_triton.families.objects import Seen, corners, tensors
+from sie_triton.families.thresholds import least_scores
+
+Ints = npt.NDArray[np.int32]
+
+# What a measured image is looked at for: one word.
+SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
+
+
+class Text(NamedTuple):
+    """Of one image: tokens, the label of each, and the least score of each label."""
+
+    ids: Ints
+    labels: Ints
+    thresholds: npt.NDArray[np.float32]
+
+
+class DinoAdapter(Adapter):
+    """`model` is the library's, in float32; where `dtype` is another, autocast chooses what is computed in that."""
+
+    def __init__(self, files: DinoFiles, model: Any, dtype: torch.dtype) -> None:
+        shorter, longer = files.largest
+        limits = {
+            READ.name: num_read(shorter, longer),
+            PIXEL_LENGTHS.name: 3 * shorter * longer,
+            IMAGE_SIZES.name: longer,
+            INPUT_IDS.name: int(model.config.text_config.vocab_size) - 1,
+            LENGTHS.name: files.longest_text,
+            TOKEN_LABELS.name: files.longest_text,
+        }
+        super().__init__(Encoder(), limits=limits)
+        self.weights_bytes = num_bytes(model)
+        self.sample = self._sample
+        self._files, self._model, self._dtype = files, model, dtype
+        self._device = next(model.parameters()).device
+        mean, std = (
+            torch.tensor(each, device=self._device)[:, None, None] for each in (files.plan.mean, files.plan.std)
+        )
+        self._scale, self._offset = files.plan.scale / std, mean / std
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        texts = [
+            Text(*each)
+            for each in zip(
+                *(pieces_of(batch, name) for name in (INPUT_IDS.name, TOKEN_LABELS.name, LABEL_THRESHOLDS.name)),
+                strict=True,
+            )
+        ]
+        images, sizes = pieces_of(batch, PIXELS.name), batch.features[IMAGE_SIZES.name].values
+        if any(len(image) != 3 * height * width for image, (height, width) in zip(images, sizes.tolist(), strict=True)):
+            raise ValueError(f"{PIXELS.name}: an image must have three bytes for each of its pixels")
+        originals = batch.features[ORIGINAL_SIZES.name].values
+        seen: dict[int, Seen] = {}
+        for items in together(texts, sizes):
+            logits, boxes = self._found([images[item] for item in items], sizes[items[0]], texts[items[0]])
+            for item, *of_item in zip(items, logits, boxes, strict=True):
+                seen[item] = _seen(*of_item, texts[item], originals[item], batch.options[item])
+        return tensors([seen[item] for item in range(len(texts))])
+
+    def _found(
+        self, images: Sequence[npt.NDArray[np.uint8]], size: Ints, text: Text
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits [images, places, tokens] and boxes [images, places, 4]."""
+        pixels = torch.from_numpy(np.stack(images)).to(self._device).view(len(images), *size.tolist(), 3)
+        ids = torch.from_numpy(text.ids.astype(np.int64)).to(self._device).expand(len(images), -1)
+        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
+            values = pixels.permute(0, 3, 1, 2).float() * self._scale - self._offset
+            found = self._model(pixel_values=values.contiguous(), input_ids=ids)
+        logits = found.logits[..., : len(text.ids)]
+        return logits.float().cpu().numpy(), found.pred_boxes.float().cpu().numpy()
+
+    def _sample(self, lengths: Sequence[int]) -> Features:
+        """Images as large as it reads them, three by four."""
+        height, width = self._files.resized(1500, 2000)
+        count = max(1, round(sum(lengths) / num_read(height, width)))
+        size, tokens = 3 * height * width, np.full(count, len(SAMPLE_IDS), np.int32)
+        return {
+            READ.name: Ragged(np.full(count, num_read(height, width), np.int32)),
+            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
+            IMAGE_SIZES.name: Ragged(np.full((count, 2), (height, width), np.int32)),
+            ORIGINAL_SIZES.name: Ragged(np.full((count, 2), (1500, 2000), np.int32)),
+            INPUT_IDS.name: Ragged(np.tile(np.array(SAMPLE_IDS, np.int32), count), tokens),
+            TOKEN_LABELS.name: Ragged(np.tile(np.array(SAMPLE_LABELS, np.int32), count), tokens),
+            LABEL_THRESHOLDS.name: Ragged(np.ones(count, np.float32), np.ones(count, np.int32)),
+        }
+
+
+def together(texts: Sequence[Text], sizes: Ints) -> list[list[int]]:
+    """Items that go through the model at once."""
+    groups: dict[tuple[bytes, bytes], list[int]] = {}
+    for item, (text, size) in enumerate(zip(texts, sizes, strict=True)):
+        groups.setdefault((text.ids.tobytes(), size.tobytes()), []).append(item)
+    return list(groups.values())
+
+
+def _seen(
+    logits: npt.NDArray[np.float32],
+    boxes: npt.NDArray[np.float32],
+    text: Text,
+    size: Ints,
+    options: Mapping[str, ParameterValue],
+) -> Seen:
+    scores = torch.from_numpy(logits).sigmoid().numpy()
+    which = labels_of(scores, text.ids, text.labels, float(options.get(TEXT_THRESHOLD.name, USUAL_TEXT_SCORE)))
+    least = least_scores(text.thresholds, options, float(options.get(BOX_THRESHOLD.name, USUAL_SCORE)))
+    best = scores.max(1)
+    kept = best > least[which]
+    height, width = size.tolist()
+    return Seen(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
+
+
+def load(directory: Path, engine: TorchEngine) -> DinoAdapter:
+    """LoadError says what in the directory cannot be used."""
+    files = DinoFiles.read(directory)
+    auto = transformers.AutoModelForZeroShotObjectDetection
+    # Boxes are refined step by step, of which half precision would keep too little.
+    model: Any = load_model(directory, torch.float32, engine.device, auto)
+    # Its plainest attention takes the mask that keeps labels apart for numbers to add.
+    model.model.text_backbone.set_attn_implementation("sdpa")
+    if engine.dtype == torch.float32 and can_prepack(next(model.parameters())):
+        prepack(model)
+        keep_freed_pages()
+    if engine.device == "cpu":
+        own_pages(model)
+    return DinoAdapter(files, model, engine.dtype)
