@@ -192,7 +192,9 @@ SERVED: dict[str, dict[str, Any]] = {
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
-    "dino": file("grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25, "text_threshold": 0.2}, **BOTH),
+    "dino": file(
+        "grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25, "text_threshold": 0.2}, **BOTH
+    ),
     "owlv2": file("owlv2:Owlv2Adapter", EXTRACT, {"score_threshold": 0.1}, {"score_threshold": 0.1}, **SEEN),
 }
 

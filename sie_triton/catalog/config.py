@@ -246,7 +246,9 @@ class ModelConfig(Frozen):
             options=family_options(profile, kind, self.source),
             engine=profile.engine or kind.engines[0],
             environment=self.environment or "",
-            inputs=tuple(each for each, read in self.inputs.model_dump().items() if read and each not in kind.unread_inputs),
+            inputs=tuple(
+                each for each, read in self.inputs.model_dump().items() if read and each not in kind.unread_inputs
+            ),
             max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import BILINEAR, FILTERS, MAX_SIDE, ImagePlan, number, processor_fields, three
+from sie_triton.checkpoints.image_processor import (
+    BILINEAR,
+    FILTERS,
+    MAX_SIDE,
+    ImagePlan,
+    number,
+    processor_fields,
+    three,
+)
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
 

@@ -1,7 +1,8 @@
-"""`sie-triton extract`: ask a running server what is in texts."""
+"""`sie-triton extract`: ask a running server what is in texts and images."""
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,45 +10,61 @@ import click
 from sie_triton.cli.options import settings_options
 from sie_triton.settings import read_settings
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command()
 @click.argument("model")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--labels", default="", metavar="LABEL,LABEL...", help="what to look for, divided by commas")
+@click.option(
+    "--image", "images", type=FILE, multiple=True, help="what to look in; may be repeated, and be beside texts"
+)
+@click.option("--draw", type=click.Path(path_type=Path), help="save the one image with a box for each object here")
 @click.option("--threshold", type=click.FloatRange(0, 1), help="least score of what is told; default: the model's")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON object a text, each on a line")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object an item, each on a line")
 @click.option("--url", metavar="URL", help="server, as http://host:port or grpc://host:port; default: the next two")
 @settings_options(["host", "grpc_port"])
 def extract(
     model: str,
     texts: tuple[str, ...],
     labels: str,
+    images: tuple[Path, ...],
+    draw: Path | None,
     threshold: float | None,
     as_json: bool,
     url: str | None,
     **flags: Any,
 ) -> None:
-    """Ask a running server what MODEL finds in each TEXT, or in each line of standard input.
+    """Ask a running server what MODEL finds in each TEXT and image, or in each line of standard input.
 
     \b
     sie-triton extract org/gliner 'Ada Lovelace lived in London.' --labels person,place
     sie-triton extract org/gliner --labels person --threshold 0.7 --json < texts.txt
+    sie-triton extract org/owlv2 --image street.jpg --labels car,'traffic light' --draw found.png
 
-    In a terminal what was found stands in colour in its text. Elsewhere it is one line each, divided by tabs: the
-    number of the text, "entity", label, score, where it starts and ends (characters, from 0), and the words; or
-    "relation", its name, score, head and tail; or "classification", label and score; or "data" and JSON.
+    In a terminal what was found stands in colour in its text, or in tables. Elsewhere it is one line each, divided by
+    tabs: the number of the text or image, "entity", label, score, where it starts and ends (characters, from 0), and
+    the words; or "relation", its name, score, head and tail; or "classification", label and score; or "object", label,
+    score, left, top, right and bottom in pixels; or "line", label, score and the words that were read in an image, with
+    the same four where they are known; or "data" and JSON.
 
     Labels are needed by models that have none of their own; they may be phrases: --labels 'place of birth,date'.
     """
-    from sie_triton.cli import findings
+    from sie_triton.cli import drawing, findings
     from sie_triton.client import SIEClient
 
+    if draw and len(images) != 1:
+        raise click.UsageError(f"--draw: needs one --image, not {len(images)}")
     settings = read_settings(**flags)
-    asked = list(texts) or list(_lines())
+    asked = list(texts) or ([] if images else list(_lines()))
+    items = [*asked, *({"image": path} for path in images)]
     names = [name for each in labels.split(",") if (name := each.strip())]
     with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
-        results = client.extract(model, asked, names, threshold=threshold)
-    findings.show(asked, results, as_json=as_json)
+        results = client.extract(model, items, names, threshold=threshold)
+    findings.show([*asked, *map(str, images)], results, as_json=as_json)
+    if draw:
+        drawing.save(images[0], results[-1]["objects"], draw)
 
 
 def _lines() -> Iterator[str]:

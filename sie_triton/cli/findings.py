@@ -1,4 +1,4 @@
-"""What `sie-triton extract` prints: texts in colour with tables, or lines of tabs, or JSON."""
+"""What `sie-triton extract` prints: texts in colour, or names of images, with tables; or lines of tabs, or JSON."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,22 +32,27 @@ def show(texts: Sequence[str], results: Sequence[ExtractResult], *, as_json: boo
 def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
     """Each finding: what it is, its name, its score, and what more there is."""
     for entity in result["entities"]:
-        place = entity["start"], entity["end"], entity["text"]
-        yield ("entity", entity["label"], _score(entity), *place)
+        named = entity["label"], _score(entity)
+        if "start" in entity:
+            yield ("entity", *named, entity["start"], entity["end"], entity["text"])
+        else:
+            yield ("line", *named, entity["text"], *_box(entity))
     for relation in result["relations"]:
         yield ("relation", relation["relation"], _score(relation), relation["head"], relation["tail"])
     for each in result["classifications"]:
         yield ("classification", each["label"], _score(each))
-    for name, found in (("objects", result["objects"]), ("data", result["data"])):
-        if found:
-            yield (name, json.dumps(found, ensure_ascii=False))
+    for each in result["objects"]:
+        yield ("object", each["label"], _score(each), *_box(each))
+    if result["data"]:
+        yield ("data", json.dumps(result["data"], ensure_ascii=False))
 
 
 def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[ExtractResult]) -> None:
-    labels = dict.fromkeys(entity["label"] for result in results for entity in result["entities"])
+    placed = [[entity for entity in result["entities"] if "start" in entity] for result in results]
+    labels = dict.fromkeys(entity["label"] for entities in placed for entity in entities)
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    for text, result in zip(texts, results, strict=True):
-        console.print(in_colour(text, result["entities"], colours), soft_wrap=True)
+    for text, entities, result in zip(texts, placed, results, strict=True):
+        console.print(in_colour(text, entities, colours), soft_wrap=True)
         for table in tables(result):
             console.print(table)
 
@@ -70,13 +75,15 @@ def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str])
 def tables(result: ExtractResult) -> Iterator[Table]:
     """Of what has no place in the text."""
     relations, classes, data = result["relations"], result["classifications"], result["data"]
+    if read := [each for each in result["entities"] if "start" not in each]:
+        yield _table(("line", "label", "score", "box"), [(each["text"], *_seen(each)) for each in read])
     if relations:
         found = [(each["head"], each["relation"], each["tail"], _score(each)) for each in relations]
         yield _table(("head", "relation", "tail", "score"), found)
     if classes:
         yield _table(("class", "score"), [(each["label"], _score(each)) for each in classes])
     if result["objects"]:
-        yield _table(("object",), [(json.dumps(each, ensure_ascii=False),) for each in result["objects"]])
+        yield _table(("object", "score", "box"), [_seen(each) for each in result["objects"]])
     if data:
         rows = [(key, json.dumps(value, ensure_ascii=False, indent=1)) for key, value in data.items()]
         yield _table(("data", ""), rows)
@@ -89,6 +96,15 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         made.add_row(*map(Text, row))
     return made
+
+
+def _seen(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    return found["label"], _score(found), ", ".join(_box(found))
+
+
+def _box(found: Mapping[str, Any]) -> list[str]:
+    """Left, top, right and bottom; none where nobody knows."""
+    return [f"{edge:.0f}" for edge in found.get("bbox") or ()]
 
 
 def _score(found: Mapping[str, Any]) -> str:

@@ -131,9 +131,7 @@ SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
 # What forward passes find in an image.
 OBJECT_LENGTHS = Tensor("object_lengths", "INT32", (-1,), "[n] objects of each image")
 _OF_OBJECTS = OBJECT_LENGTHS.name
-BOXES = Tensor(
-    "boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", _OF_OBJECTS
-)
+BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", _OF_OBJECTS)
 OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", _OF_OBJECTS)
 OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", _OF_OBJECTS)
 

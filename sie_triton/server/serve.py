@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import triton_name
 from sie_triton.contract import VERBS
+from sie_triton.contract.tensors import TEXT
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
@@ -150,6 +151,9 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
 
 def example(spec: ModelSpec, url: str) -> str:
     """A request that can be tried."""
+    if TEXT.name not in spec.inputs and "extract" in spec.tasks:
+        labels = " --labels person,car" if model_of(spec).extraction.labels else ""
+        return f"sie-triton extract {spec.model} --url {url} --image picture.jpg{labels}"
     inputs = [
         {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": values}
         for name, values in VERBS[spec.tasks[0]].example(model_of(spec)).items()

@@ -11,10 +11,9 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families import family
+from sie_triton.families import family, kept_labels
 from sie_triton.families.gliner import heads
 from sie_triton.families.gliner_bi import adapter as bi
-from sie_triton.families import kept_labels
 from sie_triton.families.gliner_bi import tokens
 from tests.extraction import Extractor
 from tests.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi

@@ -11,6 +11,7 @@ PUBLIC = [
     "Item",
     "LoadError",
     "ModelError",
+    "Object",
     "Relation",
     "SIEClient",
     "SIEError",

@@ -59,7 +59,9 @@ class GroundingDino(Family):
             return None
         files = DinoFiles.read(directory)
         shorter, longer = files.largest
-        reason = f"config.json: grounding-dino, images of up to {shorter} × {longer}, {files.num_queries} places in each"
+        reason = (
+            f"config.json: grounding-dino, images of up to {shorter} × {longer}, {files.num_queries} places in each"
+        )
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
