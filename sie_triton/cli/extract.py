@@ -58,7 +58,7 @@ def extract(
         raise click.UsageError(f"--draw: needs one --image, not {len(images)}")
     settings = read_settings(**flags)
     asked = list(texts) or ([] if images else list(_lines()))
-    items = [*asked, *({"image": path} for path in images)]
+    items: list[Any] = [*asked, *({"image": path} for path in images)]
     names = [name for each in labels.split(",") if (name := each.strip())]
     with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
         results = client.extract(model, items, names, threshold=threshold)

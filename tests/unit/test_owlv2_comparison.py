@@ -129,10 +129,8 @@ def test_labels_are_blamed_beside_others(ours):
 
 def test_a_label_is_read_once(ours, monkeypatch):
     read = []
-    encoded = type(ours.adapter)._encoded
-    monkeypatch.setattr(
-        type(ours.adapter), "_encoded", lambda self, labels: read.extend(labels) or encoded(self, labels)
-    )
+    encoded = ours.adapter._encoded
+    monkeypatch.setattr(ours.adapter, "_encoded", lambda labels: read.extend(labels) or encoded(labels))
     ours(FILES, ["new", "newer"])
     ours(FILES[:1], ["newer", "newest"])
     assert len(read) == 3

@@ -35,7 +35,7 @@ class VisionTower:
         self._model.set_attn_implementation(library_attention(self._model))
 
     @torch.inference_mode()
-    def __call__(self, pixels: npt.NDArray[np.uint8]) -> Any:
-        """uint8 [images · image_bytes] → what the model gives of all of them."""
+    def __call__(self, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.int16]) -> Any:
+        """[images · image_bytes], in the unit of `plan` → what the model gives of all of them."""
         images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
         return self._model(pixel_values=(images.float() * self._scale - self._offset).to(self.dtype))

@@ -13,7 +13,8 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.gliner.adapter import GlinerAdapter, Head, head_of, reader_of
-from sie_triton.families.kept_labels import LABEL_IDS, LABEL_SIZES, Kept, LabelReader
+from sie_triton.families.kept_labels import Kept, LabelReader
+from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.word_reader import WordReader, projection_of
 
 LABELS_ENCODER = "token_rep_layer.labels_encoder.model."

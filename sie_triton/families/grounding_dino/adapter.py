@@ -83,22 +83,16 @@ class DinoAdapter(Adapter):
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        texts = [
-            Text(*each)
-            for each in zip(
-                *(pieces_of(batch, name) for name in (INPUT_IDS.name, TOKEN_LABELS.name, LABEL_THRESHOLDS.name)),
-                strict=True,
-            )
-        ]
         images, sizes = pieces_of(batch, PIXELS.name), batch.features[IMAGE_SIZES.name].values
         if any(len(image) != 3 * height * width for image, (height, width) in zip(images, sizes.tolist(), strict=True)):
             raise ValueError(f"{PIXELS.name}: an image must have three bytes for each of its pixels")
-        originals = batch.features[ORIGINAL_SIZES.name].values
+        texts = texts_of(batch)
         seen: dict[int, Seen] = {}
         for items in together(texts, sizes):
             logits, boxes = self._found([images[item] for item in items], sizes[items[0]], texts[items[0]])
-            for item, *of_item in zip(items, logits, boxes, strict=True):
-                seen[item] = _seen(*of_item, texts[item], originals[item], batch.options[item])
+            for item, of_places, of_boxes in zip(items, logits, boxes, strict=True):
+                size, options = batch.features[ORIGINAL_SIZES.name].values[item], batch.options[item]
+                seen[item] = _seen(of_places, of_boxes, texts[item], size, options)
         return tensors([seen[item] for item in range(len(texts))])
 
     def _found(
@@ -127,6 +121,16 @@ class DinoAdapter(Adapter):
             TOKEN_LABELS.name: Ragged(np.tile(np.array(SAMPLE_LABELS, np.int32), count), tokens),
             LABEL_THRESHOLDS.name: Ragged(np.ones(count, np.float32), np.ones(count, np.int32)),
         }
+
+
+def texts_of(batch: Batch) -> list[Text]:
+    """Of each image."""
+    names = INPUT_IDS.name, TOKEN_LABELS.name, LABEL_THRESHOLDS.name
+    texts = [Text(*each) for each in zip(*(pieces_of(batch, name) for name in names), strict=True)]
+    for text in texts:
+        if text.labels.max(initial=0) != len(text.thresholds) or not len(text.thresholds):
+            raise ValueError(f"{TOKEN_LABELS.name}: must be numbers of the labels, from 1 to all of them")
+    return texts
 
 
 def together(texts: Sequence[Text], sizes: Ints) -> list[list[int]]:

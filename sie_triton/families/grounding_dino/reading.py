@@ -65,8 +65,8 @@ class DinoProcessor(LabelledImages[Text]):
         height, width = self._files.resized(image.height, image.width)
         if self._files.num_places(height, width) < self._files.num_queries:
             raise InputError(
-                f"{where}: has {image.width} × {image.height} pixels, of which this model would read {width} × {height}; "
-                f"it needs {self._files.num_queries} places in an image; send one that is less narrow"
+                f"{where}: has {image.width} × {image.height} pixels, which this model would read as {width} × "
+                f"{height}; that is too narrow for its {self._files.num_queries} places; send another"
             )
         return np.asarray(image.resize((width, height), resample=self._files.plan.resample))
 

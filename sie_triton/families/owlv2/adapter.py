@@ -17,8 +17,8 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
-from sie_triton.families.kept_labels import LABEL_IDS, LABEL_SIZES, Kept, LabelReader
-from sie_triton.families.label_ids import Labels, label_ids
+from sie_triton.families.kept_labels import Kept, LabelReader
+from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE
@@ -57,14 +57,14 @@ class OwlAdapter(LabelReader, Adapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         pixels, lengths = batch.features[FINE_PIXELS.name]
-        if (lengths != self._vision.image_bytes).any():
+        if np.any(lengths != self._vision.image_bytes):
             raise ValueError(f"{FINE_PIXELS.name}: an image must be of {self._vision.image_bytes} numbers")
-        labels = self.labels_of(batch)
         patches = self._patches(pixels)
         boxes = torch.sigmoid(self._box_head(patches) + self._box_bias).cpu().numpy()
         thresholds = pieces_of(batch, LABEL_THRESHOLDS.name)
         sizes = batch.features[ORIGINAL_SIZES.name].values
-        return tensors([self._seen(*each) for each in zip(patches, boxes, labels, thresholds, sizes, batch.options)])  # noqa: B905
+        of_items = zip(patches, boxes, self.labels_of(batch), thresholds, sizes, batch.options, strict=True)
+        return tensors([self._seen(*each) for each in of_items])
 
     def _patches(self, pixels: npt.NDArray[np.int16]) -> torch.Tensor:
         """[images, patches, d] float32, each with what the whole image says to it."""
