@@ -1,0 +1,71 @@
+"""Objects in images through a server, by the client and on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from sie_triton import InputError
+from sie_triton.cli import cli
+from tests.conftest import OWL
+from tests.detectors import Finder, same
+from tests.pictures import of_all_kinds, pictures
+
+FILES = [*pictures([(97, 61), (40, 90), (33, 33)]), of_all_kinds()["turned"]]
+LABELS = ["cat", "two dogs", "a red Bus", "tree"]
+
+
+@pytest.fixture(scope="module")
+def finder(server):
+    return Finder("owlv2", server.settings.models_dir.parent / "owl")
+
+
+def test_objects_in_images(client, finder):
+    items = [{"image": file, "id": number} for number, file in enumerate(FILES)]
+    found = client.extract(OWL, items, labels=LABELS)
+    assert [each["id"] for each in found] == [0, 1, 2, 3]
+    for each, expected in zip(found, finder(FILES, LABELS, threshold=0.3), strict=True):
+        assert same(each["objects"], expected, 1e-5, 1e-2)
+        assert expected
+        assert (each["entities"], each["token_count"]) == ([], 37)
+    least = {"tree": 0.9}
+    (expected,) = finder(FILES[:1], LABELS, threshold=0.6, label_thresholds=json.dumps(least))
+    one = client.extract(OWL, items[0], LABELS, threshold=least, options={"threshold": 0.6})
+    assert same(one["objects"], expected, 1e-5, 1e-2)
+
+
+def test_what_is_refused(client):
+    with pytest.raises(InputError, match="labels: is empty"):
+        client.extract(OWL, {"image": FILES[0]})
+    with pytest.raises(InputError, match="labels: 'cat cat"):
+        client.extract(OWL, {"image": FILES[0]}, ["cat " * 20])
+    with pytest.raises(InputError, match=r"image\[1\]: is no image"):
+        client.extract(OWL, [{"image": FILES[0]}, {"image": b"text"}], ["cat"])
+    with pytest.raises(InputError, match="text"):
+        client.extract(OWL, "a text", ["cat"])
+
+
+def test_on_the_command_line(server, finder, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(2)]
+    for path, file in zip(paths, (FILES[0], FILES[3]), strict=True):
+        path.write_bytes(file)
+    arguments = ["extract", OWL, "--url", f"grpc://{server.grpc}", "--labels", ",".join(LABELS), "--threshold", "0.6"]
+    images = [each for path in paths for each in ("--image", str(path))]
+    done = CliRunner().invoke(cli, [*arguments, *images])
+    assert done.exit_code == 0, done.output
+    expected = finder([FILES[0], FILES[3]], LABELS, threshold=0.6)
+    rows = [line.split("\t") for line in done.output.splitlines()]
+    assert [row[:3] for row in rows] == [
+        [str(number), "object", each["label"]] for number, found in enumerate(expected, 1) for each in found
+    ]
+    last = expected[1][-1]
+    assert float(rows[-1][3]) == pytest.approx(last["score"], abs=1e-4)
+    assert np.abs(np.array(rows[-1][4:], float) - last["bbox"]).max() < 1
+
+    drawn = tmp_path / "drawn.png"
+    done = CliRunner().invoke(cli, [*arguments, *images[2:], "--draw", str(drawn)])
+    assert done.exit_code == 0, done.output
+    with Image.open(drawn) as picture:
+        assert picture.size == (61, 97)  # upright
