@@ -5,9 +5,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from rich.console import Console
 
 from sie_triton.cli import cli, findings
+from sie_triton.cli.drawing import drawn, save
+from sie_triton.errors import InputError
 
 TEXT = "Ada Lovelace lived\tin New York City."
 NONE = {"entities": [], "relations": [], "classifications": [], "objects": [], "data": {}}
@@ -24,6 +27,14 @@ FOUND = {
     "relations": [{"head": "Ada Lovelace", "tail": "New York City", "relation": "lived in", "score": 0.5}],
     "classifications": [{"label": "bio\tgraphy", "score": 1.0}],
     "data": {"who": ["Ada", "naïve [b]"]},
+}
+SEEN = {
+    **NONE,
+    "entities": [
+        {"text": "Rue\tMorgue", "label": "text", "score": 0.5, "bbox": [1.4, 2, 30, 41.6]},
+        {"text": "nowhere", "label": "text", "score": 0.25, "bbox": None},
+    ],
+    "objects": [{"label": "traffic light", "score": 0.91234, "bbox": [-3.2, 4.0, 50.5, 61.0]}],
 }
 
 
@@ -55,6 +66,25 @@ def test_in_a_terminal_words_stand_in_colour_with_their_label(printed):
         assert all(cell in table for cell in cells)
 
 
+def test_in_a_terminal_what_was_seen_stands_in_tables(printed):
+    output = printed(SEEN, **IN_COLOUR)
+    assert TEXT.split()[0] in output.splitlines()[0]
+    for cells in (
+        ["Morgue", "0.5000", "1, 2, 30, 42"],
+        ["nowhere", "0.2500"],
+        ["traffic light", "-3, 4, 50, 61"],
+    ):
+        assert all(cell in output for cell in cells)
+
+
+def test_else_what_was_seen_is_a_line(printed):
+    assert printed(SEEN).splitlines() == [
+        "1\tline\ttext\t0.5000\tRue Morgue\t1\t2\t30\t42",
+        "1\tline\ttext\t0.2500\tnowhere",
+        "1\tobject\ttraffic light\t0.9123\t-3\t4\t50\t61",
+    ]
+
+
 @pytest.mark.parametrize("console", [{}, {**IN_COLOUR, "no_color": True}, {**IN_COLOUR, "color_system": None}])
 def test_else_each_finding_is_a_line(printed, console):
     assert printed(NONE, FOUND, **console).splitlines() == [
@@ -76,6 +106,8 @@ def test_as_json(printed):
     [
         (["--threshold", "2", "text"], b"", "2.0 is not in the range 0<=x<=1"),
         ([], b"fine\n\xff\n", "line 2 of standard input is not UTF-8"),
+        (["--image", "missing.jpg"], b"", "File 'missing.jpg' does not exist"),
+        (["--draw", "out.png", "text"], b"", "--draw: needs one --image, not 0"),
     ],
 )
 def test_what_it_says_of_a_wrong_call(arguments, given, message):
@@ -86,3 +118,20 @@ def test_what_it_says_of_a_wrong_call(arguments, given, message):
 def test_nothing_to_read_asks_nobody():
     done = CliRunner().invoke(cli, ["extract", "org/model", "--url", "http://127.0.0.1:9"], "\n\n")
     assert (done.exit_code, done.output) == (0, "")
+
+
+def test_objects_are_drawn_in_the_upright_image():
+    objects = [
+        {"label": "a", "score": 0.9, "bbox": [20, 30, 60, 80]},
+        {"label": "b", "score": 0.8, "bbox": [-9, 3, 1, 60]},
+    ]
+    picture = drawn(Image.new("RGB", (100, 90)), objects)
+    assert picture.getpixel((40, 30)) == picture.getpixel((60, 60)) == (230, 25, 75)
+    assert picture.getpixel((1, 50)) == (60, 180, 75)
+    assert picture.getpixel((80, 10)) == (0, 0, 0)
+
+
+def test_an_image_that_cannot_be_drawn(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"a\.png: cannot be drawn into .*b\.png"):
+        save(tmp_path / "a.png", [], tmp_path / "b.png")
