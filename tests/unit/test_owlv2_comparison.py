@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 import transformers
 
 from sie_triton.catalog.recognise import family_in
@@ -12,6 +13,7 @@ from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.owlv2.resizing import in_square
 from sie_triton.inputs.asked import blame, features_of
+from sie_triton.inputs.clip_vocabulary import CLOSING, OPENING, of_clip
 from tests.detectors import Finder, Owl, same, save_owl
 from tests.pictures import of_all_kinds, picture, pictures
 
@@ -134,6 +136,24 @@ def test_a_label_is_read_once(ours, monkeypatch):
     ours(FILES, ["new", "newer"])
     ours(FILES[:1], ["newer", "newest"])
     assert len(read) == 3
+
+
+def test_labels_by_a_vocabulary_without_tokenizer_json(tmp_path):
+    """As transformers makes CLIP's tokenizer of it."""
+    letters = [*tokenizers.pre_tokenizers.ByteLevel.alphabet()]
+    merges = ["p h", "ph o", "pho t", "t o</w>", "o f</w>", "c a", "ca t</w>"]
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, OPENING, CLOSING])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    expected = transformers.CLIPTokenizer(vocabulary, [tuple(merge.split()) for merge in merges])
+    ours = of_clip(tmp_path)
+    texts = ["a photo of a cat", "It's  größe\t😀 12!? x", "", "日本 CAT's", "<|endoftext|> cat"]
+    for text in texts:
+        assert ours.encode(text).ids == expected(text)["input_ids"]
+    (tmp_path / "merges.txt").write_text("a b c d")
+    with pytest.raises(LoadError, match=r"merges\.txt cannot be read"):
+        of_clip(tmp_path)
 
 
 @pytest.mark.parametrize("size", [(97, 61), (40, 90), (300, 31), (1000, 700), (96, 96), (1, 1), (5, 200)])

@@ -5,7 +5,7 @@ Others by themselves: what stands beside an image to fill a batch would change w
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from sie_triton.engines.base import Encoder
 from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.encoder import load_model, num_bytes, own_pages
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.families.base import Adapter
 from sie_triton.families.grounding_dino import (
     BOX_THRESHOLD,
@@ -39,6 +38,7 @@ from sie_triton.families.grounding_dino import (
     num_read,
 )
 from sie_triton.families.grounding_dino.phrases import labels_of
+from sie_triton.families.grounding_dino.reading import Text
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.thresholds import least_scores
@@ -47,14 +47,6 @@ Ints = npt.NDArray[np.int32]
 
 # What a measured image is looked at for: one word.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
-
-
-class Text(NamedTuple):
-    """Of one image: tokens, the label of each, and the least score of each label."""
-
-    ids: Ints
-    labels: Ints
-    thresholds: npt.NDArray[np.float32]
 
 
 class DinoAdapter(Adapter):
@@ -128,8 +120,8 @@ def texts_of(batch: Batch) -> list[Text]:
     names = INPUT_IDS.name, TOKEN_LABELS.name, LABEL_THRESHOLDS.name
     texts = [Text(*each) for each in zip(*(pieces_of(batch, name) for name in names), strict=True)]
     for text in texts:
-        if text.labels.max(initial=0) != len(text.thresholds) or not len(text.thresholds):
-            raise ValueError(f"{TOKEN_LABELS.name}: must be numbers of the labels, from 1 to all of them")
+        if not np.array_equal(np.unique(text.labels[text.labels > 0]), np.arange(1, len(text.thresholds) + 1)):
+            raise ValueError(f"{TOKEN_LABELS.name}: must be numbers from 1 on, each label's at least once")
     return texts
 
 
@@ -165,9 +157,8 @@ def load(directory: Path, engine: TorchEngine) -> DinoAdapter:
     model: Any = load_model(directory, torch.float32, engine.device, auto)
     # Its plainest attention takes the mask that keeps labels apart for numbers to add.
     model.model.text_backbone.set_attn_implementation("sdpa")
-    if engine.dtype == torch.float32 and can_prepack(next(model.parameters())):
-        prepack(model)
-        keep_freed_pages()
     if engine.device == "cpu":
+        # A quarter of its time goes into fresh pages else; layers laid out anew gain nothing beside it.
+        keep_freed_pages()
         own_pages(model)
     return DinoAdapter(files, model, engine.dtype)

@@ -17,16 +17,13 @@ def labels_of(scores: Floats, ids: Ints, labels: Ints, least: float) -> npt.NDAr
     box's phrase; it is the label of whose words the phrase has the largest share, then that of which it has the most,
     then the first. Where it has none of any, it is the label of the best word.
     """
-    in_phrase = scores > least
-    in_phrase[:, 0] = False
-    words, which = np.unique(ids, return_inverse=True)
-    has_word = np.zeros((len(scores), len(words)), np.bool_)
-    for token, word in enumerate(which):
-        has_word[:, word] |= in_phrase[:, token]
-    num_labels = int(labels.max())
-    of_label = np.zeros((len(words), num_labels))
-    np.add.at(of_label, (which[labels > 0], labels[labels > 0] - 1), 1)
-    found = has_word @ of_label
-    rank = found / of_label.sum(0).clip(min=1) + LITTLE * found
-    best_word = labels[labels > 0][scores[:, labels > 0].argmax(1)] - 1
-    return np.where(found.any(1), rank.argmax(1), best_word)
+    scores, numbers = scores[:, labels > 0], labels[labels > 0] - 1
+    words, which = np.unique(ids[labels > 0], return_inverse=True)
+    in_phrase = np.zeros((len(scores), len(words)), np.bool_)
+    of_labels = np.zeros((len(words), int(numbers.max()) + 1))
+    for token, (word, number) in enumerate(zip(which, numbers, strict=True)):
+        in_phrase[:, word] |= scores[:, token] > least
+        of_labels[word, number] += 1
+    found = in_phrase @ of_labels
+    rank = found / of_labels.sum(0) + LITTLE * found
+    return np.where(found.any(1), rank.argmax(1), numbers[scores.argmax(1)])
