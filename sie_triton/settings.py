@@ -101,6 +101,7 @@ class Settings(BaseSettings):
     max_pixels_in_flight: int = Field(
         200_000_000, ge=1, description="most pixels that a model has decoded at once, of 3 bytes each; more wait"
     )
+    max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
@@ -178,6 +179,7 @@ class Settings(BaseSettings):
             max_image_bytes=self.max_image_bytes,
             max_image_pixels=self.max_image_pixels,
             max_pixels_in_flight=self.max_pixels_in_flight,
+            max_document_bytes=self.max_document_bytes,
             allow_hub=self.hf_fallback,
             open_steps=self.open_steps,
         )

@@ -44,6 +44,7 @@ class Runtime:
     max_image_bytes: int = 64 * 1024**2
     max_image_pixels: int = 100_000_000
     max_pixels_in_flight: int = 200_000_000
+    max_document_bytes: int = 64 * 1024**2
     allow_hub: bool = True
     open_steps: bool = False
     status_dir: str = ""

@@ -51,6 +51,7 @@ FAMILIES: Mapping[str, str] = {
     "nli_classification": "sie_triton.families.nli_classification:NliClassification",
     "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
+    "docling": "sie_triton.families.docling:Docling",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
 
