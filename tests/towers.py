@@ -32,7 +32,7 @@ def save_clip(directory: Path, tokenizer: Path, **image_settings: Any) -> transf
     return model
 
 
-# Of 4000 Hz: a window of 1 s is 51 frames, and the last stage reads it as 16 tokens. The library shrinks a long sound to
+# Of 4000 Hz: a window of 1 s is 51 frames, which cost 8 tokens of text. The library shrinks a long sound to
 # 64 bands, however many there are.
 MEL = {
     "feature_size": 64,

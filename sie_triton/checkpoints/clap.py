@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields, read_fields, shortened
+from sie_triton.checkpoints.files import MOST, Fields, read_fields, shortened
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.checkpoints.towers import home_of
 from sie_triton.errors import LoadError
 
 MAX_SIDE = 8192
-MAX_STAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ClapFiles:
-    """`longest_text` is in tokens. The last stage of the encoder of sounds reads a window as `window_tokens`."""
+    """`longest_text` is in tokens. A window takes what `window_tokens` of text take."""
 
     directory: Path
     dim: int
@@ -29,19 +28,19 @@ class ClapFiles:
         home = home_of(directory)
         config = read_fields(home / "config.json")
         text, audio = config.fields("text_config"), config.fields("audio_config")
-        for name, most in (
-            ("num_hidden_layers", MAX_LAYERS),
-            ("hidden_size", MAX_WIDTH),
-            ("num_attention_heads", MAX_WIDTH),
+        for name, usual, most in (
+            ("num_hidden_layers", 12, MAX_LAYERS),
+            ("hidden_size", 768, MAX_WIDTH),
+            ("num_attention_heads", 12, MAX_WIDTH),
         ):
-            text.integer(name, 1, least=1, most=most)
+            text.integer(name, usual, least=1, most=most)
         plan = MelPlan.read(home)
         _check(plan, audio)
         # The first token's position is behind that of padding, as in RoBERTa.
-        reserved = text.integer("pad_token_id", 1) + 1
+        reserved = text.integer("pad_token_id", 1, most=MAX_WIDTH) + 1
         longest = text.integer("max_position_embeddings", 514, least=reserved + 2) - reserved
         dim = config.integer("projection_dim", 512, least=1, most=MAX_WIDTH)
-        return cls(home, dim, longest, plan, _window_tokens(audio))
+        return cls(home, dim, longest, plan, _window_tokens(text, audio))
 
 
 def _check(plan: MelPlan, audio: Fields) -> None:
@@ -60,14 +59,18 @@ def _check(plan: MelPlan, audio: Fields) -> None:
     raise LoadError(message, "unsupported")
 
 
-def _window_tokens(audio: Fields) -> int:
-    """Of spec_size² patches; each stage but the last makes one of four."""
-    depths = audio.values.get("depths") or [2, 2, 6, 2]
-    if not isinstance(depths, list) or not 1 <= len(depths) <= MAX_STAGES:
-        raise LoadError(f"{audio.where}: depths: must be a list of 1 to {MAX_STAGES} (given {shortened(depths)})", "corrupt")
-    stride = audio.values.get("patch_stride") or 4
+def _window_tokens(text: Fields, audio: Fields) -> int:
+    """Tokens of text whose matrix products are as many as a window's.
+
+    Each stage reads a quarter of the patches of the one before it, twice as wide: all blocks multiply alike.
+    """
+    depths, stride = audio.values.get("depths", [2, 2, 6, 2]), audio.values.get("patch_stride", 4)
+    if not isinstance(depths, list) or not depths or any(each not in range(1, MAX_LAYERS) for each in depths):
+        raise LoadError(f"{audio.where}: depths: must be whole numbers (given {shortened(depths)})", "corrupt")
     stride = stride[0] if isinstance(stride, list) and stride else stride
-    if not isinstance(stride, int) or stride < 1:
+    if stride not in range(1, MAX_SIDE):
         raise LoadError(f"{audio.where}: patch_stride: must be whole numbers (given {shortened(stride)})", "corrupt")
-    side = audio.integer("spec_size", 256) // stride >> (len(depths) - 1)
-    return max(1, side) ** 2
+    patches: int = (audio.integer("spec_size", 256) // stride) ** 2
+    of_window = patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=MAX_WIDTH) ** 2
+    of_token = text.integer("num_hidden_layers", 12) * text.integer("hidden_size", 768) ** 2
+    return min(max(1, round(of_window / of_token)), MOST)

@@ -67,7 +67,8 @@ class ImagePlan:
 
 
 def processor_fields(directory: Path, part: str = "image_processor") -> Fields:
-    """Of the image processor, or another `part`: a file of its own, or, as transformers writes them since version 5, part of another."""
+    """Of the image processor, or another `part`: a file of its own, or, as transformers writes them since version 5,
+    part of another."""
     if has_file(directory / FILE):
         return read_fields(directory / FILE)
     nested = read_fields(directory / NESTED, required=False)

@@ -81,7 +81,7 @@ PROMPT_TOKENS = Tensor("prompt_tokens", "INT32", (-1,), "[n] leading tokens of e
 
 # Of items that are read in several ways: how long each is.
 READ = Tensor(
-    "read", "INT32", (-1,), "[n] what the model reads of each item: tokens of text, patches of an image or a sound", "", 1
+    "read", "INT32", (-1,), "[n] what the model reads of each item: tokens of text, patches of an image", "", 1
 )
 
 # Features of images, as large as the model reads them.
@@ -91,7 +91,9 @@ IMAGE_SIZES = Tensor("image_sizes", "INT32", (-1, 2), "[n, 2] height and width i
 
 # Features of sounds.
 MEL_LENGTHS = Tensor("mel_lengths", "INT32", (-1,), "[n] numbers of each item's spectrograms")
-MEL = Tensor("mel", "FP32", (-1,), "[numbers] of all spectrograms, frame by frame: decibels by mel band", MEL_LENGTHS.name)
+MEL = Tensor(
+    "mel", "FP32", (-1,), "[numbers] of all spectrograms, frame by frame: decibels by mel band", MEL_LENGTHS.name
+)
 
 # Features of texts that are read in pieces, each by itself, and of the words and labels in them.
 PIECE = Tensor("piece", "INT32", (-1,), "[pieces] which of its item each is, from 0", "", 0)

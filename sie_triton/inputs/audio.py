@@ -93,7 +93,7 @@ class AudioReader:
             with _blaming(file.where, "cannot be decoded"):
                 blocks = list(self._blocks(file.where, sound))
         if not sum(map(len, blocks)):
-            raise InputError(f"{file.where}: holds no samples; send a sound")
+            raise InputError(f"{file.where}: holds no sound, less than a sample at {self._rate} Hz; send a longer one")
         return np.concatenate(blocks)
 
     def _check_file(self, file: AudioFile) -> None:

@@ -75,7 +75,8 @@ def shrunk(mel: Floats, num_frames: int) -> Floats:
     before = places.astype(np.int64)
     after = np.minimum(before + 1, len(mel) - 1)
     share = (places - before)[:, None]
-    return (mel[before] * (1 - share) + mel[after] * share).astype(np.float32)
+    between: Floats = (mel[before] * (1 - share) + mel[after] * share).astype(np.float32)
+    return between
 
 
 def _of(samples: Floats, plan: MelPlan) -> Floats:
@@ -94,7 +95,8 @@ def _of(samples: Floats, plan: MelPlan) -> Floats:
 
 @cache
 def hann(length: int) -> Filters:
-    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
+    window: Filters = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
+    return window
 
 
 @cache

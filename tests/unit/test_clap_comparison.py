@@ -28,6 +28,15 @@ RATE, WINDOW = MEL["sampling_rate"], MEL["sampling_rate"] * MEL["max_length_s"]
 LAION = {"feature_size": 64, "frequency_min": 50, "frequency_max": 14_000}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """So small a model waits for its threads more than it computes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=["windows", "fusion"])
 def directory(request, tmp_path_factory, minilm_directory):
     directory = tmp_path_factory.mktemp("clap")
@@ -88,18 +97,19 @@ def test_texts(ours, library):
     assert cosine(found[0], found[1]) < 0.99
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sound_of_each_kind(ours, library, kind):
-    (found,) = ours.encode([{"audio": KINDS[kind]}])["dense"]
-    assert cosine(found, library.file(KINDS[kind])) >= 0.99999
+def test_a_sound_of_each_kind(ours, library):
+    found = ours.encode([{"audio": content} for content in KINDS.values()])["dense"]
+    cosines = {kind: cosine(vector, library.file(KINDS[kind])) for kind, vector in zip(KINDS, found, strict=True)}
+    assert min(cosines.values()) >= 0.99999, cosines
     (other,) = ours.encode([{"audio": saved(sound(0.7, seed=9))}])["dense"]
-    assert cosine(found, other) < 0.999
+    assert cosine(found[0], other) < 0.999
 
 
-@pytest.mark.parametrize("seconds", [0.0005, 0.03, 0.2, 0.51, 0.99, 1.0])
-def test_short_sounds(ours, library, seconds):
-    content = saved(sound(seconds, RATE, seed=3), RATE)
-    assert cosine(ours.encode([{"audio": content}])["dense"][0], library.file(content)) >= 0.99999
+def test_short_sounds(ours, library):
+    files = [saved(sound(seconds, RATE, seed=3), RATE) for seconds in (0.0005, 0.03, 0.2, 0.51, 0.99, 1.0)]
+    found = ours.encode([{"audio": content} for content in files])["dense"]
+    cosines = [cosine(vector, library.file(content)) for vector, content in zip(found, files, strict=True)]
+    assert min(cosines) >= 0.99999
 
 
 @pytest.mark.parametrize("seconds", [1.001, 1.021, 1.5, 2.0, 2.7, 7.3])
@@ -133,11 +143,11 @@ def test_sounds_and_texts_in_one_request(ours, library):
 
 
 def test_what_is_read_of_an_item(directory, ours):
-    """Of a window 16 tokens, of a longer sound as many windows as cover it, or, with fusion, one."""
-    assert ClapFiles.read(directory).window_tokens == 16
+    """Of a window as many tokens as cost the same; of a longer sound so many windows, or, with fusion, one."""
+    assert ClapFiles.read(directory).window_tokens == 8
     items = [ours.processor.prepare(each) for each in ({"audio": file_of(0.1)}, {"audio": file_of(2.1)})]
     read = ours.processor.encode([{"text": "a cat"}, *items])["read"].values.tolist()
-    assert read == ([4, 16, 16] if ours.processor._plan.is_fused else [4, 16, 48])
+    assert read == ([4, 8, 8] if ours.processor._plan.is_fused else [4, 8, 24])
 
 
 def file_of(seconds):
@@ -174,8 +184,9 @@ def test_spectrograms_are_those_of_the_extractor(tmp_path, settings, truncation,
 
 def test_spectrograms_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
     """Negative control: other bands."""
-    found = altered(directory, tmp_path, "preprocessor_config.json", frequency_max=1500).encode([{"audio": KINDS["wav"]}])
-    assert cosine(found["dense"][0], library.file(KINDS["wav"])) < 0.999
+    copied(directory, tmp_path, "preprocessor_config.json", frequency_max=1500)
+    (found,) = served(tmp_path).encode([{"audio": KINDS["wav"]}])["dense"]
+    assert cosine(found, library.file(KINDS["wav"])) < 0.999
 
 
 def test_files_of_transformers_5(tmp_path, directory, library):
@@ -197,7 +208,7 @@ def test_files_of_transformers_5(tmp_path, directory, library):
         ("preprocessor_config.json", {"hop_length": 0}, "hop_length: must be a whole number from 1 to 512"),
         ("preprocessor_config.json", {"frequency_max": 2500}, "must be from 0 to 2000 Hz, .*given 50 and 2500"),
         ("preprocessor_config.json", {"fft_window_size": 4000}, "max_length_s: is shorter than a frame"),
-        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be a list"),
+        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be whole numbers"),
         ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be whole numbers"),
         ("config.json", {"audio_config": {"spec_size": 0}}, "spec_size: must be a whole number from 64"),
     ],
@@ -213,11 +224,6 @@ def test_fusion_of_one_file_alone(tmp_path, directory, ours):
     copied(directory, tmp_path, "preprocessor_config.json", truncation="rand_trunc" if fused else "fusion")
     with pytest.raises(LoadError, match=f"and .*audio_config has enable_fusion {fused}"):
         family_in(tmp_path)
-
-
-def altered(directory, to, file, **given):
-    copied(directory, to, file, **given)
-    return served(to)
 
 
 def copied(directory, to, file="", **given):

@@ -40,9 +40,9 @@ class SoundTower(Tower):
         shape = (-1, 1, self._plan.num_frames, self._plan.num_bands)
         whole = torch.from_numpy(mel).to(self.device).view(shape)
         if self._plan.is_fused:
-            whole = torch.cat([each.view(1, -1, *shape[2:]).expand(1, FUSED, -1, -1) for each in whole.split(counts)])
-        found = [self._windows(windows.to(self.dtype)) for windows in whole.split(WINDOWS)]
-        return torch.cat(found)
+            sounds = torch.split(whole.squeeze(1), counts)
+            whole = torch.stack([each.expand(FUSED, -1, -1) for each in sounds])
+        return torch.cat([self._windows(windows.to(self.dtype)) for windows in torch.split(whole, WINDOWS)])
 
     def _windows(self, mel: torch.Tensor) -> torch.Tensor:
         is_longer = torch.ones(len(mel), 1, dtype=torch.bool, device=self.device)

@@ -68,7 +68,7 @@ class ClapAdapter(Adapter):
         """[sounds, dim]: of each the mean of its windows' vectors of unit length."""
         counts = self._tower.num_windows(sizes).tolist()
         windows = unit(self._of_sound(self._tower(mel, sizes)))
-        return torch.stack([each.mean(0) for each in windows.split(counts)])
+        return torch.stack([each.mean(0) for each in torch.split(windows, counts)])
 
     def _sample(self, lengths: Sequence[int]) -> Features:
         """Sounds of one window, which are what takes long."""

@@ -1,7 +1,11 @@
 """Items that are sounds or texts → spectrograms and tokens. No torch.
 
-A window costs as many tokens as the last stage of the encoder reads of it, 64 of 10 s: 7500 samples each. Measured
-beside its 4096 patches, that is what a forward pass takes of it in tokens of text.
+A window costs as many tokens of text as have its matrix products: 64 where the encoders are HTSAT-tiny and
+RoBERTa-base, 7500 samples each. Its 4096 patches are no such measure: most blocks read fewer, and all are narrower than
+a layer of text.
+
+Spectrograms are made here: 0.26 MB of 10 s travel on, where samples would be 1.9 MB, and 20 ms of one core are little
+beside the forward pass of 400 ms.
 """
 
 from collections.abc import Sequence
