@@ -113,7 +113,8 @@ class AudioReader:
         if not MIN_RATE <= rate <= MAX_RATE:
             raise InputError(f"{where}: is sampled at {rate} Hz; send {MIN_RATE} to {MAX_RATE} Hz")
         if sound.frames > most * rate:
-            raise _too_long(where, f"{sound.frames / rate:.1f} s", most)
+            taken = f"{sound.frames / rate:.1f} s"
+            raise InputError(f"{where}: takes {taken}; send at most {most:g} s, or raise max_audio_s")
         if sound.frames * channels > most * MAX_VALUES_PER_S:
             raise InputError(
                 f"{where}: has {sound.frames} samples of each of {channels} channels; send fewer channels, or at a "
@@ -121,14 +122,13 @@ class AudioReader:
             )
 
     def _blocks(self, where: str, sound: Any) -> Iterator[Samples]:
+        """libsndfile gives no more than the header says, whatever follows."""
         import soxr
 
         rate, num_read = sound.samplerate, 0
         stream = None if rate == self._rate else soxr.ResampleStream(rate, self._rate, 1, dtype="float32")
         while len(block := sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)):
             num_read += len(block)
-            if num_read > self._runtime.max_audio_s * rate:
-                raise _too_long(where, "more than its header says", self._runtime.max_audio_s)
             mono = _mixed(where, block)
             yield mono if stream is None else stream.resample_chunk(mono)
         if num_read < WHOLE * sound.frames:
@@ -143,10 +143,6 @@ def _mixed(where: str, block: Samples) -> Samples:
     if not (np.abs(mono) <= LOUDEST).all():
         raise InputError(f"{where}: has samples that are no numbers, or beyond ±{LOUDEST:g}; send them from -1 to 1")
     return np.ascontiguousarray(mono)
-
-
-def _too_long(where: str, taken: str, most: float) -> InputError:
-    return InputError(f"{where}: takes {taken}; send at most {most:g} s, or raise max_audio_s")
 
 
 @contextmanager
