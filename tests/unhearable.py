@@ -10,6 +10,9 @@ from tests.sounds import saved, sound
 NONE, EMPTY, NOTHING, TOO_LONG = "is no sound that can be read", "is empty", "holds no sound", "takes "
 NO_NUMBERS = "has samples that are no numbers"
 
+# As players write it, with nothing in it.
+TAG = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
+
 
 def unreadable() -> dict[str, tuple[bytes, str]]:
     """Name → the file, and a part of what is said of it."""
@@ -38,6 +41,7 @@ def _of_another_kind() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "webm", (b"\x1a\x45\xdf\xa3" + bytes(100), NONE)
     yield "avi", (b"RIFF\x64\x00\x00\x00AVI LIST" + bytes(100), NONE)
     yield "a format that is not read", (saved(sound(0.1), kind="AIFF"), NONE)
+    yield "one behind a tag", (TAG + saved(sound(0.1), kind="AIFF"), "is AIFF, which is not read; send one of WAV")
     yield "ogg of a film", (b"OggS" + bytes(22) + b"\x01\x2a\x80theora" + bytes(100), NONE)
 
 
@@ -74,6 +78,7 @@ def readable() -> dict[str, bytes]:
     whole = saved(sound(1))
     return {
         "something behind the end": whole + b"behind",
+        "mp3 behind a tag": TAG + saved(sound(1), kind="MP3"),
         "a few samples": wav(data=b"\x00\x10" * 6),
         "1000 channels": wav(channels=1000, rate=1000, data=bytes(2 * 1000 * 2000)),
         "half a sample at the end": whole + b"\x01",

@@ -1,13 +1,16 @@
 """Sounds and texts through a server: mixed in requests, however a caller has them, beside what cannot be read."""
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from sie_triton import InputError, Item, SIEClient
-from tests.conftest import CLAP, CLIP
+from tests.conftest import CLAP, CLIP, MINILM
 from tests.items import Served
+from tests.load import percentile, summary
 from tests.sounds import of_all_kinds, saved, sound, sounds
 from tests.unhearable import unreadable
 
@@ -80,3 +83,37 @@ def test_what_else_is_refused(client):
         client.encode(CLIP, {"audio": FILES[0]})
     with pytest.raises(InputError, match="image"):
         client.encode(CLAP, {"image": b"png"})
+
+
+@pytest.mark.slow
+def test_sounds_of_ten_minutes_beside_texts(server):
+    """They are decoded in threads of their own: texts of another model, and of the same, wait a little at most."""
+    long = saved(np.tile(sound(60, 44_100, 2), (10, 1)), 44_100, "MP3")
+    with SIEClient(server.grpc) as client:
+        for model in (MINILM, CLAP):
+            client.encode(model, "load")
+            alone = [latency(client, model) for _ in range(300)]
+            stopped, took = threading.Event(), []
+
+            def send(stopped=stopped, took=took):
+                with SIEClient(server.grpc) as other:
+                    while not stopped.is_set():
+                        started = time.perf_counter()
+                        other.encode(CLAP, {"audio": long})
+                        took.append(time.perf_counter() - started)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            until, beside = time.monotonic() + 20, []
+            while time.monotonic() < until:
+                beside.append(latency(client, model))
+            stopped.set()
+            thread.join()
+            print(f"\n{np.median(took):.2f} s each, beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert percentile(beside, 99) < percentile(alone, 99) + 500
+
+
+def latency(client, model):
+    started = time.perf_counter()
+    client.encode(model, "how do vines climb?")
+    return time.perf_counter() - started
