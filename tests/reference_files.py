@@ -191,6 +191,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
+    "docling": file("docling:DoclingAdapter", EXTRACT, text=False, image=True, document=True, precision=None),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "dino": file(
         "grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25, "text_threshold": 0.2}, **BOTH
@@ -210,7 +211,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
-    "docling": file("docling:DoclingAdapter", EXTRACT, text=False, document=True, precision=None),
 }
 
 
@@ -219,5 +219,9 @@ def write(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, document in {**SERVED, **PLANNED}.items():
         origin = {"package_backed": True} if name == "docling" else {"hf_id": f"org/{name}"}
-        named = {"sie_id": name if name == "docling" else f"org/{name}", **origin, **document}
+        named = {"sie_id": sie_id(name), **origin, **document}
         (directory / f"org__{name}.yaml").write_text(yaml.safe_dump(named, sort_keys=False))
+
+
+def sie_id(name: str) -> str:
+    return name if name == "docling" else f"org/{name}"

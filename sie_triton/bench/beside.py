@@ -54,18 +54,17 @@ def all_of(pool: ThreadPoolExecutor, answer: Answer, items: Sequence[Any]) -> No
     list(pool.map(answer, items))
 
 
-def report(title: str, unit: str, rates: Mapping[str, list[float]], command: str, output: Path | None) -> None:
-    """Print a row for each way, and write `output` if given; `rates` by name, the server's first."""
+def report(title: str, unit: str, rates: Mapping[str, list[float]], command: str) -> str:
+    """Print a row for each way, and return them as Markdown; `rates` by name, the one to compare first."""
     ours = next(iter(rates.values()))
     rows = [
         [name, f"{statistics.median(each):.1f} {unit}", f"{median_ratio(ours, each):.2f} x"]
         for name, each in rates.items()
     ]
-    table = Table("", "", "server ÷ this", title=title)
+    table = Table("", "", "first ÷ this", title=title)
     for row in rows:
         table.add_row(*row)
     Console().print(table)
-    if output is not None:
-        head = f"{title} ({platform.machine()}). Printed by `{command}`."
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        output.write_text("\n".join([head, "", "| | | server ÷ this |", "|---|---|---|", *lines, ""]))
+    head = f"{title} ({platform.machine()}). Printed by `{command}`."
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([head, "", "| | | first ÷ this |", "|---|---|---|", *lines, ""])

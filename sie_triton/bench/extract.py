@@ -59,7 +59,9 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
             }
             rates = interleaved(ways, len(texts), rounds)
     title = f"GLiNER of DeBERTa-v3-small's size, fp32, {NUM_TEXTS} texts of 5 to 400 words, medians of {rounds} rounds"
-    report(title, "texts/s", rates, f"scripts/bench --what extract --clients {clients} --rounds {rounds}", output)
+    told = report(title, "texts/s", rates, f"scripts/bench --what extract --clients {clients} --rounds {rounds}")
+    if output is not None:
+        output.write_text(told)
 
 
 def saved(directory: Path) -> Any:

@@ -2,6 +2,7 @@
 
 import io
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,18 @@ import numpy as np
 
 from sie_triton.bench.beside import all_of, one_at_a_time, report, served
 from sie_triton.bench.lanes import interleaved
+from sie_triton.contract import Part
+from sie_triton.families import load_processor
+from sie_triton.inputs import NoFrame, kind_of
+from sie_triton.inputs.asked import Framed
+from sie_triton.inputs.images import ImageFile
+from sie_triton.scheduling.background import Background
+from sie_triton.spec import ModelSpec
+from sie_triton.stages.preparing import Preparation
 
 MODEL = "bench/clip"
 NUM_PHOTOS = 96
-SIZE = (640, 480)
+SIZE, LARGE = (640, 480), (4000, 3000)
 
 # As openai/clip-vit-base-patch32, with a tokenizer that is at hand.
 TEXT = {
@@ -54,17 +63,46 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
                 "sentence-transformers, batches of 32": partial(encoded, library, photos),
             }
             rates = interleaved(ways, len(photos), rounds)
+        decoded = interleaved({f"{n} image workers": decoding(Path(scratch) / "model", n) for n in (2, 1)}, 8, rounds)
     title = f"CLIP ViT-B/32, fp32, {NUM_PHOTOS} JPEG photos of {SIZE[0]} × {SIZE[1]}, medians of {rounds} rounds"
-    report(title, "images/s", rates, f"scripts/bench --what images --clients {clients} --rounds {rounds}", output)
+    command = f"scripts/bench --what images --clients {clients} --rounds {rounds}"
+    large = f"Decoding and resizing alone, JPEG photos of {LARGE[0]} × {LARGE[1]}"
+    told = [report(title, "images/s", rates, command), report(large, "images/s", decoded, command)]
+    if output is not None:
+        output.write_text("\n".join(told))
 
 
-def photo(seed: int) -> bytes:
+def decoding(directory: Path, num_workers: int) -> Callable[[], None]:
+    """Makes eight large photos of one request ready, as preprocess does with so many threads."""
+    model = spec_of(directory)
+    processor, kind = load_processor(model, directory), kind_of(model.inputs)
+    files = [{"image": ImageFile(photo(seed, LARGE), f"image[{seed}]")} for seed in range(8)]
+
+    def run() -> None:
+        pool = Background("images", lambda: None, num_workers)
+        asked = [Framed(Part("items", list(files)), NoFrame(), kind)]
+        done: list[object] = []
+        for strand in Preparation(processor, asked, lambda: True, done.append).strands(num_workers):
+            pool.submit(strand, failed.append)
+        pool.close()
+        if failed or not done:
+            raise RuntimeError(f"photos could not be decoded: {failed}")
+
+    failed: list[BaseException] = []
+    return run
+
+
+def spec_of(directory: Path) -> ModelSpec:
+    return ModelSpec(MODEL, str(directory), "clip", {"dense": 512}, 77, 16384, inputs=("text", "image"))
+
+
+def photo(seed: int, size: tuple[int, int] = SIZE) -> bytes:
     """A JPEG file with large shapes and some noise, about as long as a camera's."""
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 255, (9, 12, 3), dtype=np.uint8)).resize(SIZE, 3)
-    pixels = np.asarray(coarse).astype(np.float32) + rng.normal(0, 8, (SIZE[1], SIZE[0], 3))
+    coarse = Image.fromarray(rng.integers(0, 255, (9, 12, 3), dtype=np.uint8)).resize(size, 3)
+    pixels = np.asarray(coarse).astype(np.float32) + rng.normal(0, 8, (size[1], size[0], 3))
     file = io.BytesIO()
     Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
     return file.getvalue()

@@ -10,9 +10,10 @@ import numpy.typing as npt
 class Item(dict[str, Any]):
     """One thing to encode, score or extract from: `Item("…")`, `Item(image=…)`, with what the model reads of it.
 
-    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` and `document`
-    are bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a bare string do as
-    well. Other keys are refused.
+    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` is
+    the bytes of a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate":
+    16000}; `document` is bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a
+    bare string do as well. Other keys are refused.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ class Extract(Verb):
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         ends = np.cumsum(num_pieces).tolist()
         found = [
-            _checked(model.extraction.findings(rows[end - count : end], options), item).to_json()
+            _found(model, rows[end - count : end], options, item).to_json()
             for item, (end, count) in enumerate(zip(ends, num_pieces.tolist(), strict=True))
         ]
         return {
@@ -169,7 +169,11 @@ class Extractions(Answering):
         return {EXTRACTION.name: np.array(answers, np.object_)}
 
 
-def _checked(found: Findings, item: int) -> Findings:
+def _found(model: Model, rows: Sequence[Rows], options: Options, item: int) -> Findings:
+    try:
+        found = model.extraction.findings(rows, options)
+    except InputError as exc:
+        raise InputError(f"items[{item}]: {exc}") from exc
     if found.count > MAX_FOUND:
         raise InputError(
             f"parameter threshold: {found.count} things are found in item {item}; "

@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, str] = {
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
+    "clap": "sie_triton.families.clap:Clap",
     "owlv2": "sie_triton.families.owlv2:Owlv2",
     "grounding_dino": "sie_triton.families.grounding_dino:GroundingDino",
     "multivector": "sie_triton.families.multivector:MultiVector",
@@ -53,6 +54,7 @@ FAMILIES: Mapping[str, str] = {
     "nli_classification": "sie_triton.families.nli_classification:NliClassification",
     "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
+    "docling": "sie_triton.families.docling:Docling",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
 

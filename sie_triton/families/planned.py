@@ -24,5 +24,4 @@ PLANNED: Mapping[str, Planned] = {
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),
     "lighton_ocr": Planned("reads documents", ("lighton_ocr:LightOnOCRAdapter",)),
     "paddleocr_vl": Planned("reads documents", ("paddleocr_vl:PaddleOCRVLAdapter",)),
-    "docling": Planned("reads documents", ("docling:DoclingAdapter",)),
 }

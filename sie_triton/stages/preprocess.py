@@ -63,7 +63,7 @@ class Preprocess(ColdStage[Processor]):
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__(status, limit)
-        self._slow = Background("images", self.fault, spec.runtime.image_workers)
+        self._slow = Background("media", self.fault, spec.runtime.image_workers)
 
     def room(self) -> int:
         return self._limit.room()

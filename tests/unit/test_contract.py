@@ -8,6 +8,7 @@ import pytest
 
 from sie_triton import contract
 from sie_triton.contract import VERBS, Entity, Extraction, Findings, Line, Object, tensors
+from sie_triton.contract.extract import read_labels
 from sie_triton.contract.parameters import Parameter
 from sie_triton.errors import InputError
 from sie_triton.families import model_of
@@ -134,3 +135,8 @@ def test_tokens_of_an_item_are_those_of_its_pieces():
     pieces = {"num_pieces": np.array([2, 1, 3], np.int32)}
     counts = VERBS["extract"].token_count(np.array([5, 1, 7, 2, 2, 9], np.int32), 3, pieces)
     assert counts.tolist() == [6, 7, 13]
+
+
+def test_labels_are_read_once_each_in_the_order_in_which_they_came():
+    labels = read_labels(["b", "a", "b"], {}, replace(model_of(spec()), extraction=Extraction(labels="required")))
+    assert [label.name for label in labels] == ["b", "a"]

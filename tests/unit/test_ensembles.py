@@ -125,3 +125,10 @@ def test_words_go_past_the_worker(inputs, passed_on):
     *_, postprocess = ensemble.ensemble_scheduling.step
     found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}
     assert found == passed_on
+
+
+def test_how_long_items_are_goes_past_the_worker_too():
+    for changes, name in (({}, "lengths"), ({"family": "clip", "inputs": ("text", "image")}, "read")):
+        (ensemble,) = ensembles(spec(**changes), "m", "m")
+        *_, postprocess = ensemble.ensemble_scheduling.step
+        assert postprocess.input_map["lengths"] == name

@@ -12,11 +12,13 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
+from sie_triton.engines.torch.sound import SoundTower
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
@@ -60,6 +62,12 @@ class TorchEngine(Engine):
     def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
         """Prepared for speed."""
         tower = VisionTower(model, plan)
+        tower.prepare()
+        return tower
+
+    def sound_tower(self, model: PreTrainedModel, plan: MelPlan) -> SoundTower:
+        """Prepared for speed."""
+        tower = SoundTower(model, plan)
         tower.prepare()
         return tower
 
