@@ -48,8 +48,8 @@ class DinoFiles:
     def read(cls, directory: Path) -> "DinoFiles":
         """LoadError names the file that cannot be used."""
         config = read_fields(directory / "config.json")
-        backbone = config.fields("backbone_config")
-        if backbone.one_of("model_type", ("swin",)) and config.flag("use_timm_backbone", False):
+        config.fields("backbone_config").one_of("model_type", ("swin",))
+        if config.flag("use_timm_backbone", False):
             raise LoadError(f"{config.where}: use_timm_backbone true cannot be served", "unsupported")
         for name, most in (("encoder_layers", MAX_LAYERS), ("decoder_layers", MAX_LAYERS), ("d_model", MAX_WIDTH)):
             config.integer(name, 6, least=1, most=most)

@@ -2,15 +2,21 @@
 
 import io
 import json
+import shlex
 
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
+from sie_triton import families
 from sie_triton.cli import cli, findings
 from sie_triton.cli.drawing import drawn, save
 from sie_triton.errors import InputError
+from sie_triton.server.serve import example
+from tests.stages import spec
+
+URL = "http://127.0.0.1:9"
 
 TEXT = "Ada Lovelace lived\tin New York City."
 NONE = {"entities": [], "relations": [], "classifications": [], "objects": [], "data": {}}
@@ -111,12 +117,25 @@ def test_as_json(printed):
     ],
 )
 def test_what_it_says_of_a_wrong_call(arguments, given, message):
-    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", "http://127.0.0.1:9", *arguments], given)
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL, *arguments], given)
     assert (done.exit_code, message in done.output) == (2, True), done.output
 
 
+@pytest.mark.parametrize(
+    ("family", "said"), [("owlv2", f" --url {URL} --image picture.jpg --labels person,car"), ("gliner", "curl -s ")]
+)
+def test_what_serve_shows_of_a_model_can_be_tried(family, said):
+    inputs = families.family(family).inputs
+    shown = example(spec(family=family, inputs=inputs, tasks=("extract",), dims={}), URL)
+    assert said in shown
+    if family == "owlv2":
+        command, *arguments = shlex.split(shown.replace("picture.jpg", "missing.jpg"))
+        assert command == "sie-triton"
+        assert "File 'missing.jpg' does not exist" in CliRunner().invoke(cli, arguments).output
+
+
 def test_nothing_to_read_asks_nobody():
-    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", "http://127.0.0.1:9"], "\n\n")
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], "\n\n")
     assert (done.exit_code, done.output) == (0, "")
 
 

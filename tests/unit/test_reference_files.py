@@ -98,6 +98,11 @@ def test_a_request_parameter_may_stand_under_loadtime(directory):
         "multi_label": True,
     }
     assert resolved(directory, "pruner").options["hidden_size"] == 768
+    assert resolved(directory, "owlv2").profiles[0].parameters == {"score_threshold": 0.1}
+
+
+def test_the_text_of_labels_is_no_input(directory):
+    assert resolved(directory, "dino").inputs == resolved(directory, "owlv2").inputs == ("image",)
 
 
 def test_profiles_that_need_weights_of_their_own(directory):
