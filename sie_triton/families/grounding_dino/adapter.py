@@ -26,7 +26,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.engines.base import Encoder
 from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.encoder import load_model, num_bytes, own_pages
+from sie_triton.engines.torch.encoder import library_attention, load_model, num_bytes, own_pages
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.grounding_dino import (
@@ -155,8 +155,9 @@ def load(directory: Path, engine: TorchEngine) -> DinoAdapter:
     auto = transformers.AutoModelForZeroShotObjectDetection
     # Boxes are refined step by step, of which half precision would keep too little.
     model: Any = load_model(directory, torch.float32, engine.device, auto)
-    # Its plainest attention takes the mask that keeps labels apart for numbers to add.
-    model.model.text_backbone.set_attn_implementation("sdpa")
+    # The plainest attention of BERT takes the mask that keeps labels apart for numbers to add.
+    for backbone in (model.model.text_backbone, model.model.backbone.conv_encoder.model):
+        backbone.set_attn_implementation(library_attention(backbone))
     if engine.device == "cpu":
         # A quarter of its time goes into fresh pages else; layers laid out anew gain nothing beside it.
         keep_freed_pages()
