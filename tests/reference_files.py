@@ -192,11 +192,11 @@ SERVED: dict[str, dict[str, Any]] = {
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
+    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
+    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
 }
 
 PLANNED: dict[str, dict[str, Any]] = {
-    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
-    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),

@@ -44,6 +44,8 @@ FAMILIES: Mapping[str, str] = {
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
+    "colpali": "sie_triton.families.colpali:ColPali",
+    "colqwen2": "sie_triton.families.colqwen2:ColQwen2",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",

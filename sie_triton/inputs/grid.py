@@ -1,0 +1,28 @@
+"""Positions of the tokens of texts and images, as Qwen's vision models count them: of time, height and width."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+
+
+def grid_positions(is_image: npt.NDArray[np.bool_], lengths: Ints, grids: Ints) -> Ints:
+    """int32 [3, tokens] of items end to end, `lengths` int32 [items].
+
+    `is_image`, bool [tokens], are the tokens of an item's image, which stand together in rows; `grids`, int32
+    [items, 2], are its rows and columns, 0 where an item has none.
+
+    >>> grid_positions(np.array([0, 1, 1, 1, 1, 1, 1, 0], bool), np.array([8]), np.array([[2, 3]])).tolist()
+    [[0, 1, 1, 1, 1, 1, 1, 4], [0, 1, 1, 1, 2, 2, 2, 4], [0, 1, 2, 3, 1, 2, 3, 4]]
+    """
+    places = np.empty((3, len(is_image)), np.int32)
+    for end, length, (rows, columns) in zip(np.cumsum(lengths), lengths, grids, strict=True):
+        item = places[:, end - length : end]
+        item[:] = np.arange(length)
+        if rows:
+            before = int(is_image[end - length : end].argmax())
+            behind = before + rows * columns
+            item[:, before:behind] = before
+            item[1:, before:behind] += np.indices((rows, columns), np.int32).reshape(2, -1)
+            item[:, behind:] += max(rows, columns) - rows * columns
+    return places
