@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image, ImageOps
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.models import SIZES
@@ -68,6 +69,22 @@ def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **im
     }
     model = transformers.ColQwen2ForRetrieval(transformers.ColQwen2Config(vlm_config=config, embedding_dim=32))
     return _saved(directory, model, processor)
+
+
+def as_engine_saves(directory: Path, target: Path) -> Path:
+    """The same ColQwen2, as colpali-engine's class of it."""
+    config = json.loads((directory / "config.json").read_text())["vlm_config"]
+    names = {"qwen2_vl": "ColQwen2", "qwen2_5_vl": "ColQwen2_5"}
+    for path in directory.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    own = {"architectures": [names[config["model_type"]]], "embedding_dim": 32}
+    (target / "config.json").write_text(json.dumps({**config, **own}))
+    weights = {
+        name.removeprefix("vlm.").replace("embedding_proj_layer", "custom_text_proj"): tensor
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
+    save_file(weights, target / "model.safetensors", {"format": "pt"})
+    return target
 
 
 def page_tokenizer(tokenizer: Path, added: Sequence[str] = (), **special: str) -> transformers.PreTrainedTokenizerFast:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.contents import read_config
+from sie_triton.checkpoints.contents import read_any_config
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
@@ -42,8 +42,9 @@ class PageFiles:
 
         LoadError names the file that cannot be used.
         """
-        config = read_config(directory)
-        vlm = config.fields("vlm_config")
+        config = read_any_config(directory)
+        # colpali-engine saves that of the model that reads, with a layer more.
+        vlm = config.fields("vlm_config") if config.has("vlm_config") else config
         if vlm.text("model_type", kinds[0]) not in kinds:
             known = ", ".join(kinds)
             message = f"{vlm.where}: model_type {vlm.text('model_type')!r} cannot be served; supported are {known}"
@@ -67,12 +68,13 @@ class PageFiles:
         )
 
 
-def model_type(directory: Path) -> str:
-    """Empty where there is no config.json, or it does not say."""
+def kind_of(directory: Path) -> tuple[str, str]:
+    """Model type and class; empty where there is no config.json, or it does not say."""
     try:
-        return read_fields(directory / "config.json", required=False).text("model_type", "")
+        config = read_fields(directory / "config.json", required=False)
+        return config.text("model_type", ""), next(iter(config.texts("architectures")), "")
     except LoadError:
-        return ""
+        return "", ""
 
 
 def special_token(directory: Path, name: str) -> str:

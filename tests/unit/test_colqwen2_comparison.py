@@ -14,7 +14,7 @@ from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.inputs.patches import resized_to_patches
 from tests.items import Served
-from tests.pages import PageLibrary, same, save_colqwen2, vectors_of
+from tests.pages import PageLibrary, as_engine_saves, same, save_colqwen2, vectors_of
 from tests.pictures import picture, pictures
 
 TEXTS = ["What does the invoice say?", "two dogs", "", "naïve 😀 größe"]
@@ -79,6 +79,16 @@ def test_items_one_by_one_where_a_model_cannot_be_packed(ours, library):
     finally:
         ours.adapter.encoder.use("packed")
     assert all(map(same, found, [library.text(TEXTS[0]), library.image(FILES[0])]))
+
+
+def test_the_same_weights_as_colpali_engine_saves_them(tmp_path, directory, ours):
+    """Its queries end without a line break, which this tokenizer does not read."""
+    as_engine_saves(directory, tmp_path)
+    name, recognised = family_in(tmp_path)
+    assert (name, dict(recognised.dims)) == ("colqwen2", {"multivector": 32})
+    items = [TEXTS[0], {"image": FILES[0]}]
+    found = Served("colqwen2", tmp_path, **OPTIONS).encode(items)
+    assert np.allclose(found["multivector"], ours.encode(items)["multivector"], atol=1e-5)
 
 
 @pytest.mark.parametrize(

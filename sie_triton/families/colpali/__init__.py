@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.pages import PageFiles, model_type, special_token
+from sie_triton.checkpoints.pages import PageFiles, kind_of, special_token
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised
@@ -30,7 +30,7 @@ class ColPali(PageFamily):
     reference_adapters = ("colpali:ColPaliAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if model_type(directory) != "colpali":
+        if kind_of(directory)[0] != "colpali":
             return None
         files = self.read(directory)
         plan, num_patches = images_of(files)

@@ -10,7 +10,7 @@ transformers 5 counts an image's tokens one after another unless it is given the
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.pages import PageFiles, model_type, special_token
+from sie_triton.checkpoints.pages import PageFiles, kind_of, special_token
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LONGEST = 32768
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 
+# Classes of colpali-engine, in which these models were trained; an adapter of PEFT merged into one is saved as such.
+OF_ENGINE = ("ColQwen2", "ColQwen2_5")
+
 # What stands around an image where the checkpoint says nothing else.
 IMAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 
@@ -37,7 +40,8 @@ class ColQwen2(PageFamily):
     reference_adapters = ("colqwen2:ColQwen2Adapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if model_type(directory) != "colqwen2":
+        model_type, architecture = kind_of(directory)
+        if model_type != "colqwen2" and not (model_type in KINDS and architecture in OF_ENGINE):
             return None
         files = self.read(directory)
         plan = PatchPlan.read(directory, files.vision)
@@ -69,7 +73,7 @@ class ColQwen2(PageFamily):
         place = prompt.index(files.image_token)
         form = PageForm(
             before_text=files.settings.text("query_prefix", "Query: "),
-            after_text=f"{pad * AUGMENTATION}\n",
+            after_text=pad * AUGMENTATION + ("" if is_of_engine(files) else "\n"),
             before_image=prompt[:place],
             after_image=prompt[place + 1 :],
             image_token=files.image_token,
@@ -87,3 +91,7 @@ class ColQwen2(PageFamily):
         files = self.read(directory)
         plan = PatchPlan.read(directory, files.vision)
         return load(files, plan, self.page(spec, directory, patched_size(*PAGE, plan)), engine)
+
+
+def is_of_engine(files: PageFiles) -> bool:
+    return files.vlm.text("model_type", "") == kind_of(files.directory)[0]

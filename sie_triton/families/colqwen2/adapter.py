@@ -10,13 +10,18 @@ from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract import Batch, Features
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import own_pages
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.families.colqwen2 import is_of_engine
 from sie_triton.families.page_adapter import Ints, PageAdapter
 from sie_triton.families.token_batch import tokens
 from sie_triton.inputs.grid import grid_positions
+
+# Of colpali-engine's classes.
+PROJECTION = "custom_text_proj."
 
 
 class ColQwen2Adapter(PageAdapter):
@@ -55,9 +60,20 @@ class ColQwen2Adapter(PageAdapter):
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
     """LoadError says what in the directory cannot be used."""
-    model: Any = engine.load(files.directory, AutoModelForPreTraining)
-    encoder = engine.language_model(model.vlm.language_model)
+    vlm, projection = parts(files, engine)
+    encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)
-    vision = engine.patch_tower(model.vlm.visual, plan)
-    own_pages(model.embedding_proj_layer)
-    return ColQwen2Adapter(encoder, vision, model.embedding_proj_layer, files, page)
+    vision = engine.patch_tower(vlm.visual, plan)
+    own_pages(projection)
+    return ColQwen2Adapter(encoder, vision, projection, files, page)
+
+
+def parts(files: PageFiles, engine: TorchEngine) -> tuple[Any, torch.nn.Module]:
+    """The model that reads, and the projection of its states."""
+    if not is_of_engine(files):
+        model: Any = engine.load(files.directory, AutoModelForPreTraining)
+        return model.vlm, model.embedding_proj_layer
+    vlm = engine.load(files.directory)
+    layer = torch.nn.Linear(vlm.config.get_text_config().hidden_size, files.dim, device="meta")
+    weights = Checkpoint(files.directory, engine.dtype, engine.device, PROJECTION)
+    return vlm, weights.fill(layer, PROJECTION)
