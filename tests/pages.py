@@ -12,6 +12,7 @@ import transformers
 from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from tests.models import SIZES
 
@@ -29,6 +30,17 @@ QWEN_VISION = {
         "window_size": 56,
         "fullatt_block_indexes": [1],
     },
+}
+
+QWEN3_VISION = {
+    "depth": 3,
+    "hidden_size": 32,
+    "out_hidden_size": 64,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "patch_size": 16,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 1],
 }
 
 
@@ -71,6 +83,22 @@ def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **im
     return _saved(directory, model, processor)
 
 
+def save_qwen3_vl(directory: Path, tokenizer: Path) -> Path:
+    """A whole Qwen3-VL, whose tokenizer puts [SEP] behind every text, as the real one <|endoftext|>."""
+    fast = page_tokenizer(tokenizer, QWEN_TOKENS, behind="[SEP]")
+    torch.manual_seed(23)
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+    language = {**LANGUAGE, "vocab_size": len(fast), "head_dim": 16, "rope_parameters": rope, "pad_token_id": 0}
+    config = transformers.Qwen3VLConfig(
+        image_token_id=fast.convert_tokens_to_ids("<|image_pad|>"), text_config=language, vision_config=QWEN3_VISION
+    )
+    images = transformers.Qwen2VLImageProcessorPil(
+        patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=65536, max_pixels=16777216
+    )
+    fast.save_pretrained(directory)
+    return _saved(directory, transformers.Qwen3VLForConditionalGeneration(config), images)
+
+
 def as_engine_saves(directory: Path, target: Path) -> Path:
     """The same ColQwen2, as colpali-engine's class of it."""
     config = json.loads((directory / "config.json").read_text())["vlm_config"]
@@ -87,13 +115,19 @@ def as_engine_saves(directory: Path, target: Path) -> Path:
     return target
 
 
-def page_tokenizer(tokenizer: Path, added: Sequence[str] = (), **special: str) -> transformers.PreTrainedTokenizerFast:
-    """MiniLM's, which puts nothing around a text by itself, as the tokenizers of these models."""
+def page_tokenizer(
+    tokenizer: Path, added: Sequence[str] = (), behind: str = "", **special: str
+) -> transformers.PreTrainedTokenizerFast:
+    """MiniLM's, which puts nothing around a text by itself, as the tokenizers of these models, but `behind` it."""
     content = json.loads((tokenizer / "tokenizer.json").read_text())
     content["post_processor"] = None
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(content)), pad_token="[PAD]", unk_token="[UNK]", **special
-    )
+    content["truncation"] = content["padding"] = None
+    made = Tokenizer.from_str(json.dumps(content))
+    if behind:
+        made.post_processor = TemplateProcessing(
+            single=f"$A {behind}", special_tokens=[(behind, made.token_to_id(behind))]
+        )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", **special)
     fast.add_tokens([transformers.AddedToken(name, special=True, normalized=False) for name in added])
     return fast
 

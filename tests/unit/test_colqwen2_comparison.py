@@ -115,7 +115,7 @@ def test_patches_are_those_of_the_processor(tmp_path, settings):
         assert expected["pixel_values"].shape[0] == plan.num_patches(height, width)
         assert plan.num_tokens(height, width) * plan.merge**2 == plan.num_patches(height, width)
         assert height * width <= plan.most_pixels
-        assert np.abs(tower._patches(pixels.reshape(-1), height, width) - expected["pixel_values"]).max() < 1e-5
+        assert np.abs(tower._patches(pixels.flatten(), height, width) - expected["pixel_values"]).max() < 1e-5
 
 
 class FakeTower(PatchTower):

@@ -1,30 +1,28 @@
-"""ColQwen2's forward pass: patches of all images in one row, then the tokens of all items in another."""
+"""ColQwen2's weights, and its vectors."""
 
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForPreTraining
 
 from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.checkpoints.patches import PatchPlan
-from sie_triton.contract import Batch, Features
-from sie_triton.contract.tensors import IMAGE_SIZES, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.contract import Batch, Features, Rows
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import own_pages
+from sie_triton.engines.torch.encoder import num_bytes, own_pages
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.families.colqwen2 import is_of_engine
-from sie_triton.families.page_adapter import Ints, PageAdapter
+from sie_triton.families.multimodal_adapter import unit_vectors
+from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.token_batch import tokens
-from sie_triton.inputs.grid import grid_positions
 
 # Of colpali-engine's classes.
 PROJECTION = "custom_text_proj."
 
 
-class ColQwen2Adapter(PageAdapter):
+class ColQwen2Adapter(PatchAdapter):
     def __init__(
         self,
         encoder: LanguageModel,
@@ -33,29 +31,13 @@ class ColQwen2Adapter(PageAdapter):
         files: PageFiles,
         page: Features,
     ) -> None:
-        plan = vision.plan
-        longest = files.longest + plan.most_pixels // plan.patch**2
-        limits = {PIXEL_LENGTHS.name: 3 * plan.most_pixels, READ.name: longest}
-        super().__init__(encoder, projection, files.image_token, page, limits)
-        self._vision, self._plan = vision, plan
-        self.weights_bytes += vision.weights_bytes
+        super().__init__(encoder, vision, files.image_token, files.longest, page)
+        self._projection = projection
+        self.weights_bytes += num_bytes(projection)
 
-    def images(self, batch: Batch) -> tuple[torch.Tensor, Ints]:
-        pixels, num_bytes = batch.features[PIXELS.name]
-        sizes = batch.features[IMAGE_SIZES.name].values
-        if (sizes % self._plan.factor).any() or (3 * sizes.prod(axis=1, dtype=np.int64) != num_bytes).any():
-            raise ValueError(f"sides of an image must be multiples of {self._plan.factor}, and have 3 bytes a pixel")
-        states = self._vision(pixels, sizes[sizes[:, 0] > 0]).pooler_output
-        return states, self._grids(batch).prod(axis=1).astype(np.int32)
-
-    def positions(self, batch: Batch) -> Ints:
-        input_ids, lengths = tokens(batch)
-        return grid_positions(input_ids == self._image_token, lengths, self._grids(batch))
-
-    def _grids(self, batch: Batch) -> Ints:
-        """Tokens of each item's image, down and across, int32 [items, 2]."""
-        grids: Ints = batch.features[IMAGE_SIZES.name].values // self._plan.factor
-        return grids
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        return unit_vectors(self._projection, self.hidden_states(batch), tokens(batch)[1])
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
