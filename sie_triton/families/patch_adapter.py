@@ -15,31 +15,40 @@ from sie_triton.inputs.grid import grid_positions
 
 
 class PatchAdapter(MultimodalAdapter):
-    """`longest` is the most tokens that are read of a text."""
+    """`longest` is the most tokens that are read of a text; an item has up to `num_images`."""
 
     def __init__(
-        self, encoder: LanguageModel, vision: PatchTower, image_token: int, longest: int, page: Features
+        self,
+        encoder: LanguageModel,
+        vision: PatchTower,
+        image_token: int,
+        longest: int,
+        page: Features,
+        num_images: int = 1,
     ) -> None:
         plan = vision.plan
-        limits = {PIXEL_LENGTHS.name: 3 * plan.most_pixels, READ.name: longest + plan.most_pixels // plan.patch**2}
+        pixels = num_images * plan.most_pixels
+        limits = {PIXEL_LENGTHS.name: 3 * pixels, READ.name: longest + pixels // plan.patch**2}
         super().__init__(encoder, image_token, page, limits)
         self._vision, self._plan = vision, plan
         self.weights_bytes += vision.weights_bytes
 
+    def sizes(self, batch: Batch) -> Ints:
+        """Height and width of the images of each item, int32 [items, images, 2]; 0 where there are fewer."""
+        sizes: Ints = batch.features[IMAGE_SIZES.name].values[:, None]
+        return sizes
+
     def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
         pixels, num_bytes = batch.features[PIXELS.name]
-        sizes = batch.features[IMAGE_SIZES.name].values
-        if (sizes % self._plan.factor).any() or (3 * sizes.prod(axis=1, dtype=np.int64) != num_bytes).any():
+        sizes = self.sizes(batch)
+        needed = 3 * sizes.prod(axis=2, dtype=np.int64).sum(axis=1)
+        if (sizes % self._plan.factor).any() or (needed != num_bytes).any():
             raise ValueError(f"sides of an image must be multiples of {self._plan.factor}, and have 3 bytes a pixel")
-        seen = self._vision(pixels, sizes[sizes[:, 0] > 0])
+        seen = self._vision(pixels, sizes[sizes[:, :, 0] > 0])
         deep = getattr(seen, "deepstack_features", None) or ()
-        return [seen.pooler_output, *deep], self._grids(batch).prod(axis=1).astype(np.int32)
+        counts = (sizes // self._plan.factor).prod(axis=2).sum(axis=1)
+        return [seen.pooler_output, *deep], counts.astype(np.int32)
 
     def positions(self, batch: Batch) -> Ints:
         input_ids, lengths = tokens(batch)
-        return grid_positions(input_ids == self.image_token, lengths, self._grids(batch))
-
-    def _grids(self, batch: Batch) -> Ints:
-        """Tokens of each item's image, down and across, int32 [items, 2]."""
-        grids: Ints = batch.features[IMAGE_SIZES.name].values // self._plan.factor
-        return grids
+        return grid_positions(input_ids == self.image_token, lengths, self.sizes(batch) // self._plan.factor)
