@@ -63,7 +63,7 @@ class MultimodalAdapter(Adapter):
         return places
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Pages, of which each costs more than a text."""
+        """Images, of which each costs more than a text."""
         count = max(1, round(sum(lengths) / int(self._page[READ.name].values[0])))
         return {name: _repeated(ragged, count) for name, ragged in self._page.items()}
 

@@ -32,7 +32,7 @@ def ours(directory):
     name, found = family_in(directory)
     assert (name, dict(found.dims), found.scores) == ("colqwen2", {"multivector": 32}, True)
     served = Served("colqwen2", directory, **OPTIONS)
-    assert served.adapter.encoder.path == "packed"
+    assert (served.adapter.encoder.path, served.adapter.encoder.paths) == ("packed", ("packed",))
     return served
 
 
@@ -126,13 +126,13 @@ class FakeTower(PatchTower):
         self._mean, self._std = torch.tensor(plan.mean), torch.tensor(plan.std)
 
 
-def test_a_page_as_scanned_is_what_is_measured_with(ours):
-    """Of 12 tokens at most, as its limits say; its cost counts half a token for a patch."""
+def test_what_is_measured_with_is_a_page(ours):
+    """Of 12 tokens, as its limits say; its cost counts half a token for a patch."""
     page = ours.adapter.sample([2])
     height, width = page[IMAGE_SIZES.name].values[0]
-    assert (height, width) == (84, 84)
+    assert (height, width) == (112, 84)
     num_tokens = int(page["input_ids"].of_items[0])
-    assert page["read"].values.tolist() == [num_tokens + 36 // 2]
+    assert page["read"].values.tolist() == [num_tokens + 48 // 2]
 
 
 def test_sides_that_are_no_multiples_are_refused(ours):

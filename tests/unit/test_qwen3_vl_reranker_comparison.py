@@ -9,7 +9,6 @@ from sie_triton.client.items import encoded
 from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.chat_reader import PICTURE
-from sie_triton.spec import Profile
 from tests.items import Served
 from tests.pages import opened, save_qwen3_vl
 from tests.pictures import pictures
@@ -80,20 +79,16 @@ def test_every_kind_of_item_against_every_kind_of_query(ours, library):
     assert np.allclose(together[2]["scores"], alone, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "given", "told"),
-    [
-        ({"options": {"default_instruction": "Find it"}}, {}, "Find it"),
-        ({"profiles": (Profile(instruction="Find that"),)}, {}, "Find that"),
-        ({}, {"instruction": "Find this"}, "Find this"),
-    ],
-)
-def test_instructions(directory, library, changes, given, told):
-    """Of the model file's options, of a profile, of a request; the usual one fails the same comparison."""
-    served = Served("qwen3_vl_reranker", directory, **OPTIONS, **changes)
-    (found,) = served.together("score", [({**QUERY, **encoded(ITEMS[:1])}, given)])
-    assert found["scores"] == pytest.approx([library({"text": "dogs?"}, ITEMS[0], told)], abs=1e-4)
-    assert found["scores"] != pytest.approx([library({"text": "dogs?"}, ITEMS[0])], abs=1e-4)
+def test_instructions(directory, library):
+    """Of the model file, of a request; the usual one fails the same comparison."""
+    served = Served("qwen3_vl_reranker", directory, **OPTIONS, options={"default_instruction": "Find it"})
+    sent = {**QUERY, **encoded(ITEMS[:1])}
+    found = [
+        answer["scores"][0] for answer in served.together("score", [(sent, {}), (sent, {"instruction": "Which?"})])
+    ]
+    expected = [library({"text": "dogs?"}, ITEMS[0], *told) for told in (["Find it"], ["Which?"], [])]
+    assert found == pytest.approx(expected[:2], abs=1e-4)
+    assert found[0] != pytest.approx(expected[2], abs=1e-4)
 
 
 @pytest.mark.parametrize(

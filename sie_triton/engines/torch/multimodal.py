@@ -35,11 +35,13 @@ class Seen:
 
 
 class LanguageModel(Encoder):
-    """An encoder that can be given states in place of tokens."""
+    """An encoder that can be given states in place of tokens. What cannot be packed is run item by item."""
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
         self._embed: Any = model.get_input_embeddings()
+        # Item by item is never the faster.
+        self.paths = (PACKED,)
 
     @torch.inference_mode()
     def states(self, input_ids: Ints) -> torch.Tensor:

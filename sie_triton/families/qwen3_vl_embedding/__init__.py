@@ -26,8 +26,8 @@ LONGEST = 128_000
 # Tokens of an image, each of some 32 · 32 pixels.
 FEWEST, MOST = 4, 1800
 
-# A page of paper at 200 dots an inch, as scanners make them.
-PAGE = (2200, 1700)
+# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+PAGE = (448, 336)
 
 
 class Qwen3VLEmbedding(Family):
