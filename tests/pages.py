@@ -45,7 +45,7 @@ QWEN3_VISION = {
 
 
 def save_colpali(directory: Path, tokenizer: Path) -> Path:
-    """Images of 56 × 56 in 16 patches."""
+    """Images of 56 × 56 in 16 patches, whose token is none of the vocabulary."""
     fast = page_tokenizer(tokenizer, bos_token="[CLS]")
     images = transformers.SiglipImageProcessorPil(
         size={"height": 56, "width": 56}, image_mean=[0.5] * 3, image_std=[0.5] * 3
@@ -54,9 +54,7 @@ def save_colpali(directory: Path, tokenizer: Path) -> Path:
     processor = transformers.ColPaliProcessor(images, fast)
     torch.manual_seed(21)
     config = transformers.PaliGemmaConfig(
-        text_config=transformers.GemmaConfig(
-            **{**LANGUAGE, "vocab_size": len(processor.tokenizer), "head_dim": 16, "pad_token_id": 0}
-        ),
+        text_config=transformers.GemmaConfig(**LANGUAGE, head_dim=16, pad_token_id=0),
         vision_config=transformers.SiglipVisionConfig(**SIGLIP, image_size=56, patch_size=14, vision_use_head=False),
         projection_dim=64,
         hidden_size=64,

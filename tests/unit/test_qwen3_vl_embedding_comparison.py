@@ -106,9 +106,10 @@ def test_what_is_wrong_fails_the_same_comparison(ours, library, monkeypatch):
 def test_a_text_too_long_keeps_what_stands_around_it(ours, library):
     """256 tokens are read in all; an image is read whole."""
     text = "page " * 400
-    found = ours.encode([text, {"image": FILES[0], "text": text}])["dense"]
+    found = ours.encode([text, {"image": FILES[0], "text": text}, ITEMS[0]])["dense"]
     kept = [256 - len(library.ids({"text": ""})), 256 - len(library.ids({"image": FILES[0]}))]
     expected = [library(text, keep=kept[0]), library({"image": FILES[0], "text": text}, keep=kept[1])]
+    expected.append(library(ITEMS[0]))
     assert cosines(found, expected).min() >= 0.9999
 
 
@@ -120,6 +121,12 @@ def test_the_token_of_images_in_a_text(ours):
         ours.encode(["one", {"image": FILES[0], "text": "an <|image_pad|>"}])
     with pytest.raises(InputError, match=r"parameter instruction: holds <\|image_pad\|>"):
         ours.encode([{"image": FILES[0]}], instruction="find <|image_pad|>")
+
+
+def test_a_patch_costs_half_a_token(ours):
+    page = ours.adapter.sample([2])
+    num_patches = int(page["image_sizes"].values.prod()) // 16**2
+    assert page["read"].values.tolist() == [int(page["input_ids"].of_items[0]) + num_patches // 2]
 
 
 def cosines(found, expected):
