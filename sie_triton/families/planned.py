@@ -20,7 +20,6 @@ PLANNED: Mapping[str, Planned] = {
     "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
     "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
     "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
-    "donut": Planned("reads documents", ("donut:DonutAdapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),
     "owlv2": Planned("finds objects in images", ("owlv2:Owlv2Adapter",)),
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),

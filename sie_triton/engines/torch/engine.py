@@ -15,6 +15,7 @@ from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.generate import Generator
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.engines.torch.vision import VisionTower
@@ -62,6 +63,12 @@ class TorchEngine(Engine):
         tower = VisionTower(model, plan)
         tower.prepare()
         return tower
+
+    def generator(self, model: PreTrainedModel, plan: ImagePlan) -> Generator:
+        """Prepared for speed."""
+        generator = Generator(model, plan)
+        generator.prepare()
+        return generator
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.

@@ -1,0 +1,114 @@
+"""Small models that read images in words, with fixed-seed weights, as transformers saves them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import AddedToken
+
+from sie_triton.contract import Batch
+from sie_triton.contract.tensors import EXTRACTION
+from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.features import join
+from tests.items import Served
+from tests.models import save_tokenizer
+
+VOCABULARY = 30522  # of MiniLM's tokenizer
+DONUT_TASKS = ("<s_docvqa>", "<s_cord-v2>", "<s_rvlcdip>", "<s_synthdog>")
+FIELDS = ("question", "answer", "class", "menu", "nm", "price", "total")
+DONUT_TOKENS = [
+    *DONUT_TASKS,
+    *(f"<{end}s_{field}>" for field in FIELDS for end in ("", "/")),
+    "<sep/>",
+    "<yes/>",
+    "<no/>",
+]
+
+
+def save_donut(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.VisionEncoderDecoderModel:
+    """Pages of 64 × 48, answers of up to 60 tokens; fields are as likely as words."""
+    fast = save_reader_tokenizer(directory, tokenizer, DONUT_TOKENS)
+    torch.manual_seed(5)
+    encoder = transformers.DonutSwinConfig(
+        image_size=[64, 48], patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    decoder = transformers.MBartConfig(
+        vocab_size=len(fast),
+        d_model=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=64,
+        encoder_layers=0,
+        max_position_embeddings=60,
+        is_decoder=True,
+        add_cross_attention=True,
+        scale_embedding=True,
+        pad_token_id=0,
+        bos_token_id=101,
+        eos_token_id=102,
+        forced_eos_token_id=102,
+    )
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.pad_token_id, config.decoder_start_token_id = 0, 101
+    model = transformers.VisionEncoderDecoderModel(config=config).eval()
+    loosen(model)
+    model.save_pretrained(directory)
+    settings = {"size": {"height": 64, "width": 48}, **image_settings}
+    transformers.DonutImageProcessorPil(**settings).save_pretrained(directory)
+    return model
+
+
+@torch.no_grad()
+def loosen(model: transformers.PreTrainedModel) -> None:
+    """So that what is written depends on the image and on what was written before, and few tokens are likely."""
+    torch.manual_seed(6)
+    for name, parameter in model.named_parameters():
+        if "embed_positions" in name:
+            parameter.normal_()
+        elif parameter.ndim > 1:
+            parameter *= 40 if "encoder_attn" in name else 6
+    model.get_input_embeddings().weight.normal_()
+    head = model.get_output_embeddings().weight
+    likely = [*range(2000, 2060), 102, *range(VOCABULARY, len(head))]
+    rows = torch.randn(len(likely), head.shape[1])
+    head.zero_()
+    head[likely] = rows
+
+
+def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str]) -> Any:
+    """MiniLM's, with BERT's names of special tokens, and `added` ones that are single tokens."""
+    fast = save_tokenizer(directory, tokenizer, bos_token="[CLS]", eos_token="[SEP]")
+    fast.add_tokens([AddedToken(token, normalized=False, special=True) for token in added], special_tokens=True)
+    fast.save_pretrained(directory)
+    return fast
+
+
+class Reader(Served):
+    """Images in, what was found out."""
+
+    def __init__(self, family: str, directory: Path, **changes: Any) -> None:
+        usual = {"inputs": ("image",), "dims": {}, "tasks": ("extract",)}
+        super().__init__(family, directory, **{**usual, **changes})
+
+    def __call__(self, files: list[bytes], **given: Any) -> list[dict[str, Any]]:
+        return self.answers([(files, given)])[0]
+
+    def answers(self, requests: Any) -> list[list[dict[str, Any]]]:
+        """Several requests whose items share one forward pass: files and parameters of each; `labels` among them."""
+        sent = [
+            (
+                {"image": files, "labels": [label.encode() for label in given.get("labels", ())]},
+                {name: value for name, value in given.items() if name != "labels"},
+            )
+            for files, given in requests
+        ]
+        return [[json.loads(each) for each in found[EXTRACTION.name]] for found in self.together("extract", sent)]
+
+    def batch(self, requests: Any, deadline_ns: int | None = None) -> Batch:
+        """What the worker gets of them."""
+        features = features_of(self.processor, [self.asked("extract", {"image": f}, given) for f, given in requests])
+        options = [given for files, given in requests for _ in files]
+        return Batch(join(features), np.zeros(len(options), np.bool_), frozenset(), options, deadline_ns=deadline_ns)
