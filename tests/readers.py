@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
-from tokenizers import AddedToken
 
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import EXTRACTION
@@ -61,6 +61,87 @@ def save_donut(directory: Path, tokenizer: Path, **image_settings: Any) -> trans
     return model
 
 
+FLORENCE_TOKENS = [
+    "<image>",
+    *(f"<loc_{place}>" for place in range(1000)),
+    *("<od>", "</od>", "<ocr>", "</ocr>", "<sep>", "<poly>", "</poly>", "<ground>", "<obj>", "<box>", "</box>"),
+]
+POST_PROCESSING = {
+    "ocr": {
+        "PATTERN": "(.+?)" + r"<loc_(\d+)>" * 8,
+        "AREA_THRESHOLD": 0.01,
+    },
+    "phrase_grounding": {"banned_grounding_tokens": ["it", "the image"]},
+    **{
+        kind: {}
+        for kind in (
+            "pure_text",
+            "description_with_bboxes",
+            "description_with_polygons",
+            "polygons",
+            "bboxes",
+            "description_with_bboxes_or_polygons",
+        )
+    },
+}
+
+
+def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.Florence2Processor:
+    """Images of 64 × 64 in 5 patches, answers of up to 64 tokens; places are as likely as words."""
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    fast = save_reader_tokenizer(directory, tokenizer, [*names.values(), *FLORENCE_TOKENS], **names)
+    start, end, padding, image = (fast.convert_tokens_to_ids(token) for token in (*names.values(), "<image>"))
+    torch.manual_seed(5)
+    config = transformers.Florence2Config(
+        vision_config={
+            "embed_dim": [8, 16, 32, 64],
+            "depths": [1, 1, 1, 1],
+            "num_heads": [2, 2, 4, 4],
+            "num_groups": [2, 2, 4, 4],
+            "window_size": 4,
+            "projection_dim": 32,
+        },
+        text_config={
+            "model_type": "bart",
+            "vocab_size": len(fast),
+            "d_model": 32,
+            **{f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in BART.items()},
+            "max_position_embeddings": 64,
+            "bos_token_id": start,
+            "eos_token_id": end,
+            "pad_token_id": padding,
+            "decoder_start_token_id": end,
+            "forced_bos_token_id": start,
+            "forced_eos_token_id": end,
+        },
+        image_token_id=image,
+        bos_token_id=start,
+        eos_token_id=end,
+        pad_token_id=padding,
+    )
+    model = transformers.Florence2ForConditionalGeneration(config).eval()
+    loosen(model)
+    model.generation_config.update(
+        bos_token_id=start,
+        eos_token_id=end,
+        pad_token_id=padding,
+        decoder_start_token_id=end,
+        forced_bos_token_id=start,
+        forced_eos_token_id=end,
+        no_repeat_ngram_size=3,
+    )
+    model.save_pretrained(directory)
+    images = transformers.CLIPImageProcessorPil(
+        size={"height": 64, "width": 64}, do_center_crop=False, **{"image_seq_length": 5, **image_settings}
+    )
+    processor = transformers.Florence2Processor(images, fast, post_processor_config=POST_PROCESSING)
+    processor.save_pretrained(directory)
+    return processor
+
+
+BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
+
+
 @torch.no_grad()
 def loosen(model: transformers.PreTrainedModel) -> None:
     """So that what is written depends on the image and on what was written before, and few tokens are likely."""
@@ -78,10 +159,14 @@ def loosen(model: transformers.PreTrainedModel) -> None:
     head[likely] = rows
 
 
-def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str]) -> Any:
-    """MiniLM's, with BERT's names of special tokens, and `added` ones that are single tokens."""
-    fast = save_tokenizer(directory, tokenizer, bos_token="[CLS]", eos_token="[SEP]")
-    fast.add_tokens([AddedToken(token, normalized=False, special=True) for token in added], special_tokens=True)
+def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str], **names: str) -> Any:
+    """MiniLM's, with BERT's names of special tokens or others, and `added` ones that are single tokens."""
+    extra = {"extra_special_tokens": {"image_token": "<image>"}} if "<image>" in added else {}
+    fast = save_tokenizer(directory, tokenizer, **{"bos_token": "[CLS]", "eos_token": "[SEP]", **names, **extra})
+    fast.add_tokens(
+        [tokenizers.AddedToken(token, normalized=False, special=True) for token in added], special_tokens=True
+    )
+    fast.backend_tokenizer.decoder = tokenizers.decoders.Fuse()  # no spaces between tokens, as those of BART decode
     fast.save_pretrained(directory)
     return fast
 

@@ -192,6 +192,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
+    "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
 }
 
@@ -202,7 +203,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
-    "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "dino": file("grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25}, **SEEN),
     "owlv2": file("owlv2:Owlv2Adapter", EXTRACT, {"score_threshold": 0.1}, **SEEN),
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),

@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, str] = {
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
+    "florence2": "sie_triton.families.florence2:Florence2",
     "donut": "sie_triton.families.donut:Donut",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",

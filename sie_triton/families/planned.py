@@ -19,7 +19,6 @@ PLANNED: Mapping[str, Planned] = {
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
     "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
     "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
-    "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),
     "owlv2": Planned("finds objects in images", ("owlv2:Owlv2Adapter",)),
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),

@@ -52,8 +52,8 @@ class ReaderAdapter(Adapter):
         """uint8 [items, bytes], int32 [items, tokens] → the tokens of each answer."""
 
     @abstractmethod
-    def text(self, tokens: Sequence[int]) -> str:
-        """Of an answer, as `findings` reads it."""
+    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
+        """Of the answer about an item of a batch with these features: what `findings` reads."""
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -71,7 +71,7 @@ class ReaderAdapter(Adapter):
             if deadline.is_over:
                 break
             for i, answer in zip(items, self.answers(pixels[items], ids, most, width, deadline), strict=True):
-                texts[i] = self.text(answer).encode()
+                texts[i] = self.text(answer, i, batch.features).encode()
         return {
             GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
             GENERATED_LENGTHS.name: np.array(list(map(len, texts)), np.int32),

@@ -87,7 +87,7 @@ def data(found):
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_tokens_are_those_of_the_library(ours, library, num_beams, monkeypatch):
     found = []
-    monkeypatch.setattr(ours.adapter, "text", lambda tokens: found.append(tokens) or '["", {}]')
+    monkeypatch.setattr(ours.adapter, "text", lambda tokens, *_: found.append(tokens) or '["", {}]')
     options = {"max_new_tokens": 30, "num_beams": num_beams}
     for file in FILES:
         ours([file], **CORD, **options)
@@ -134,7 +134,7 @@ def test_generation_ends_between_two_tokens(ours, monkeypatch):
     calls = iter(range(1000))
     monkeypatch.setattr(generate, "monotonic_ns", lambda: next(calls))
     written = []
-    monkeypatch.setattr(ours.adapter, "text", lambda tokens: written.append(tokens) or "")
+    monkeypatch.setattr(ours.adapter, "text", lambda tokens, *_: written.append(tokens) or "")
     ours.adapter.forward(ours.batch([(FILES[1:2], CORD)], deadline_ns=2))
     assert next(calls) == 3, "asked before the pass, and after each of two tokens"
     assert [len(tokens) for tokens in written] == [3]
@@ -261,6 +261,8 @@ def test_a_checkpoint_of_one_task_needs_none(tmp_path, ours, directory):
 def test_what_cannot_be_served(tmp_path, directory):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(LoadError, match="default_task: '<s_x>' is none of this model's tasks; give one of <s_cord-v2>"):
+        Reader("donut", tmp_path, options={"default_task": "<s_x>"})
     transformers.DonutImageProcessorPil(do_pad=False).save_pretrained(tmp_path)
     with pytest.raises(LoadError, match="do_pad false cannot be served"):
         family_in(tmp_path)

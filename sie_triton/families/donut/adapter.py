@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 
 from sie_triton.checkpoints.donut import START, DonutFiles
 from sie_triton.checkpoints.special_tokens import special_token
+from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Deadline, Generator
 from sie_triton.errors import LoadError
@@ -48,7 +49,7 @@ class DonutAdapter(ReaderAdapter):
             **self._options,
         )
 
-    def text(self, tokens: Sequence[int]) -> str:
+    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
         """JSON: the task, and what was read."""
         written = self._tokenizer.decode(tokens, skip_special_tokens=False)
         written = written.replace(self._eos, "").replace(self._pad, "").strip()

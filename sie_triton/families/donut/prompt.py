@@ -9,7 +9,7 @@ import tokenizers
 
 from sie_triton.checkpoints.donut import PRETRAINING, START, DonutFiles, tasks_of
 from sie_triton.contract import Part
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, LoadError
 from sie_triton.families.reading import Prompt, ReaderProcessor, new_tokens, num_beams
 from sie_triton.inputs.pixels import with_shortest_edge
 from sie_triton.inputs.tokenizer import open_tokenizer
@@ -36,6 +36,9 @@ class DonutProcessor(ReaderProcessor):
         self._files, self._longest = files, min(longest, files.positions)
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self._added, self._tasks = frozenset(added), tasks_of(added)
+        if task and task not in self._added:
+            message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(self._tasks)}"
+            raise LoadError(message, "unsupported")
         trained_for = [each for each in self._tasks if each not in PRETRAINING]
         self._task = task or (trained_for[0] if len(trained_for) == 1 else "")
 
