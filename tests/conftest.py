@@ -36,7 +36,7 @@ CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
 CLIP = "test/clip"
 FLORENCE2 = "test/florence2"
-SHORT = {"max_new_tokens": 20}
+SHORT = {"max_new_tokens": 12}
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 

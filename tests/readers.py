@@ -13,6 +13,7 @@ from sie_triton.contract import Batch
 from sie_triton.contract.tensors import EXTRACTION
 from sie_triton.inputs.asked import features_of
 from sie_triton.inputs.features import join
+from sie_triton.worker.__main__ import sampler_of
 from tests.items import Served
 from tests.models import save_tokenizer
 
@@ -191,6 +192,12 @@ class Reader(Served):
             for files, given in requests
         ]
         return [[json.loads(each) for each in found[EXTRACTION.name]] for found in self.together("extract", sent)]
+
+    def sample(self, total: int) -> Batch:
+        """What calibration measures."""
+        sampler = sampler_of(self.spec, self.adapter)
+        assert list(sampler.features([1])) == [tensor.name for tensor in self.model.features]
+        return sampler.batch(total)
 
     def batch(self, requests: Any, deadline_ns: int | None = None) -> Batch:
         """What the worker gets of them."""

@@ -43,7 +43,7 @@ class ReaderAdapter(Adapter):
         }
         super().__init__(generator, limits=limits)
         self._tokenizer, self._image_length = tokenizer, image_length
-        self.sample = self._sample
+        self.sample = self.sampled
 
     @abstractmethod
     def answers(
@@ -86,7 +86,7 @@ class ReaderAdapter(Adapter):
             raise ValueError("an item must have a prompt and an image")
         return np.split(ids, np.cumsum(lengths)[:-1]), pixels.reshape(len(lengths), -1)
 
-    def _sample(self, lengths: Sequence[int]) -> Features:
+    def sampled(self, lengths: Sequence[int]) -> Features:
         """As many images as cost about that together."""
         count = max(1, round(sum(lengths) / (self._image_length + USUAL_TOKENS)))
         size = self.encoder.image_bytes

@@ -116,6 +116,11 @@ def test_two_tasks_and_lengths_in_one_batch_as_alone(ours, library):
     assert data(together[0])[1] != data(together[1])[0]
 
 
+def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+    (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
+    assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
+
+
 def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
     (short,), (long,) = (ours(FILES[:1], **CORD, max_new_tokens=most) for most in (3, 8192))
     assert short["data"] == library.read(FILES[0], "<s_cord-v2>", max_new_tokens=3)

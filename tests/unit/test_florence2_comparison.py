@@ -143,6 +143,11 @@ def test_an_answer_ends_when_nobody_waits_for_it(ours):
     assert not ended[GENERATED_LENGTHS.name].any()
 
 
+def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+    (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
+    assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
+
+
 def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
     short, long = (ours(FILES[:1], **OCR, max_new_tokens=most)[0] for most in (5, 8192))
     assert short["data"] == library.read(FILES[0], "<OCR_WITH_REGION>", max_new_tokens=5)

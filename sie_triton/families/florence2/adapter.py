@@ -10,13 +10,14 @@ import tokenizers
 from transformers import AutoModelForImageTextToText
 
 from sie_triton.checkpoints.florence2 import Florence2Files
-from sie_triton.contract import Features
+from sie_triton.contract import Features, Ragged
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Deadline, Generator
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.reader_adapter import Ints, ReaderAdapter
+from sie_triton.families.reading import NEW_TOKENS
 from sie_triton.inputs.tokenizer import open_tokenizer
 
 NAMES = tuple(TASKS)
@@ -52,6 +53,12 @@ class Florence2Adapter(ReaderAdapter):
         height, width = features[ORIGINAL_SIZES.name].values[item].tolist()
         name = NAMES[int(features[TASK.name].values[item])]
         return json.dumps([name, self._answers.read(TASKS[name], written, (width, height))])
+
+    def sampled(self, lengths: Sequence[int]) -> Features:
+        features = super().sampled(lengths)
+        count = len(features[NEW_TOKENS.name].values)
+        task, sizes = np.zeros(count, np.int32), np.ones((count, 2), np.int32)
+        return {**features, TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(sizes)}
 
 
 def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
