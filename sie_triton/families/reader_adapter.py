@@ -65,13 +65,13 @@ class ReaderAdapter(Adapter):
         for i, prompt in enumerate(prompts):
             alike.setdefault((len(prompt), new_tokens[i], beams[i]), []).append(i)
         deadline = Deadline(batch.deadline_ns)
-        texts = [b""] * len(prompts)
+        answers: dict[int, list[int]] = {}
         for (_, most, width), items in alike.items():
             ids = np.stack([prompts[i] for i in items])
             if deadline.is_over:
                 break
-            for i, answer in zip(items, self.answers(pixels[items], ids, most, width, deadline), strict=True):
-                texts[i] = self.text(answer, i, batch.features).encode()
+            answers |= zip(items, self.answers(pixels[items], ids, most, width, deadline), strict=True)
+        texts = [self.text(answers.get(i, []), i, batch.features).encode() for i in range(len(prompts))]
         return {
             GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
             GENERATED_LENGTHS.name: np.array(list(map(len, texts)), np.int32),

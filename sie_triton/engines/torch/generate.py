@@ -55,7 +55,10 @@ class Generator(base.Encoder):
     def prepare(self) -> None:
         """Lay the weights out for speed."""
         if can_prepack(next(self._model.parameters())):
+            # One row at a time is no faster through a head laid out anew, and its weights are those of the embeddings.
+            head = self._model.get_output_embeddings()
             prepack(self._model)
+            self._model.set_output_embeddings(head)
             keep_freed_pages()
         if self.device.type == "cpu":
             own_pages(self._model)
