@@ -8,6 +8,7 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import EXTRACTION
@@ -62,10 +63,14 @@ def save_donut(directory: Path, tokenizer: Path, **image_settings: Any) -> trans
     return model
 
 
+# In the order of Microsoft's code, and transformers' own last.
 FLORENCE_TOKENS = [
-    "<image>",
+    *("<od>", "</od>", "<ocr>", "</ocr>"),
     *(f"<loc_{place}>" for place in range(1000)),
-    *("<od>", "</od>", "<ocr>", "</ocr>", "<sep>", "<poly>", "</poly>", "<ground>", "<obj>", "<box>", "</box>"),
+    *(f"<{end}{name}>" for name in ("cap", "ncap", "dcap", "grounding", "seg") for end in ("", "/")),
+    "<sep>",
+    *(f"<{end}{name}>" for name in ("region_cap", "region_to_desciption", "proposal", "poly") for end in ("", "/")),
+    *("<and>", "<image>"),
 ]
 POST_PROCESSING = {
     "ocr": {
@@ -140,6 +145,57 @@ def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> t
     return processor
 
 
+def save_original(directory: Path, native: Path, tokenizer: Path) -> None:
+    """The model saved in `native` as Microsoft's files have it."""
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    save_reader_tokenizer(directory, tokenizer, [*names.values(), "<image>"], **names)
+    config = json.loads((native / "config.json").read_text())
+    vision = {name: value for name, value in config["vision_config"].items() if name != "embed_dim"}
+    vision |= {
+        "model_type": "",
+        "dim_embed": config["vision_config"]["embed_dim"],
+        "image_pos_embed": {"type": "learned_abs_2d", "max_pos_embeddings": vision.pop("max_position_embeddings")},
+        "visual_temporal_embedding": {"max_temporal_embeddings": vision.pop("max_temporal_embeddings")},
+        "image_feature_source": ["spatial_avg_pool", "temporal_avg_pool"],
+    }
+    generation = {"no_repeat_ngram_size": 3, "num_beams": 3, "decoder_start_token_id": VOCABULARY + 1}
+    forced = {"forced_bos_token_id": VOCABULARY, "forced_eos_token_id": VOCABULARY + 1}
+    text = {**config["text_config"], "model_type": "florence2_language", **generation, **forced}
+    original = {"model_type": "florence2", "vision_config": vision, "text_config": text, "auto_map": {}}
+    (directory / "config.json").write_text(json.dumps(original))
+    state = load_file(native / "model.safetensors")
+    projection = "model.multi_modal_projector.image_projection.weight"
+    state[projection] = state[projection].T.contiguous()
+    save_file({in_words_of_microsoft(name): weight for name, weight in state.items()}, directory / "model.safetensors")
+    images = json.loads((native / "processor_config.json").read_text())["image_processor"]
+    (directory / "preprocessor_config.json").write_text(json.dumps(images))
+
+
+def in_words_of_microsoft(name: str) -> str:
+    """What transformers calls by that name."""
+    name = name.removeprefix("model.").replace("multi_modal_projector.", "")
+    if name == "image_projection.weight":
+        return "image_projection"
+    if name.startswith("language_model.") or name == "lm_head.weight":
+        return f"language_model.model.{name.removeprefix('language_model.')}" if "lm_head" not in name else name
+    name = name.replace("image_position_embed", "image_pos_embed")
+    if ".convs." in name:
+        return name.replace(".conv.", ".proj.")
+    attention = "window_attn" if "spatial_block" in name else "channel_attn"
+    for old, new in {
+        ".conv1.": ".conv1.fn.dw.",
+        ".conv2.": ".conv2.fn.dw.",
+        ".norm1.": f".{attention}.norm.",
+        ".norm2.": ".ffn.norm.",
+        ".qkv.": ".fn.qkv.",
+        ".proj.": ".fn.proj.",
+        ".fc1.": ".fn.net.fc1.",
+        ".fc2.": ".fn.net.fc2.",
+    }.items():
+        name = name.replace(old, new)
+    return name
+
+
 BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
 
 
@@ -154,7 +210,7 @@ def loosen(model: transformers.PreTrainedModel) -> None:
             parameter *= 40 if "encoder_attn" in name else 6
     model.get_input_embeddings().weight.normal_()
     head = model.get_output_embeddings().weight
-    likely = [*range(2000, 2060), 102, *range(VOCABULARY, len(head))]
+    likely = [*range(2000, 2060), 102, *range(VOCABULARY, len(head) - 1)]
     rows = torch.randn(len(likely), head.shape[1])
     head.zero_()
     head[likely] = rows

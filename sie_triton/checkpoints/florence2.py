@@ -1,17 +1,17 @@
-"""What a Florence-2 checkpoint says, as transformers saves it: images, lengths, and what counts as an answer."""
+"""What a Florence-2 checkpoint says, of transformers or of Microsoft: images, lengths, and what counts as an answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.florence2_original import BANNED, TOKENS, as_transformers, is_original
 from sie_triton.checkpoints.image_processor import MAX_SIDE, NESTED, ImagePlan, number
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
 
 MODEL_TYPE = "florence2"
-
-# As Microsoft wrote it, with code that is not run here.
-OF_ITS_OWN = "davit"
 
 # As it was trained.
 USUAL_IMAGES = {
@@ -26,7 +26,8 @@ USUAL_IMAGES = {
 class Florence2Files:
     """An image becomes `num_patches`, each the token `image_token`. `positions`: tokens that encoder and decoder read.
 
-    Phrases in `banned` are found nowhere, nor are words on less than `least_area`, a share of the image.
+    Phrases in `banned` are found nowhere, nor are words on less than `least_area`, a share of the image. `added_tokens`
+    go behind those of the tokenizer. `original`: config.json in transformers' words, where the file is Microsoft's.
     """
 
     directory: Path
@@ -36,15 +37,17 @@ class Florence2Files:
     positions: int
     banned: frozenset[str]
     least_area: float
+    added_tokens: tuple[str, ...] = ()
+    original: Mapping[str, Any] | None = None
 
     @classmethod
     def read(cls, directory: Path) -> "Florence2Files":
         """LoadError names the file that cannot be used."""
         config = read_fields(directory / "config.json")
+        original = as_transformers(config) if is_original(config) else None
+        if original is not None:
+            config = Fields(config.where, original)
         vision, text = config.fields("vision_config"), config.fields("text_config")
-        if vision.text("model_type", "") == OF_ITS_OWN:
-            message = f"{config.where}: needs code of its own, which is not run; the same weights as transformers reads"
-            raise LoadError(f"{message} them are in the repositories florence-community/Florence-2-…", "unsupported")
         text.integer("d_model", 1024, least=1, most=MAX_WIDTH)
         for layers in ("encoder_layers", "decoder_layers"):
             text.integer(layers, 12, least=1, most=MAX_LAYERS)
@@ -56,8 +59,10 @@ class Florence2Files:
             _num_patches(vision, plan),
             config.integer("image_token_id", 51289),
             text.integer("max_position_embeddings", 1024, least=2),
-            frozenset(asked.fields("phrase_grounding").texts("banned_grounding_tokens")),
+            BANNED if original else frozenset(asked.fields("phrase_grounding").texts("banned_grounding_tokens")),
             number(asked.fields("ocr"), "AREA_THRESHOLD", 0.0),
+            TOKENS if original else (),
+            original,
         )
 
 

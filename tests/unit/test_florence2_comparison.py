@@ -20,7 +20,7 @@ from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
 from sie_triton.scheduling.job import rows_of
 from tests.pictures import of_all_kinds, pictures
-from tests.readers import POST_PROCESSING, Reader, save_florence2
+from tests.readers import POST_PROCESSING, Reader, save_florence2, save_original
 
 FILES = pictures()
 OCR, OD = {"task": "<OCR_WITH_REGION>"}, {"task": "<OD>"}
@@ -250,9 +250,17 @@ def test_a_model_file_may_say_the_task(directory, ours):
         Reader("florence2", directory, options={"default_task": "ocr"})
 
 
-def test_a_checkpoint_with_code_of_its_own_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "florence2", "vision_config": {"model_type": "davit"}}')
-    with pytest.raises(LoadError, match="needs code of its own, which is not run; the same weights"):
+def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_directory, library):
+    """Other names and another configuration; its tokenizer knows no places yet."""
+    save_original(tmp_path, directory, minilm_directory)
+    assert family_in(tmp_path)[0] == "florence2"
+    ours = Reader("florence2", tmp_path)
+    for task, options in (("<OD>", {"max_new_tokens": 30}), ("<DENSE_REGION_CAPTION>", {"num_beams": 2})):
+        found = data(ours(FILES, task=task, **{"max_new_tokens": 24, **options}))
+        assert found == [library.read(file, task, **options) for file in FILES]
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("spatial_avg_pool", "last_frame"))
+    with pytest.raises(LoadError, match="image_feature_source: supported is spatial_avg_pool and temporal_avg_pool"):
         family_in(tmp_path)
 
 

@@ -15,10 +15,11 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Deadline, Generator
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.answers import Answers
+from sie_triton.families.florence2.original import load_original
+from sie_triton.families.florence2.prompt import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.reader_adapter import Ints, ReaderAdapter
 from sie_triton.families.reading import NEW_TOKENS
-from sie_triton.inputs.tokenizer import open_tokenizer
 
 NAMES = tuple(TASKS)
 
@@ -63,6 +64,7 @@ class Florence2Adapter(ReaderAdapter):
 
 def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
     """LoadError says what in the directory cannot be used."""
-    files, tokenizer = Florence2Files.read(directory), open_tokenizer(directory)
-    generator = engine.generator(engine.load(directory, AutoModelForImageTextToText), files.plan)
-    return Florence2Adapter(generator, tokenizer, files)
+    files = Florence2Files.read(directory)
+    is_ours = files.original is None
+    model = engine.load(directory, AutoModelForImageTextToText) if is_ours else load_original(files, engine)
+    return Florence2Adapter(engine.generator(model, files.plan), tokenizer_of(files), files)

@@ -47,7 +47,8 @@ class Florence2Processor(ReaderProcessor):
         if task not in TASKS:
             message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(TASKS)}"
             raise LoadError(message, "unsupported")
-        files, tokenizer = Florence2Files.read(directory), open_tokenizer(directory)
+        files = Florence2Files.read(directory)
+        tokenizer = tokenizer_of(files)
         around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
         return cls(tokenizer, files, spec.max_sequence_length, around, task, spec.runtime)
 
@@ -71,6 +72,15 @@ class Florence2Processor(ReaderProcessor):
             TASK.name: Ragged(np.array([each.number for each in prompts], np.int32)),
             ORIGINAL_SIZES.name: Ragged(np.array([(each.height, each.width) for each in pictures], np.int32)),
         }
+
+
+def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
+    """LoadError where its file cannot be read."""
+    tokenizer = open_tokenizer(files.directory)
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(token, normalized=False, special=True) for token in files.added_tokens]
+    )
+    return tokenizer
 
 
 def asked(part: Part, usual: str) -> tuple[Task, str]:
