@@ -128,6 +128,14 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
     assert short["data"] == library.read(FILES[0], "<s_cord-v2>", max_new_tokens=3)
     assert long["data"] == library.read(FILES[0], "<s_cord-v2>", max_new_tokens=60)
     assert long["data"] != short["data"]
+    whole, asking = (
+        ours.batch([(FILES[:1], {**given, "max_new_tokens": 8192})])
+        for given in (CORD, {**DOCVQA, "instruction": "Why?"})
+    )
+    for batch in (whole, asking):
+        prompt, room = (batch.features[name].of_items.tolist() for name in ("input_ids", "new_tokens"))
+        assert prompt[0] + room[0] == 61, "the last token is never read"
+        assert batch.features["read"].values == [8 * 6 + 61]
 
 
 def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):

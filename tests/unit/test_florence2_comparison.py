@@ -158,6 +158,12 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
     assert long["data"] == library.read(FILES[0], "<OCR_WITH_REGION>", max_new_tokens=64)
 
 
+def test_padding_behind_an_answer_is_no_part_of_it(ours):
+    """As it stands there when another of the same pass is longer."""
+    ids, features = ours.processor.ids("</s><s>total</s>"), ours.batch([(FILES[:1], {"task": "<OCR>"})]).features
+    assert ours.adapter.text([*ids, *ours.processor.ids("<pad><pad>")], 0, features) == '["<OCR>", "total"]'
+
+
 PLACES = "<loc_1><loc_20><loc_300><loc_999>"
 WRITTEN = [
     f"</s><s>cat{PLACES}dog{PLACES}{PLACES}</s>",
