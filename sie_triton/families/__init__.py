@@ -49,6 +49,8 @@ FAMILIES: Mapping[str, str] = {
     "colqwen2": "sie_triton.families.colqwen2:ColQwen2",
     "qwen3_vl_embedding": "sie_triton.families.qwen3_vl_embedding:Qwen3VLEmbedding",
     "qwen3_vl_reranker": "sie_triton.families.qwen3_vl_reranker:Qwen3VLReranker",
+    "florence2": "sie_triton.families.florence2:Florence2",
+    "donut": "sie_triton.families.donut:Donut",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",

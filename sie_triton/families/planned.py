@@ -15,8 +15,6 @@ class Planned:
 PLANNED: Mapping[str, Planned] = {
     "siglip": Planned("embeds images and texts", ("siglip:SiglipAdapter",)),
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
-    "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
-    "donut": Planned("reads documents", ("donut:DonutAdapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),
     "owlv2": Planned("finds objects in images", ("owlv2:Owlv2Adapter",)),
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),

@@ -17,6 +17,7 @@ from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.generate import Generator
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.engines.torch.precision import choose_dtype
@@ -80,6 +81,12 @@ class TorchEngine(Engine):
         tower = PatchTower(model, plan)
         tower.prepare()
         return tower
+
+    def generator(self, model: PreTrainedModel, plan: ImagePlan) -> Generator:
+        """Prepared for speed."""
+        generator = Generator(model, plan)
+        generator.prepare()
+        return generator
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.
