@@ -36,6 +36,8 @@ CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
 CLIP = "test/clip"
 CLAP = "test/clap"
+FLORENCE2 = "test/florence2"
+SHORT = {"max_new_tokens": 12}
 OWL = "test/owl"  # objects in images
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
@@ -78,6 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     and one of each other family."""
     from tests.detectors import save_owl
     from tests.gliners import save_gliner
+    from tests.readers import save_florence2
     from tests.towers import save_clap, save_clip
 
     root = tmp_path_factory.mktemp("server")
@@ -93,6 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
     save_clip(root / "clip", minilm_directory)
     save_clap(root / "clap", minilm_directory)
+    save_florence2(root / "florence2", minilm_directory)
     owl = save_owl(root / "owl", minilm_directory)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
@@ -114,6 +118,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
         model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
         model_file(CLAP, root / "clap", "clap", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "audio")),
+        model_file(FLORENCE2, root / "florence2", "florence2", {"extract": {}}, runtime=SHORT, inputs=("image",)),
         model_file(OWL, owl, "owlv2", {"extract": {}}, inputs=("image",), runtime={"score_threshold": 0.3}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
@@ -122,7 +127,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP, OWL]
+    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP, FLORENCE2, OWL]
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)

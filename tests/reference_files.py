@@ -197,17 +197,17 @@ SERVED: dict[str, dict[str, Any]] = {
         "grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25, "text_threshold": 0.2}, **BOTH
     ),
     "owlv2": file("owlv2:Owlv2Adapter", EXTRACT, {"score_threshold": 0.1}, {"score_threshold": 0.1}, **SEEN),
+    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
+    "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
+    "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
+    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
+    "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
+    "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
 }
 
 PLANNED: dict[str, dict[str, Any]] = {
-    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
-    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
-    "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
-    "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
-    "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
-    "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),

@@ -85,7 +85,7 @@ class Batch:
 
     `is_query`: bool [items]. `outputs`: the output types that any of the items needs. `options`: the family's own
     request parameters, one mapping an item; empty where the family has none. `group` is what all items have in common
-    that changes the forward pass.
+    that changes the forward pass. After `deadline_ns`, monotonic, nobody waits for any of the rows; None: not known.
     """
 
     features: Features
@@ -93,6 +93,7 @@ class Batch:
     outputs: frozenset[str] = frozenset()
     options: Sequence[Mapping[str, ParameterValue]] = ()
     group: Hashable = None
+    deadline_ns: int | None = None
 
     @property
     def num_items(self) -> int:

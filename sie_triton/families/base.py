@@ -87,7 +87,8 @@ class Family(ABC):
     which reach `Adapter.forward` item by item. `engines` can compute its encoder, the usual one first.
     `environment` is the one that its workers run in where a model file names none.
     `reference_adapters` are names of it in SIE's own model files. `files` are patterns of files that a checkpoint of it
-    has beside the usual ones. `recognises_quickly`: without reading weights.
+    has beside the usual ones. `recognises_quickly`: without reading weights. `generates`: its forward passes make one
+    token after another, and take seconds however little they cost.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -106,6 +107,7 @@ class Family(ABC):
     reference_adapters: ClassVar[tuple[str, ...]] = ()
     files: ClassVar[tuple[str, ...]] = ()
     recognises_quickly: ClassVar[bool] = True
+    generates: ClassVar[bool] = False
 
     @property
     def tasks(self) -> tuple[str, ...]:

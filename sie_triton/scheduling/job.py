@@ -100,6 +100,7 @@ def pack(slots: SubBatch[J]) -> Batch:
         outputs=frozenset().union(*(job.wanted for job, _ in slots)),
         options=[] if first.options is None else [job.options or {} for job, _ in slots],
         group=first.group,
+        deadline_ns=max(job.deadline_ns for job, _ in slots),
     )
 
 

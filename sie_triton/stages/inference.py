@@ -15,6 +15,7 @@ from time import monotonic_ns
 
 from sie_triton.contract import Rows
 from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
+from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling import balanced, plan
@@ -56,6 +57,7 @@ class Inference(ColdStage[Worker]):
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
+        self._is_quick = not family(spec.family).generates
         self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
         self._scheduler = Scheduler[Work](device, self._run, 1, cpu, self.fault)
@@ -130,8 +132,8 @@ class Inference(ColdStage[Worker]):
         read = [self._read(loaded, request) for request in requests]
         jobs = [job for job in read if isinstance(job, Work)]
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
-        little = len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget and loaded.is_alive
-        with self._scheduler.whole() if little else nullcontext(0) as threads:
+        little = self._is_quick and len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
+        with self._scheduler.whole() if little and loaded.is_alive else nullcontext(0) as threads:
             if threads:
                 self._run(small.pop(), threads)
         later = [job for job in jobs if not job.is_done]

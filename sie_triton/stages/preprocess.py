@@ -112,8 +112,12 @@ class Preprocess(ColdStage[Processor]):
         self._slow.close()
 
     def _is_slow(self, processor: Processor, reading: Reading) -> bool:
-        return processor.prepares and any(
-            processor.is_slow(element) for framed in reading.asked for element in framed.part.elements
+        """A query that is read with each element is made ready with the first."""
+        parts = [framed.part for framed in reading.asked] if processor.prepares else []
+        return any(
+            processor.is_slow(element)
+            for part in parts
+            for element in (*part.elements, *([part.query] if part.query is not None else []))
         )
 
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:

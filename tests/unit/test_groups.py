@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sie_triton.contract import Ragged
 from sie_triton.records.status import StatusWriter
-from sie_triton.scheduling.job import Job, pack, settle
+from sie_triton.scheduling.job import NEVER, Job, pack, settle
 from sie_triton.scheduling.scheduler import of_one_group
 from sie_triton.stages.inference import Inference
 from tests.stages import EchoWorker, run, spec, tokens
@@ -107,6 +107,13 @@ def test_a_sub_batch_says_of_each_item_what_its_request_said():
     assert batch.outputs == {"dense", "sparse"}
     assert batch.is_query.tolist() == [False, True, False]
     assert (batch.group, batch.num_items) == ("g", 3)
+
+
+def test_a_sub_batch_is_of_use_as_long_as_anybody_waits():
+    early, late, for_ever = job(2), job(), job()
+    early.deadline_ns, late.deadline_ns = 5, 9
+    assert pack([(early, 0), (late, 0), (early, 1)]).deadline_ns == 9
+    assert pack([(early, 0), (for_ever, 0)]).deadline_ns == NEVER
 
 
 def test_a_family_without_parameters_gets_no_options():

@@ -9,6 +9,7 @@ import torch
 
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
+from sie_triton.families.sentence_transformer import SentenceTransformer
 from sie_triton.measurements import Measurements
 from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.inference import Inference
@@ -40,6 +41,17 @@ def test_one_request_on_an_idle_device_is_answered_at_once(inference):
     (answer,) = inference.execute([request])
     assert answer["dense"].tolist() == [[1, 3]]
     assert not request.is_deferred
+
+
+def test_what_generates_never_keeps_the_stage_from_reading_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(SentenceTransformer, "generates", True)
+    stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    stage.load = EchoWorker
+    stage.warm_up()
+    request = tokens([1, 2, 3])
+    assert stage.execute([request]) == [DEFERRED]
+    assert request.answer(DEFERRED)["dense"].tolist() == [[1, 3]]
+    stage.close()
 
 
 def test_concurrent_first_requests_load_once(inference):

@@ -151,10 +151,15 @@ def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = Non
 
 
 def model_of(
-    config: Mapping[str, Any], state: Mapping[str, torch.Tensor], directory: Path, dtype: torch.dtype, device: str
+    config: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+    directory: Path,
+    dtype: torch.dtype,
+    device: str,
+    auto: Any = None,
 ) -> PreTrainedModel:
     """The same of an encoder that is part of a larger checkpoint in `directory`; `config` is what its file says."""
-    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, None, state)
+    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, auto, state)
 
 
 def _built(

@@ -13,9 +13,13 @@ from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.mel import MelPlan
+from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.generate import Generator
+from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.engines.torch.sound import SoundTower
@@ -54,10 +58,11 @@ class TorchEngine(Engine):
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""
-        said = getattr(model.config.get_text_config(), "is_causal", None) if is_causal is None else is_causal
-        if said is not None:
-            direct(model, said)
-        return Encoder(model, self.spec.runtime.attention)
+        return Encoder(directed(model, is_causal), self.spec.runtime.attention)
+
+    def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
+        """The same, for states of words and of images."""
+        return LanguageModel(directed(model, is_causal), self.spec.runtime.attention)
 
     def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
         """Prepared for speed."""
@@ -70,6 +75,18 @@ class TorchEngine(Engine):
         tower = SoundTower(model, plan)
         tower.prepare()
         return tower
+
+    def patch_tower(self, model: PreTrainedModel, plan: PatchPlan) -> PatchTower:
+        """The same, of images of any size."""
+        tower = PatchTower(model, plan)
+        tower.prepare()
+        return tower
+
+    def generator(self, model: PreTrainedModel, plan: ImagePlan) -> Generator:
+        """Prepared for speed."""
+        generator = Generator(model, plan)
+        generator.prepare()
+        return generator
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.
@@ -111,12 +128,17 @@ def used_bytes(device: str) -> int:
     return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
 
 
-def direct(model: PreTrainedModel, is_causal: bool) -> None:
-    """Let every token see all of its item, or only what stands before it.
+def directed(model: PreTrainedModel, is_causal: bool | None) -> PreTrainedModel:
+    """`model`, every token of which sees all of its item, or only what stands before it; None: as config.json says.
 
     transformers asks the configuration when it makes a mask, an attention function its module.
     """
-    model.config.get_text_config().is_causal = is_causal
+    config = model.config.get_text_config()
+    said = getattr(config, "is_causal", None) if is_causal is None else is_causal
+    if said is None:
+        return model
+    config.is_causal = said
     for module in model.modules():
         if hasattr(module, "is_causal"):
-            setattr(module, "is_causal", is_causal)  # noqa: B010  # to mypy a module's attributes are tensors
+            setattr(module, "is_causal", said)  # noqa: B010  # to mypy a module's attributes are tensors
+    return model

@@ -1,0 +1,65 @@
+"""Florence-2 as Microsoft published it: its config.json in the words of transformers, and what its code adds to it.
+
+That code is not run; transformers computes the same.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields
+from sie_triton.errors import LoadError
+
+POOLED = ("spatial_avg_pool", "temporal_avg_pool")
+RENAMED = {"dim_embed": "embed_dim"}
+
+# Added to the tokenizer in this order.
+TOKENS = (
+    *("<od>", "</od>", "<ocr>", "</ocr>"),
+    *(f"<loc_{place}>" for place in range(1000)),
+    *("<cap>", "</cap>", "<ncap>", "</ncap>", "<dcap>", "</dcap>", "<grounding>", "</grounding>", "<seg>", "</seg>"),
+    *("<sep>", "<region_cap>", "</region_cap>", "<region_to_desciption>", "</region_to_desciption>", "<proposal>"),
+    *("</proposal>", "<poly>", "</poly>", "<and>"),
+)
+
+# It grounds them nowhere.
+PHRASES = (
+    "it,I,me,mine,you,your,yours,he,him,his,she,her,hers,they,them,their,theirs,one,oneself,we,us,our,ours,its,myself,"
+    "yourself,himself,herself,itself,ourselves,yourselves,themselves,this,that,these,those,who,whom,whose,which,what,"
+    "all,another,any,anybody,anyone,anything,each,everybody,everyone,everything,few,many,nobody,none,several,some,"
+    "somebody,someone,something,each other,one another,the image,image,images,the,a,an,a group,other objects,lots,a set"
+)
+BANNED = frozenset(PHRASES.split(","))
+
+
+def is_original(config: Fields) -> bool:
+    return config.fields("vision_config").has("dim_embed")
+
+
+def as_transformers(config: Fields) -> Mapping[str, Any]:
+    """Its config.json as transformers would write it. An image stands for padding, of which a question has none.
+
+    LoadError where it says what transformers has no word for.
+    """
+    vision, text = config.fields("vision_config"), config.fields("text_config")
+    if vision.texts("image_feature_source", POOLED) != POOLED:
+        message = f"{vision.where}: image_feature_source: supported is {' and '.join(POOLED)}"
+        raise LoadError(message, "unsupported")
+    seen = {RENAMED.get(key, key): value for key, value in vision.values.items()}
+    places = vision.fields("image_pos_embed").integer("max_pos_embeddings", 50, least=1)
+    times = vision.fields("visual_temporal_embedding").integer("max_temporal_embeddings", 100, least=1)
+    return {
+        "model_type": "florence2",
+        "vision_config": {
+            **{name: seen[name] for name in SAME if name in seen},
+            "max_position_embeddings": places,
+            "max_temporal_embeddings": times,
+        },
+        "text_config": {**text.values, "model_type": "bart"},
+        "image_token_id": text.integer("pad_token_id", 1),
+    }
+
+
+SAME = (
+    *("depths", "embed_dim", "num_heads", "num_groups", "window_size", "projection_dim", "drop_path_rate"),
+    *("patch_size", "patch_stride", "patch_padding", "patch_prenorm"),
+)

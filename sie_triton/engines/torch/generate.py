@@ -1,0 +1,94 @@
+"""A transformers model that answers about images in tokens, one after another; items with inputs of one shape together.
+
+What a request does not say is as the checkpoint's generation_config.json has it.
+"""
+
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.engines import base
+from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
+from sie_triton.engines.torch.prepack import can_prepack, prepack
+
+
+class Deadline(StoppingCriteria):
+    """Ends all answers at `deadline_ns`, monotonic; None: never."""
+
+    def __init__(self, deadline_ns: int | None) -> None:
+        self._deadline_ns = deadline_ns
+
+    @property
+    def is_over(self) -> bool:
+        return self._deadline_ns is not None and monotonic_ns() >= self._deadline_ns
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), self.is_over, device=input_ids.device)
+
+
+class Generator(base.Encoder):
+    """Runs `model` on the device its weights are on; all images are as large as `plan` makes them.
+
+    Several threads may call it side by side.
+    """
+
+    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
+        weights = next(model.parameters())
+        self.device, self.dtype = weights.device, weights.dtype
+        self.weights_bytes = num_bytes(model)
+        self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+        self.config = model.config
+        self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
+        self._model: Any = model
+        # It would stand beside the number of new tokens, with a warning for every answer.
+        self._model.generation_config.max_length = None
+        self._shape = plan.shape
+        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
+        self._scale, self._offset = plan.scale / std, mean / std
+
+    def prepare(self) -> None:
+        """Lay the weights out for speed."""
+        if can_prepack(next(self._model.parameters())):
+            # One row at a time is no faster through a head laid out anew, and its weights are those of the embeddings.
+            head = self._model.get_output_embeddings()
+            prepack(self._model)
+            self._model.set_output_embeddings(head)
+            keep_freed_pages()
+        if self.device.type == "cpu":
+            own_pages(self._model)
+        # An encoder of images of its own, as Donut's, may have no choice.
+        writer = getattr(self._model, "decoder", self._model)
+        writer.set_attn_implementation(library_attention(writer))
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        pixels: npt.NDArray[np.uint8],
+        *,
+        new_tokens: int,
+        num_beams: int,
+        deadline: Deadline,
+        ids: dict[str, npt.NDArray[np.int32]],
+        **options: Any,
+    ) -> list[list[int]]:
+        """uint8 [items, image_bytes], int32 [items, tokens] by the model's names → the decoder's tokens of each item.
+
+        Those that it was given stand first, and padding may stand last.
+        """
+        images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
+        tokens: torch.Tensor = self._model.generate(
+            pixel_values=(images.float() * self._scale - self._offset).to(self.dtype),
+            **{name: torch.from_numpy(each.astype(np.int64)).to(self.device) for name, each in ids.items()},
+            max_new_tokens=new_tokens,
+            num_beams=num_beams,
+            do_sample=False,
+            stopping_criteria=StoppingCriteriaList([deadline]),
+            **options,
+        )
+        return [list(map(int, row)) for row in tokens.tolist()]

@@ -1,0 +1,105 @@
+"""Donut: documents read without OCR (Kim et al., 2022).
+
+page → resized, padded → Swin transformer ┐
+task, question → tokens → decoder ────────┴→ tokens → JSON → data, entities
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sie_triton.checkpoints.donut import DonutFiles, is_donut
+from sie_triton.contract import Class, Extraction, Findings, Line, ParameterValue, Rows
+from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
+from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.reading import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+DOCVQA, RVLCDIP = "<s_docvqa>", "<s_rvlcdip>"
+
+# No score comes with generated words.
+CERTAIN = 1.0
+
+
+def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """An answer, the class of a document, or every value that was read, by the path that leads to it."""
+    (row,) = rows
+    task, data = json.loads(text_of(row))
+    if task == DOCVQA:
+        return Findings(data=data, lines=[_line(text, "answer") for text in _values_of(data, "answer")])
+    if task == RVLCDIP:
+        names = list(_values_of(data, "class"))
+        lines = [_line(name, "document_class") for name in names]
+        return Findings(data=data, lines=lines, classifications=[Class(name, CERTAIN) for name in names])
+    return Findings(data=data, lines=[_line(text, path) for path, text in values(data)])
+
+
+def values(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and text of each.
+
+    >>> list(values({"menu": [{"nm": "Tea"}, {"nm": "Pie"}], "total": {"price": "5"}}))
+    [('menu[0].nm', 'Tea'), ('menu[1].nm', 'Pie'), ('total.price', '5')]
+    """
+    if isinstance(data, str):
+        yield path, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from values(value, f"{path}.{key}" if path else key)
+    else:
+        for i, value in enumerate(data):
+            yield from values(value, f"{path}[{i}]")
+
+
+def _values_of(data: Any, key: str) -> Iterator[str]:
+    """Those under `key` that are not empty."""
+    for record in data if isinstance(data, list) else [data]:
+        yield from (text for _, text in values(record.get(key, "")) if text)
+
+
+def _line(text: str, label: str) -> Line:
+    return Line(text, None, label, CERTAIN)
+
+
+@dataclass(frozen=True)
+class DonutOptions(Options):
+    """`default_task` where a request names none; empty: the one that the checkpoint was trained for."""
+
+    default_task: str = ""
+
+
+class Donut(Family):
+    inputs = ("image",)
+    verbs = ("extract",)
+    extraction = Extraction((GENERATED,), findings)
+    features = (READ, INPUT_IDS, PIXELS, NEW_TOKENS)
+    parameters = READER_PARAMETERS
+    options = DonutOptions
+    generates = True
+    reference_adapters = ("donut:DonutAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_donut(directory):
+            return None
+        files = DonutFiles.read(directory)
+        height, width = files.plan.shape
+        reason = f"config.json: donut, pages of {height} × {width}, answers of up to {files.positions} tokens"
+        return Recognised(reason, files.positions, {}, extracts=True, weights=(directory,))
+
+    def longest(self, directory: Path) -> int:
+        return DonutFiles.read(directory).positions
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.donut.prompt import DonutProcessor
+
+        return DonutProcessor.load(directory, spec, self.options_of(spec).default_task)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.donut.adapter import load
+
+        return load(directory, engine)

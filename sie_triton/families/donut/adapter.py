@@ -1,0 +1,68 @@
+"""Donut's forward pass: pages of one size, decoded side by side where their prompts are as long."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from transformers import AutoModelForImageTextToText
+
+from sie_triton.checkpoints.donut import START, DonutFiles
+from sie_triton.checkpoints.special_tokens import special_token
+from sie_triton.contract import Features
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.generate import Deadline, Generator
+from sie_triton.errors import LoadError
+from sie_triton.families.donut.json_tokens import parsed
+from sie_triton.families.reader_adapter import Ints, ReaderAdapter
+from sie_triton.inputs.tokenizer import open_tokenizer
+
+# As XLM-RoBERTa's tokenizer, which Donut has, names them.
+SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+class DonutAdapter(ReaderAdapter):
+    """`special`: padding, the end of an answer, and what is never written, by its text."""
+
+    def __init__(
+        self, generator: Generator, tokenizer: tokenizers.Tokenizer, files: DonutFiles, special: Sequence[str]
+    ) -> None:
+        super().__init__(generator, tokenizer, files.num_patches, files.positions, files.positions)
+        self._positions = files.positions
+        self._added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        self._pad, self._eos, _ = special
+        pad, eos, never = (tokenizer.token_to_id(each) for each in special)
+        self._options = {"pad_token_id": pad, "eos_token_id": eos, "bad_words_ids": [[never]]}
+
+    def answers(
+        self, pixels: npt.NDArray[np.uint8], ids: Ints, new_tokens: int, beams: int, deadline: Deadline
+    ) -> list[list[int]]:
+        room = self._positions + 1 - ids.shape[1]
+        return self.encoder(
+            pixels,
+            ids={"decoder_input_ids": ids},
+            new_tokens=max(1, min(new_tokens, room)),
+            num_beams=beams,
+            deadline=deadline,
+            **self._options,
+        )
+
+    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
+        """JSON: the task, and what was read."""
+        written = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        written = written.replace(self._eos, "").replace(self._pad, "").strip()
+        task = START.match(written)
+        return json.dumps([task[0], parsed(written[task.end() :].strip(), self._added)] if task else ["", {}])
+
+
+def load(directory: Path, engine: TorchEngine) -> DonutAdapter:
+    """LoadError says what in the directory cannot be used."""
+    files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
+    special = [special_token(directory, name, usual) for name, usual in SPECIAL.items()]
+    for token in special:
+        if tokenizer.token_to_id(token) is None:
+            raise LoadError(f"{directory}: tokenizer.json has no token {token}", "corrupt")
+    generator = engine.generator(engine.load(directory, AutoModelForImageTextToText), files.plan)
+    return DonutAdapter(generator, tokenizer, files, special)

@@ -1,0 +1,105 @@
+"""A page and a task → what Donut reads: pixels as DonutImageProcessor makes them, and the decoder's first tokens."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sie_triton.checkpoints.donut import PRETRAINING, START, DonutFiles, tasks_of
+from sie_triton.contract import Part
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.reading import Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.inputs.pixels import with_shortest_edge
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec, Runtime
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+USUAL_NEW_TOKENS = 512
+
+QUESTION = ("<s_question>", "</s_question>", "<s_answer>")
+
+# Resizing its shorter side makes so many pages of one that is longer.
+MAX_ASPECT = 20
+
+
+class DonutProcessor(ReaderProcessor):
+    """`longest` is in tokens, of prompt and answer together."""
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, files: DonutFiles, longest: int, task: str, runtime: Runtime
+    ) -> None:
+        super().__init__(tokenizer, files.num_patches, runtime)
+        self._files, self._longest = files, min(longest, files.positions)
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        self._added, self._tasks = frozenset(added), tasks_of(added)
+        if task and task not in self._added:
+            message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(self._tasks)}"
+            raise LoadError(message, "unsupported")
+        trained_for = [each for each in self._tasks if each not in PRETRAINING]
+        self._task = task or (trained_for[0] if len(trained_for) == 1 else "")
+
+    @classmethod
+    def load(cls, directory: Path, spec: ModelSpec, task: str) -> "DonutProcessor":
+        """LoadError says what is wrong with its files."""
+        files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
+        return cls(tokenizer, files, spec.max_sequence_length, task, spec.runtime)
+
+    def frame(self, part: Part) -> Prompt:
+        ids = self.ids(self._asked(part))
+        # The last token that is generated is never read.
+        most = new_tokens(part, USUAL_NEW_TOKENS, self._longest + 1 - len(ids))
+        return Prompt(ids, most, num_beams(part.options))
+
+    def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
+        width, height = picture.size
+        if max(width, height) > MAX_ASPECT * min(width, height):
+            raise InputError(f"{where}: has {width} × {height} pixels; no side may be longer than {MAX_ASPECT} others")
+        return page(picture, self._files)
+
+    def _asked(self, part: Part) -> str:
+        task = str(part.options.get("task", self._task))
+        if task not in self._added or not START.fullmatch(task):
+            given = f"{task!r} is none of this model's tasks" if task else "is missing"
+            raise InputError(f"parameter task: {given}; give one of {', '.join(self._tasks) or 'its tokens <s_…>'}")
+        if not part.instruction:
+            return task
+        if not self._added.issuperset(QUESTION):
+            raise InputError("parameter instruction: this model reads no questions; leave it out")
+        before, after, answer = QUESTION
+        return f"{task}{before}{part.instruction}{after}{answer}"
+
+
+def page(picture: "Image", files: DonutFiles) -> npt.NDArray[np.uint8]:
+    """uint8 [height, width, 3]: resized until it fills the page, shrunk until it is on it, black around it."""
+    from PIL import Image
+
+    (height, width), resample = files.plan.shape, files.plan.resample
+    if files.is_aligned and (height - width) * (picture.height - picture.width) < 0:
+        picture = picture.transpose(Image.Transpose.ROTATE_270)
+    made = with_shortest_edge(picture.height, picture.width, min(height, width))
+    picture = picture.resize(made[::-1], resample=resample)
+    shown = thumbnail(*made, height, width)
+    if shown != made:
+        picture = picture.resize(shown[::-1], resample=resample)
+    pixels = np.zeros((height, width, 3), np.uint8)
+    top, left = (height - shown[0]) // 2, (width - shown[1]) // 2
+    pixels[top : top + shown[0], left : left + shown[1]] = np.asarray(picture)
+    return pixels
+
+
+def thumbnail(height: int, width: int, most_height: int, most_width: int) -> tuple[int, int]:
+    """No larger than it may be, with the same sides to each other.
+
+    >>> thumbnail(300, 100, 200, 100), thumbnail(100, 300, 200, 100), thumbnail(100, 100, 200, 100)
+    ((200, 66), (33, 100), (100, 100))
+    """
+    fitting_height, fitting_width = min(height, most_height), min(width, most_width)
+    if height > width:
+        fitting_width = int(width * fitting_height / height)
+    elif width > height:
+        fitting_height = int(height * fitting_width / width)
+    return fitting_height, fitting_width

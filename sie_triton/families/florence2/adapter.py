@@ -1,0 +1,70 @@
+"""Florence-2's forward pass: images of one size, answered side by side where their questions are as long."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from transformers import AutoModelForImageTextToText
+
+from sie_triton.checkpoints.florence2 import Florence2Files
+from sie_triton.contract import Features, Ragged
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.generate import Deadline, Generator
+from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
+from sie_triton.families.florence2.answers import Answers
+from sie_triton.families.florence2.original import load_original
+from sie_triton.families.florence2.prompt import tokenizer_of
+from sie_triton.families.florence2.tasks import TASKS
+from sie_triton.families.reader_adapter import Ints, ReaderAdapter
+from sie_triton.families.reading import NEW_TOKENS
+
+NAMES = tuple(TASKS)
+
+
+class Florence2Adapter(ReaderAdapter):
+    def __init__(self, generator: Generator, tokenizer: tokenizers.Tokenizer, files: Florence2Files) -> None:
+        longest_prompt = files.positions - files.num_patches
+        super().__init__(generator, tokenizer, files.num_patches, longest_prompt, files.positions)
+        self._files = files
+        self._answers = Answers(files.banned, files.least_area)
+        eos = generator.config.text_config.eos_token_id
+        self._closing = {eos} if isinstance(eos, int) else set(eos or ())
+
+    def answers(
+        self, pixels: npt.NDArray[np.uint8], ids: Ints, new_tokens: int, beams: int, deadline: Deadline
+    ) -> list[list[int]]:
+        images = np.full((len(ids), self._files.num_patches), self._files.image_token, np.int32)
+        read = np.concatenate([images, ids], 1)
+        return self.encoder(
+            pixels,
+            ids={"input_ids": read, "attention_mask": np.ones_like(read)},
+            new_tokens=new_tokens,
+            num_beams=beams,
+            deadline=deadline,
+        )
+
+    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
+        """JSON: the task's name, and the answer."""
+        # The closing token stands first, too; behind the one that ends the answer is padding.
+        end = next((i for i, token in enumerate(tokens) if i and token in self._closing), len(tokens))
+        written = self._tokenizer.decode(tokens[: end + 1], skip_special_tokens=False)
+        height, width = features[ORIGINAL_SIZES.name].values[item].tolist()
+        name = NAMES[int(features[TASK.name].values[item])]
+        return json.dumps([name, self._answers.read(TASKS[name], written, (width, height))])
+
+    def sampled(self, lengths: Sequence[int]) -> Features:
+        features = super().sampled(lengths)
+        count = len(features[NEW_TOKENS.name].values)
+        task, sizes = np.zeros(count, np.int32), np.ones((count, 2), np.int32)
+        return {**features, TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(sizes)}
+
+
+def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
+    """LoadError says what in the directory cannot be used."""
+    files = Florence2Files.read(directory)
+    is_ours = files.original is None
+    model = engine.load(directory, AutoModelForImageTextToText) if is_ours else load_original(files, engine)
+    return Florence2Adapter(engine.generator(model, files.plan), tokenizer_of(files), files)

@@ -1,0 +1,114 @@
+"""An image and a task → what Florence-2 reads: pixels, and the question that stands for the task."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sie_triton.checkpoints.florence2 import Florence2Files
+from sie_triton.checkpoints.special_tokens import special_token
+from sie_triton.contract import Features, Part, Ragged
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
+from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, Task
+from sie_triton.families.reading import Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.inputs.pixels import resized
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec, Runtime
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+USUAL_NEW_TOKENS = 1024
+
+
+class Florence2Processor(ReaderProcessor):
+    """`around` are the tokens before and behind a question; `longest` is in tokens, of an answer."""
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        files: Florence2Files,
+        longest: int,
+        around: tuple[str, str],
+        task: str,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(tokenizer, files.num_patches, runtime)
+        self._files, self._longest = files, min(longest, files.positions)
+        self._around, self._task = around, task
+
+    @classmethod
+    def load(cls, directory: Path, spec: ModelSpec, task: str) -> "Florence2Processor":
+        """LoadError says what is wrong with its files."""
+        if task not in TASKS:
+            message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(TASKS)}"
+            raise LoadError(message, "unsupported")
+        files = Florence2Files.read(directory)
+        tokenizer = tokenizer_of(files)
+        around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
+        return cls(tokenizer, files, spec.max_sequence_length, around, task, spec.runtime)
+
+    def frame(self, part: Part) -> Prompt:
+        task, question = asked(part, self._task)
+        before, after = self._around
+        ids = self.ids(f"{before}{question}{after}")
+        if self._files.num_patches + len(ids) > self._files.positions:
+            most = self._files.positions - self._files.num_patches
+            raise InputError(f"parameter instruction: the question has {len(ids)} tokens; the model reads {most}")
+        most = new_tokens(part, USUAL_NEW_TOKENS, self._longest)
+        return Prompt(ids, most, num_beams(part.options), NUMBERS[task.name])
+
+    def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
+        return resized(picture, self._files.plan)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        pictures, prompts = zip(*framed, strict=True)
+        return {
+            **super().encode(framed),
+            TASK.name: Ragged(np.array([each.number for each in prompts], np.int32)),
+            ORIGINAL_SIZES.name: Ragged(np.array([(each.height, each.width) for each in pictures], np.int32)),
+        }
+
+
+def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
+    """LoadError where its file cannot be read."""
+    tokenizer = open_tokenizer(files.directory)
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(token, normalized=False, special=True) for token in files.added_tokens]
+    )
+    return tokenizer
+
+
+def asked(part: Part, usual: str) -> tuple[Task, str]:
+    """The task and its question; InputError.
+
+    An instruction is what the task is about, where it is about something, and else a question about a document; one
+    that begins with a task's name is about that.
+    """
+    task, said = _task(str(part.options.get("task", usual))), (part.instruction or "").strip()
+    name, closing, rest = said.partition(">")
+    if f"{name}{closing}" in TASKS:
+        task, said = TASKS[f"{name}{closing}"], rest.strip()
+    elif said and not task.reads_input:
+        task = TASKS[DOCVQA]
+    if part.labels and task.name != GROUNDING:
+        raise InputError(f"labels: are read by the task {GROUNDING}; leave them out of {task.name}")
+    if part.labels and said:
+        raise InputError(f"labels: stand for the caption of {GROUNDING}; leave out them, or parameter instruction")
+    said = said or ", ".join(label.read for label in part.labels)
+    if task.reads_input and not said:
+        wanted = "labels, or parameter instruction" if task.name == GROUNDING else "parameter instruction"
+        raise InputError(f"parameter task: {task.name} is about something; send it as {wanted}")
+    if said and not task.reads_input:
+        raise InputError(f"parameter instruction: {task.name} stands alone; leave out what follows it")
+    return task, task.asked(said)
+
+
+def _task(name: str) -> Task:
+    if name not in TASKS:
+        raise InputError(f"parameter task: {name!r} is none of this model's tasks; give one of {', '.join(TASKS)}")
+    return TASKS[name]

@@ -1,0 +1,58 @@
+"""Images read in words, through a server: what comes is what the family finds in process."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sie_triton import BusyError, InputError
+from tests.conftest import FLORENCE2, SHORT
+from tests.pictures import pictures
+from tests.readers import Reader
+
+FILES = pictures()
+ASKED = [
+    {},
+    {"task": "<OD>"},
+    {"task": "<CAPTION>", "num_beams": 2},
+    {"instruction": "What is the total?", "max_new_tokens": 5},
+    {"task": "<CAPTION_TO_PHRASE_GROUNDING>", "labels": ["a cat", "two dogs"]},
+]
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    reader = Reader("florence2", server.settings.models_dir.parent / "florence2")
+    return [reader(FILES, **{**SHORT, **asked}) for asked in ASKED]
+
+
+def extract(client, items, **asked):
+    named = {name: asked.pop(name) for name in ("instruction", "labels") if name in asked}
+    return client.extract(FLORENCE2, items, options=asked, **named)
+
+
+def without_times(found):
+    return [{key: each[key] for key in ("entities", "objects", "data")} for each in found]
+
+
+def test_tasks_of_many_requests_at_once(client, expected):
+    items = [{"image": file} for file in FILES]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda asked: extract(client, items, **asked), ASKED * 2))
+    for each, wanted in zip(found, expected * 2, strict=True):
+        assert without_times(each) == without_times(wanted)
+    assert any(box for each in expected for found in each for box in found["objects"])
+
+
+def test_what_is_wrong_is_told(client):
+    with pytest.raises(InputError, match="parameter task: 'ocr' is none of this model's tasks; give one of <OCR>"):
+        extract(client, {"image": FILES[0]}, task="ocr")
+    with pytest.raises(InputError, match="parameter num_beams: 9 is not allowed; give an integer from 1 to 8"):
+        extract(client, {"image": FILES[0]}, num_beams=9)
+    with pytest.raises(InputError, match=r"image\[1\]: is no image that can be read"):
+        client.extract(FLORENCE2, [{"image": FILES[0]}, {"image": b"no image"}])
+
+
+def test_an_answer_that_takes_too_long_is_given_up(client, server):
+    with pytest.raises(BusyError):
+        client.extract(FLORENCE2, [{"image": file} for file in FILES] * 8, options={"max_new_tokens": 64}, timeout=0.05)
+    assert client.extract(FLORENCE2, {"image": FILES[0]})["data"]
