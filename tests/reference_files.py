@@ -192,6 +192,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
+    "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
 }
 
 PLANNED: dict[str, dict[str, Any]] = {
@@ -199,7 +200,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
-    "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),

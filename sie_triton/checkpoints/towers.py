@@ -34,20 +34,11 @@ class TowerFiles:
         home = home_of(directory)
         config = read_fields(home / "config.json")
         text, vision = config.fields("text_config"), config.fields("vision_config")
-        for tower in (text, vision):
-            for name, most in (
-                ("num_hidden_layers", MAX_LAYERS),
-                ("hidden_size", MAX_WIDTH),
-                ("num_attention_heads", MAX_WIDTH),
-            ):
-                tower.integer(name, 1, least=1, most=most)
+        check_tower(text)
+        check_tower(vision)
         plan = ImagePlan.read(home, usual)
         side, patch = vision.integer("image_size", 224, least=1), vision.integer("patch_size", 32, least=1)
-        if plan.shape != (side, side):
-            message = (
-                f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
-            )
-            raise LoadError(message, "unsupported")
+        check_shape(home, plan, side)
         return cls(
             home,
             config,
@@ -56,6 +47,23 @@ class TowerFiles:
             plan,
             (side // patch) ** 2,
         )
+
+
+def check_tower(tower: Fields) -> None:
+    """LoadError where it has more of anything than there is."""
+    for name, most in (
+        ("num_hidden_layers", MAX_LAYERS),
+        ("hidden_size", MAX_WIDTH),
+        ("num_attention_heads", MAX_WIDTH),
+    ):
+        tower.integer(name, 1, least=1, most=most)
+
+
+def check_shape(home: Path, plan: ImagePlan, side: int) -> None:
+    """LoadError where images are made of another size than the model reads."""
+    if plan.shape != (side, side):
+        message = f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
+        raise LoadError(message, "unsupported")
 
 
 def home_of(directory: Path) -> Path:

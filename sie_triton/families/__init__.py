@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, str] = {
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
+    "siglip": "sie_triton.families.siglip:Siglip",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",

@@ -13,7 +13,6 @@ class Planned:
 
 
 PLANNED: Mapping[str, Planned] = {
-    "siglip": Planned("embeds images and texts", ("siglip:SiglipAdapter",)),
     "colpali": Planned("embeds pages for late interaction", ("colpali:ColPaliAdapter",)),
     "colqwen2": Planned("embeds pages for late interaction", ("colqwen2:ColQwen2Adapter",)),
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXELS
 
@@ -24,6 +25,12 @@ def resized(image: "Image", plan: ImagePlan) -> Bytes:
     height, width = plan.size or with_shortest_edge(image.height, image.width, plan.shortest_edge)
     pixels = np.asarray(image.resize((width, height), resample=plan.resample))
     return pixels if plan.crop is None else middle(pixels, plan.crop)
+
+
+def resized_to_patches(image: "Image", plan: PatchPlan) -> Bytes:
+    """As transformers' processor of SigLIP 2 with the Pillow backend does, to the bit; patches are not yet cut out."""
+    height, width = plan.shape(image.height, image.width)
+    return np.asarray(image.resize((width, height), resample=plan.resample))
 
 
 def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:

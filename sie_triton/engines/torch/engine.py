@@ -6,21 +6,25 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
+
+Tower = TypeVar("Tower", bound=VisionTower)
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +61,15 @@ class TorchEngine(Engine):
             direct(model, said)
         return Encoder(model, self.spec.runtime.attention)
 
-    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
-        """Prepared for speed."""
-        tower = VisionTower(model, plan)
+    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan, kind: type[Tower]) -> Tower:
+        """Of images of one size, prepared for speed."""
+        tower = kind(model, plan)
         tower.prepare()
         return tower
+
+    def packed_vision_tower(self, model: PreTrainedModel, plan: PatchPlan) -> PackedVisionTower:
+        """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
+        return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.

@@ -9,8 +9,12 @@ from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.attention import Segments
+from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
 from sie_triton.engines.torch.prepack import can_prepack, prepack
+
+Ints = npt.NDArray[np.int32]
 
 
 class VisionTower:
@@ -21,7 +25,8 @@ class VisionTower:
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
         self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
-        self._model, self._shape = model, plan.shape
+        self._model: Any = model
+        self._shape = plan.shape
         mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
         self._scale, self._offset = plan.scale / std, mean / std
 
@@ -34,8 +39,32 @@ class VisionTower:
             own_pages(self._model)
         self._model.set_attn_implementation(library_attention(self._model))
 
+    def takes(self, lengths: Ints, shapes: Ints) -> bool:
+        """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
+        return bool((lengths == self.image_bytes).all() and (shapes == self.largest).all())
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self._shape
+
     @torch.inference_mode()
     def __call__(self, pixels: npt.NDArray[np.uint8]) -> Any:
         """uint8 [images · image_bytes] → what the model gives of all of them."""
         images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
         return self._model(pixel_values=(images.float() * self._scale - self._offset).to(self.dtype))
+
+
+class PooledVisionTower(VisionTower):
+    """The same of a model whose last layer is attention pooling (SigLIP)."""
+
+    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
+        super().__init__(model, plan)
+        self._model.head, self._model.use_head = AttentionPooling(self._model.head), False
+
+    @torch.inference_mode()
+    def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
+        """uint8 [images · image_bytes] → [images, d]."""
+        states = self(pixels).last_hidden_state
+        vectors: torch.Tensor = self._model.head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
+        return vectors

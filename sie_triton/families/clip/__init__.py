@@ -5,12 +5,13 @@ text → tokens → text transformer → state of the closing token → projecti
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sie_triton.checkpoints.towers import TowerFiles, model_type
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
@@ -39,7 +40,7 @@ class ClipOptions(Options):
 class Clip(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["dense"],)
-    features = (READ, INPUT_IDS, PIXELS)
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
     options = ClipOptions
     reference_adapters = ("clip:CLIPAdapter",)
 
@@ -58,11 +59,14 @@ class Clip(Family):
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.towers import TowerProcessor
+        from sie_triton.inputs.pixels import resized
         from sie_triton.inputs.tokenizer import open_tokenizer, truncating
 
         files = read(directory)
         tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
-        return TowerProcessor(tokenizer, files.plan, 1 + files.num_patches, spec.runtime)
+        return TowerProcessor(
+            tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime
+        )
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.clip.adapter import load

@@ -29,6 +29,7 @@ class ClipAdapter(TowerAdapter):
         closing: int | None,
     ) -> None:
         super().__init__(encoder, vision, *lengths)
+        self.vision = vision
         self._of_text, self._of_image = projections
         self._closing = closing
         self.weights_bytes += sum(map(num_bytes, projections))
@@ -41,7 +42,7 @@ class ClipAdapter(TowerAdapter):
         of_text: torch.Tensor = self._of_text(hidden[torch.from_numpy(starts + ends)])
         return of_text
 
-    def images(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
+    def images(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
         of_image: torch.Tensor = self._of_image(self.vision(pixels).pooler_output)
         return of_image
 
@@ -52,7 +53,7 @@ def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
     model: Any = engine.load(files.directory)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
-    vision = engine.vision_tower(model.vision_model, files.plan)
+    vision = engine.vision_tower(model.vision_model, files.plan, VisionTower)
     closing = int(model.config.text_config.eos_token_id)
     return ClipAdapter(
         encoder,

@@ -1,0 +1,118 @@
+"""SigLIP and SigLIP 2 as transformers saves them: for images of one size, or (naflex) of any shape."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
+from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.towers import check_shape, check_tower, home_of
+from sie_triton.errors import LoadError
+
+ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
+
+HALF = [0.5, 0.5, 0.5]
+USUAL_IMAGES: Mapping[str, Any] = {
+    "size": {"height": 224, "width": 224},
+    "resample": BICUBIC,
+    "image_mean": HALF,
+    "image_std": HALF,
+}
+USUAL_PATCHES: Mapping[str, Any] = {
+    "patch_size": 16,
+    "max_num_patches": 256,
+    "resample": BILINEAR,
+    "image_mean": HALF,
+    "image_std": HALF,
+}
+
+# The tokenizer of transformers that lowers texts whatever tokenizer.json says; it is that of every ANY_SHAPE.
+LOWERS = "Siglip2Tokenizer"
+# They pad on the left where tokenizer_config.json says nothing.
+PAD_LEFT = (LOWERS, "GemmaTokenizer", "GemmaTokenizerFast")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedTexts:
+    """All texts become `length` tokens, of which the model reads every one, its padding `token` too."""
+
+    length: int
+    token: str
+    on_left: bool
+    in_lower_case: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SiglipFiles:
+    """An image becomes `num_patches`, at most."""
+
+    directory: Path
+    config: Fields
+    dim: int
+    texts: PaddedTexts
+    plan: ImagePlan | PatchPlan
+    num_patches: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "SiglipFiles":
+        """LoadError names the file that cannot be used."""
+        home = home_of(directory)
+        config = read_fields(home / "config.json")
+        text, vision = config.fields("text_config"), config.fields("vision_config")
+        check_tower(text)
+        check_tower(vision)
+        width = text.integer("hidden_size", 768)
+        dims = text.integer("projection_size", width, least=1, most=MAX_WIDTH), vision.integer("hidden_size", 768)
+        if dims[0] != dims[1]:
+            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}: no space of both"
+            raise LoadError(message, "unsupported")
+        if not vision.flag("vision_use_head", True):
+            message = f"{vision.where}: vision_use_head false: nothing makes one vector of an image"
+            raise LoadError(message, "unsupported")
+        plan, num_patches = _images(home, config, vision)
+        return cls(home, config, dims[0], _texts(home, config, text), plan, num_patches)
+
+
+def _images(home: Path, config: Fields, vision: Fields) -> tuple[ImagePlan | PatchPlan, int]:
+    side = vision.integer("patch_size", 16, least=1)
+    if config.text("model_type") == ONE_SIZE:
+        plan = ImagePlan.read(home, USUAL_IMAGES)
+        size = vision.integer("image_size", 224, least=1)
+        check_shape(home, plan, size)
+        return plan, (size // side) ** 2
+    patches = PatchPlan.read(home, USUAL_PATCHES)
+    if patches.patch_size != side:
+        message = f"{home}: images are cut into patches of {patches.patch_size} pixels, and config.json wants {side}"
+        raise LoadError(message, "unsupported")
+    positions = vision.integer("num_patches", 256, least=1)
+    if isqrt(positions) ** 2 != positions:
+        raise LoadError(f"{vision.where}: num_patches: must be a square (given {positions})", "corrupt")
+    return patches, patches.max_num_patches
+
+
+def _texts(home: Path, config: Fields, text: Fields) -> PaddedTexts:
+    settings = read_fields(home / "tokenizer_config.json", required=False)
+    # A tokenizer without a limit writes 10^30.
+    limit = settings.integer("model_max_length", UNLIMITED, least=1, most=None)
+    kind = LOWERS if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
+    usual = "left" if kind in PAD_LEFT else "right"
+    return PaddedTexts(
+        length=min(limit, text.integer("max_position_embeddings", 64, least=2)),
+        token=_padding_token(home, settings),
+        on_left=settings.text("padding_side", usual) == "left",
+        in_lower_case=kind == LOWERS,
+    )
+
+
+def _padding_token(home: Path, settings: Fields) -> str:
+    """Not that of config.json, whose default is of no tokenizer."""
+    for found in (settings, read_fields(home / "special_tokens_map.json", required=False)):
+        value = found.values.get("pad_token")
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str):
+            return token
+    raise LoadError(f"{settings.where}: pad_token: missing; every text is padded with it", "corrupt")
