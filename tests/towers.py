@@ -45,7 +45,8 @@ def save_siglip(directory: Path, tokenizer: Path, **image_settings: Any) -> tran
     ).eval()
     enlarge(model)
     model.save_pretrained(directory)
-    save_tokenizer(directory, tokenizer)
+    # It makes no mask: the padding is read.
+    save_tokenizer(directory, tokenizer, model_input_names=["input_ids"])
     size = {"height": 64, "width": 64}
     transformers.SiglipImageProcessorPil(**{"size": size, **image_settings}).save_pretrained(directory)
     return model

@@ -8,9 +8,9 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
-from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.modules import MAX_WIDTH
 from sie_triton.checkpoints.patches import PatchPlan
-from sie_triton.checkpoints.towers import check_shape, check_tower, home_of
+from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, most_tokens
 from sie_triton.errors import LoadError
 
 ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
@@ -96,12 +96,10 @@ def _images(home: Path, config: Fields, vision: Fields) -> tuple[ImagePlan | Pat
 
 def _texts(home: Path, config: Fields, text: Fields) -> PaddedTexts:
     settings = read_fields(home / "tokenizer_config.json", required=False)
-    # A tokenizer without a limit writes 10^30.
-    limit = settings.integer("model_max_length", UNLIMITED, least=1, most=None)
     kind = LOWERS if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
     usual = "left" if kind in PAD_LEFT else "right"
     return PaddedTexts(
-        length=min(limit, text.integer("max_position_embeddings", 64, least=2)),
+        length=min(most_tokens(home), text.integer("max_position_embeddings", 64, least=2)),
         token=_padding_token(home, settings),
         on_left=settings.text("padding_side", usual) == "left",
         in_lower_case=kind == LOWERS,

@@ -10,11 +10,16 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
+from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, UNLIMITED, modules_of, transformer_settings
 from sie_triton.errors import LoadError
 
 # Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
 HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
+
+# What it says of how each kind of item is read, and the only thing that is served.
+METHODS = {"text": "get_text_features", "image": "get_image_features"}
+ITS_VECTOR = "pooler_output"
+ABOUT_LENGTH = ("padding", "truncation", "max_length", "return_tensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class TowerFiles:
             home,
             config,
             config.integer("projection_dim", 512, least=1, most=MAX_WIDTH),
-            text.integer("max_position_embeddings", 77, least=2),
+            min(most_tokens(home), text.integer("max_position_embeddings", 77, least=2)),
             plan,
             (side // patch) ** 2,
         )
@@ -66,19 +71,47 @@ def check_shape(home: Path, plan: ImagePlan, side: int) -> None:
         raise LoadError(message, "unsupported")
 
 
+def most_tokens(home: Path) -> int:
+    """Of a text, by the tokenizer's files and by those of sentence-transformers; LoadError where the latter make
+    something else of items than their vectors in the common space."""
+    tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), transformer_settings(home)
+    for kind, usual in METHODS.items():
+        way = saved.fields("modality_config").fields(kind)
+        found = way.text("method", usual), way.text("method_output_name", ITS_VECTOR)
+        if found != (usual, ITS_VECTOR):
+            message = f"{way.where}: {found[0]} → {found[1]} cannot be served; supported is {usual} → {ITS_VECTOR}"
+            raise LoadError(message, "unsupported")
+    calls = saved.fields("processing_kwargs")
+    for kind in calls.values:
+        if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
+            message = f"{calls.where}: {kind}: {', '.join(own)} cannot be served; set it in the processor's own files"
+            raise LoadError(message, "unsupported")
+    # A tokenizer without a limit writes 10^30.
+    limits = (
+        tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None),
+        saved.integer("max_seq_length", UNLIMITED, least=1),
+        calls.fields("text").integer("max_length", UNLIMITED, least=1),
+    )
+    return min(limits)
+
+
 def home_of(directory: Path) -> Path:
-    """Where its config.json is."""
-    if not has_file(directory / "modules.json"):
-        return directory
-    kinds = [(kind, path) for kind, path in modules_of(directory) if kind not in WITHOUT_EFFECT]
+    """Where its config.json is; LoadError where sentence-transformers has layers behind the towers."""
+    kinds = [(kind, path) for kind, path in _modules(directory) if kind not in WITHOUT_EFFECT]
     if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
-        return directory
+        chain = " → ".join(kind for kind, _ in kinds)
+        message = f"modules.json in {directory}: {chain} cannot be served; of two towers supported is {HOLDERS[1]} alone"
+        raise LoadError(message, "unsupported")
     return kinds[0][1]
 
 
 def model_type(directory: Path) -> str:
-    """Empty where there is no config.json, or it does not say."""
+    """Of its first module; empty where there is no config.json, or it does not say."""
     try:
-        return read_fields(home_of(directory) / "config.json", required=False).text("model_type", "")
+        return read_fields(_modules(directory)[0][1] / "config.json", required=False).text("model_type", "")
     except LoadError:
         return ""
+
+
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    return modules_of(directory) if has_file(directory / "modules.json") else [(HOLDERS[1], directory)]
