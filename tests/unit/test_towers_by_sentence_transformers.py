@@ -81,10 +81,10 @@ def test_texts_are_cut_where_it_cuts_them(towers, tmp_path):
     model = SentenceTransformer(modules=[Transformer(str(towers / "clip"))], device="cpu")
     model.max_seq_length = 9
     model.save_pretrained(str(tmp_path))
-    path = tmp_path / "tokenizer_config.json"
-    own = json.loads(path.read_text())
-    del own["max_length"]  # of MiniLM's tokenizer, which CLIP's has not
-    path.write_text(json.dumps(own))
+    for name, key in (("tokenizer.json", "truncation"), ("tokenizer_config.json", "max_length")):
+        own = json.loads((tmp_path / name).read_text())
+        del own[key]  # of MiniLM's tokenizer, which CLIP's has not
+        (tmp_path / name).write_text(json.dumps(own))
     long = ["one two three four five six seven eight nine ten eleven"]
     assert family_in(tmp_path)[1].max_sequence_length == 9
     found = Served("clip", tmp_path, dims={"dense": 32}).encode(long)["dense"]
