@@ -30,6 +30,7 @@ class ImagePlan:
     scale: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    rounds_middle: bool = False
 
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":

@@ -8,7 +8,8 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
-from sie_triton.checkpoints.modules import MAX_WIDTH
+from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, most_tokens
 from sie_triton.errors import LoadError
@@ -32,18 +33,21 @@ USUAL_PATCHES: Mapping[str, Any] = {
 
 # The tokenizer of transformers that lowers texts whatever tokenizer.json says; it is that of every ANY_SHAPE.
 LOWERS = "Siglip2Tokenizer"
+LOWER_CASE = "lower case"
 # They pad on the left where tokenizer_config.json says nothing.
 PAD_LEFT = (LOWERS, "GemmaTokenizer", "GemmaTokenizerFast")
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedTexts:
-    """All texts become `length` tokens, of which the model reads every one, its padding `token` too."""
+    """All texts become `length` tokens, of which the model reads every one, its padding `token` too. `cleaning` is what
+    is done to texts before what tokenizer.json says, as open_clip calls it, or LOWER_CASE.
+    """
 
     length: int
     token: str
     on_left: bool
-    in_lower_case: bool
+    cleaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,22 @@ class SiglipFiles:
     @classmethod
     def read(cls, directory: Path) -> "SiglipFiles":
         """LoadError names the file that cannot be used."""
+        if is_open_clip(directory):
+            found = OpenClipFiles.read(directory)
+            return cls.of(directory, found.config, found.plan, UNLIMITED, found.cleaning)
         home = home_of(directory)
         config = read_fields(home / "config.json")
+        if config.text("model_type") == ONE_SIZE:
+            plan: ImagePlan | PatchPlan = ImagePlan.read(home, USUAL_IMAGES)
+        else:
+            plan = PatchPlan.read(home, USUAL_PATCHES)
+        return cls.of(home, config, plan, most_tokens(home))
+
+    @classmethod
+    def of(
+        cls, home: Path, config: Fields, plan: ImagePlan | PatchPlan, most: int, cleaning: str = ""
+    ) -> "SiglipFiles":
+        """`most`: tokens of a text that others than the model itself read."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
         check_tower(text)
         check_tower(vision)
@@ -73,36 +91,35 @@ class SiglipFiles:
         if not vision.flag("vision_use_head", True):
             message = f"{vision.where}: vision_use_head false: nothing makes one vector of an image"
             raise LoadError(message, "unsupported")
-        plan, num_patches = _images(home, config, vision)
-        return cls(home, config, dims[0], _texts(home, config, text), plan, num_patches)
+        texts = _texts(home, config, min(most, text.integer("max_position_embeddings", 64, least=2)), cleaning)
+        return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
 
 
-def _images(home: Path, config: Fields, vision: Fields) -> tuple[ImagePlan | PatchPlan, int]:
+def _num_patches(home: Path, vision: Fields, plan: ImagePlan | PatchPlan) -> int:
+    """LoadError where images are made otherwise than the model reads them."""
     side = vision.integer("patch_size", 16, least=1)
-    if config.text("model_type") == ONE_SIZE:
-        plan = ImagePlan.read(home, USUAL_IMAGES)
+    if isinstance(plan, ImagePlan):
         size = vision.integer("image_size", 224, least=1)
         check_shape(home, plan, size)
-        return plan, (size // side) ** 2
-    patches = PatchPlan.read(home, USUAL_PATCHES)
-    if patches.patch_size != side:
-        message = f"{home}: images are cut into patches of {patches.patch_size} pixels, and config.json wants {side}"
+        return (size // side) ** 2
+    if plan.patch_size != side:
+        message = f"{home}: images are cut into patches of {plan.patch_size} pixels, and config.json wants {side}"
         raise LoadError(message, "unsupported")
     positions = vision.integer("num_patches", 256, least=1)
     if isqrt(positions) ** 2 != positions:
         raise LoadError(f"{vision.where}: num_patches: must be a square (given {positions})", "corrupt")
-    return patches, patches.max_num_patches
+    return plan.max_num_patches
 
 
-def _texts(home: Path, config: Fields, text: Fields) -> PaddedTexts:
+def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedTexts:
     settings = read_fields(home / "tokenizer_config.json", required=False)
     kind = LOWERS if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
     usual = "left" if kind in PAD_LEFT else "right"
     return PaddedTexts(
-        length=min(most_tokens(home), text.integer("max_position_embeddings", 64, least=2)),
+        length=length,
         token=_padding_token(home, settings),
         on_left=settings.text("padding_side", usual) == "left",
-        in_lower_case=kind == LOWERS,
+        cleaning=cleaning or (LOWER_CASE if kind == LOWERS else ""),
     )
 
 

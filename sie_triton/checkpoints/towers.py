@@ -11,6 +11,8 @@ from typing import Any
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, UNLIMITED, modules_of, transformer_settings
+from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.errors import LoadError
 
 # Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
@@ -36,19 +38,26 @@ class TowerFiles:
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "TowerFiles":
         """`usual`: see ImagePlan. LoadError names the file that cannot be used."""
+        if is_open_clip(directory):
+            found = OpenClipFiles.read(directory)
+            return cls.of(directory, found.config, found.plan, UNLIMITED)
         home = home_of(directory)
         config = read_fields(home / "config.json")
+        return cls.of(home, config, ImagePlan.read(home, usual), most_tokens(home))
+
+    @classmethod
+    def of(cls, home: Path, config: Fields, plan: ImagePlan, most: int) -> "TowerFiles":
+        """`most`: tokens of a text that others than the model itself read."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
         check_tower(text)
         check_tower(vision)
-        plan = ImagePlan.read(home, usual)
         side, patch = vision.integer("image_size", 224, least=1), vision.integer("patch_size", 32, least=1)
         check_shape(home, plan, side)
         return cls(
             home,
             config,
             config.integer("projection_dim", 512, least=1, most=MAX_WIDTH),
-            min(most_tokens(home), text.integer("max_position_embeddings", 77, least=2)),
+            min(most, text.integer("max_position_embeddings", 77, least=2)),
             plan,
             (side // patch) ** 2,
         )
@@ -100,17 +109,26 @@ def home_of(directory: Path) -> Path:
     kinds = [(kind, path) for kind, path in _modules(directory) if kind not in WITHOUT_EFFECT]
     if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
         chain = " → ".join(kind for kind, _ in kinds)
-        message = f"modules.json in {directory}: {chain} cannot be served; of two towers supported is {HOLDERS[1]} alone"
+        message = f"modules.json in {directory}: {chain} cannot be served; of two towers it must be {HOLDERS[1]} alone"
         raise LoadError(message, "unsupported")
     return kinds[0][1]
 
 
 def model_type(directory: Path) -> str:
-    """Of its first module; empty where there is no config.json, or it does not say."""
+    """Of its first module, or what it would be there; empty where its files say nothing. LoadError where it is a model
+    of open_clip that cannot be served.
+    """
+    if is_open_clip(directory):
+        return OpenClipFiles.read(directory).kind
     try:
         return read_fields(_modules(directory)[0][1] / "config.json", required=False).text("model_type", "")
     except LoadError:
         return ""
+
+
+def said_by(directory: Path) -> str:
+    """The file that tells what it is."""
+    return OPEN_CLIP if is_open_clip(directory) else "config.json"
 
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:

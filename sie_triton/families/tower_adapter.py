@@ -2,15 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
@@ -75,3 +78,10 @@ class TowerAdapter(Adapter):
             PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
             IMAGE_SIZES.name: Ragged(np.tile(np.array([[height, width]], np.int32), (count, 1))),
         }
+
+
+def towers(directory: Path, engine: TorchEngine) -> Any:
+    """transformers' model of both, with the weights there in it; LoadError."""
+    if is_open_clip(directory):
+        return engine.load_towers(OpenClipFiles.read(directory))
+    return engine.load(directory)

@@ -114,10 +114,13 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
 
 def lowering(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """The same, made to lower texts before anything else."""
-    normalizers = [tokenizers.normalizers.Lowercase()]
-    if tokenizer.normalizer is not None:
-        normalizers.append(tokenizer.normalizer)
-    tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+    return after(tokenizer, [tokenizers.normalizers.Lowercase()])
+
+
+def after(tokenizer: tokenizers.Tokenizer, first: Sequence[tokenizers.normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    """The same, made to take these steps before its own."""
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([*first, *own])
     return tokenizer
 
 

@@ -16,12 +16,12 @@ M = TypeVar("M", bound=torch.nn.Module)
 class Checkpoint:
     """Read at once; LoadError says what cannot be read. What is taken is no longer held."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype, device: str = "cpu") -> None:
+    def __init__(self, directory: Path, dtype: torch.dtype, device: str = "cpu", files: str = "*.safetensors") -> None:
         self.directory, self._device = directory, device
         self._tensors: dict[str, torch.Tensor] = {}
-        paths = sorted(directory.glob("*.safetensors"))
+        paths = sorted(directory.glob(files))
         if not paths:
-            raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+            raise LoadError(f"no {files.removeprefix('*')} in {directory}; other formats are refused", "not found")
         for path in paths:
             try:
                 with safe_open(path, "pt") as weights:

@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.checkpoints.contents import OPEN_CLIP
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
@@ -53,6 +56,12 @@ class TorchEngine(Engine):
     def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
         """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""
         return model_of(config, weights.below(prefix), weights.directory, self.dtype, self.device)
+
+    def load_towers(self, files: OpenClipFiles) -> PreTrainedModel:
+        """open_clip's two towers as a model of transformers; LoadError as above."""
+        weights = Checkpoint(files.directory, self.dtype, self.device, OPEN_CLIP)
+        state = renamed(files.kind, weights.below(""), str(files.directory))
+        return model_of(files.config.values, state, files.directory, self.dtype, self.device)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""

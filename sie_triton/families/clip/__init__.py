@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sie_triton.checkpoints.towers import TowerFiles, model_type
+from sie_triton.checkpoints.towers import TowerFiles, model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Options, Recognised
@@ -48,9 +48,8 @@ class Clip(Family):
         if model_type(directory) != "clip":
             return None
         files = read(directory)
-        reason = (
-            f"config.json: clip, images of {files.plan.shape[0]} × {files.plan.shape[1]} in {files.num_patches} patches"
-        )
+        height, width = files.plan.shape
+        reason = f"{said_by(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
         return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
 

@@ -11,7 +11,7 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
-from sie_triton.families.tower_adapter import Ints, TowerAdapter
+from sie_triton.families.tower_adapter import Ints, TowerAdapter, towers
 
 # Configurations of transformers before 4.31 name this as the closing token, which it is not.
 WRONG_EOS = 2
@@ -50,7 +50,7 @@ class ClipAdapter(TowerAdapter):
 def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
     """LoadError says what in the directory cannot be used."""
     files = read(directory)
-    model: Any = engine.load(files.directory)
+    model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
     vision = engine.vision_tower(model.vision_model, files.plan, VisionTower)

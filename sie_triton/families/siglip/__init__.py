@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.siglip import ANY_SHAPE, ONE_SIZE, SiglipFiles
-from sie_triton.checkpoints.towers import model_type
+from sie_triton.checkpoints.towers import model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Options, Recognised
@@ -47,7 +47,7 @@ class Siglip(Family):
             images = f"images of {height} × {width} in {files.num_patches} patches"
         else:
             images = f"images of any shape in at most {files.num_patches} patches"
-        reason, dims = f"config.json: {kind}, {images}", {"dense": files.dim}
+        reason, dims = f"{said_by(directory)}: {kind}, {images}", {"dense": files.dim}
         return Recognised(reason, files.texts.length, dims, normalize=True, weights=(files.directory,))
 
     def longest(self, directory: Path) -> int:
@@ -65,14 +65,14 @@ class Siglip(Family):
 def processor(spec: ModelSpec, files: SiglipFiles) -> "TowerProcessor":
     """Texts longer than the model file wants are cut there; all are padded to what the checkpoint reads."""
     from sie_triton.families.towers import TowerProcessor
+    from sie_triton.inputs.cleaning import cleaning
     from sie_triton.inputs.pixels import resized, resized_to_patches
-    from sie_triton.inputs.tokenizer import lowering, open_tokenizer, padding, truncating
+    from sie_triton.inputs.tokenizer import open_tokenizer, padding, truncating
 
     texts, plan = files.texts, files.plan
     tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, texts.length))
     padding(tokenizer, texts.length, texts.token, texts.on_left)
-    if texts.in_lower_case:
-        lowering(tokenizer)
+    cleaning(tokenizer, texts.cleaning)
     if isinstance(plan, ImagePlan):
         return TowerProcessor(tokenizer, partial(resized, plan=plan), lambda _: files.num_patches, spec.runtime)
     resize = partial(resized_to_patches, plan=plan)

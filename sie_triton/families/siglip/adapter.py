@@ -13,7 +13,7 @@ from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import PooledVisionTower
-from sie_triton.families.tower_adapter import Ints, TowerAdapter
+from sie_triton.families.tower_adapter import Ints, TowerAdapter, towers
 
 
 class SiglipAdapter(TowerAdapter):
@@ -42,7 +42,7 @@ class SiglipAdapter(TowerAdapter):
 def load(directory: Path, engine: TorchEngine) -> SiglipAdapter:
     """LoadError says what in the directory cannot be used."""
     files = SiglipFiles.read(directory)
-    return adapter_of(engine.load(files.directory), files, engine)
+    return adapter_of(towers(files.directory, engine), files, engine)
 
 
 def adapter_of(model: Any, files: SiglipFiles, engine: TorchEngine) -> SiglipAdapter:
