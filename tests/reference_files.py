@@ -193,6 +193,12 @@ SERVED: dict[str, dict[str, Any]] = {
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
+    "siglip-open-clip": file(
+        "siglip:SiglipAdapter",
+        DENSE,
+        loadtime={"backend": "open_clip", "open_clip_model_id": "hf-hub:org/siglip-open-clip", "dense_dim": 96},
+        **BOTH,
+    ),
 }
 
 PLANNED: dict[str, dict[str, Any]] = {

@@ -31,17 +31,16 @@ USUAL_PATCHES: Mapping[str, Any] = {
     "image_std": HALF,
 }
 
-# The tokenizer of transformers that lowers texts whatever tokenizer.json says; it is that of every ANY_SHAPE.
-LOWERS = "Siglip2Tokenizer"
-LOWER_CASE = "lower case"
+# Tokenizers of transformers that clean texts, whatever tokenizer.json says; the second is that of every ANY_SHAPE.
+CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
 # They pad on the left where tokenizer_config.json says nothing.
-PAD_LEFT = (LOWERS, "GemmaTokenizer", "GemmaTokenizerFast")
+PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedTexts:
     """All texts become `length` tokens, of which the model reads every one, its padding `token` too. `cleaning` is what
-    is done to texts before what tokenizer.json says, as open_clip calls it, or LOWER_CASE.
+    is done to texts before what tokenizer.json says, by a name of `inputs/cleaning.py`; empty: nothing.
     """
 
     length: int
@@ -113,13 +112,13 @@ def _num_patches(home: Path, vision: Fields, plan: ImagePlan | PatchPlan) -> int
 
 def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedTexts:
     settings = read_fields(home / "tokenizer_config.json", required=False)
-    kind = LOWERS if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
+    kind = "Siglip2Tokenizer" if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
     usual = "left" if kind in PAD_LEFT else "right"
     return PaddedTexts(
         length=length,
         token=_padding_token(home, settings),
         on_left=settings.text("padding_side", usual) == "left",
-        cleaning=cleaning or (LOWER_CASE if kind == LOWERS else ""),
+        cleaning=cleaning or CLEANING.get(kind, ""),
     )
 
 

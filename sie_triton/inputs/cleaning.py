@@ -8,15 +8,16 @@ from sie_triton.inputs.tokenizer import after
 
 _SPACES = (normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip())
 _LOWER = normalizers.Lowercase()
-# Of ASCII, without the line, which becomes a space.
-_PUNCTUATION = (normalizers.Replace("_", " "), normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""))
+# Of ASCII.
+_PUNCTUATION = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
 
-# By open_clip's names for them; the last is what transformers' tokenizer of SigLIP 2 does.
+# By open_clip's names for them; the last two are what transformers' tokenizers of SigLIP and SigLIP 2 do.
 STEPS: Mapping[str, Sequence[normalizers.Normalizer]] = {
     "whitespace": _SPACES,
     "lower": (*_SPACES, _LOWER),
-    "canonicalize": (*_PUNCTUATION, _LOWER, *_SPACES),
-    "lower case": (_LOWER,),
+    "canonicalize": (normalizers.Replace("_", " "), _PUNCTUATION, _LOWER, *_SPACES),
+    "siglip": (_LOWER, _PUNCTUATION, *_SPACES),
+    "siglip2": (_LOWER,),
 }
 
 

@@ -25,12 +25,12 @@ def run(*arguments, status=0):
 def test_what_serve_would_start(directory):
     (line,) = run("ls").output.splitlines()
     assert line.split()[:3] == [MINILM, "dense", "384"]
-    listed = run("ls", "--models-dir", directory, "--model-filter", "org/reranker*,org/siglip*,org/bge*")
+    listed = run("ls", "--models-dir", directory, "--model-filter", "org/reranker*,org/donut*,org/bge*")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [
         *("org/bge-m3", "org/bge-m3.flag", "org/reranker-jina", "org/reranker-modernbert", "org/reranker-qwen3"),
         "org/reranker",
     ]
-    assert "a model that embeds images and texts (siglip) is not served by this version" in listed.stderr
+    assert "a model that reads documents (donut) is not served by this version" in listed.stderr
 
 
 def test_the_models_we_know():

@@ -21,7 +21,7 @@ class Checkpoint:
         self._tensors: dict[str, torch.Tensor] = {}
         paths = sorted(directory.glob(files))
         if not paths:
-            raise LoadError(f"no {files.removeprefix('*')} in {directory}; other formats are refused", "not found")
+            raise LoadError(f"no {files.lstrip('*')} in {directory}; other formats are refused", "not found")
         for path in paths:
             try:
                 with safe_open(path, "pt") as weights:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.checkpoints.contents import OPEN_CLIP
+from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.checkpoints.patches import PatchPlan
@@ -59,8 +59,10 @@ class TorchEngine(Engine):
 
     def load_towers(self, files: OpenClipFiles) -> PreTrainedModel:
         """open_clip's two towers as a model of transformers; LoadError as above."""
-        weights = Checkpoint(files.directory, self.dtype, self.device, OPEN_CLIP)
-        state = renamed(files.kind, weights.below(""), str(files.directory))
+        # A class around it, of the model's own code, has it under a name.
+        name, inside = (OPEN_CLIP, "") if (files.directory / OPEN_CLIP).exists() else (WEIGHTS, "model.")
+        weights = Checkpoint(files.directory, self.dtype, self.device, name)
+        state = renamed(files.kind, weights.below(inside), str(files.directory))
         return model_of(files.config.values, state, files.directory, self.dtype, self.device)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:

@@ -4,15 +4,16 @@ image → resized, cut → vision transformer → state of the class token → p
 text → tokens → text transformer → state of the closing token → projection → dense
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.towers import TowerFiles, model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.open_clip_options import TowerOptions
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -29,19 +30,11 @@ USUAL_IMAGES = {
 }
 
 
-@dataclass(frozen=True)
-class ClipOptions(Options):
-    """`backend` and `open_clip_model_id`: what SIE loads it with. Here the files of the checkpoint decide."""
-
-    backend: Literal["transformers", "open_clip"] = "transformers"
-    open_clip_model_id: str = ""
-
-
 class Clip(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["dense"],)
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
-    options = ClipOptions
+    options = TowerOptions
     reference_adapters = ("clip:CLIPAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -55,6 +48,10 @@ class Clip(Family):
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        options: TowerOptions = self.options_of(spec)
+        return options.refusals(spec)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.towers import TowerProcessor

@@ -4,17 +4,18 @@ image → resized → vision transformer → attention pooling → dense
 text → tokens, padded to the model's length → text transformer → state of the last place → head → dense
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.siglip import ANY_SHAPE, ONE_SIZE, SiglipFiles
 from sie_triton.checkpoints.towers import model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.open_clip_options import TowerOptions
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -23,19 +24,11 @@ if TYPE_CHECKING:
     from sie_triton.families.towers import TowerProcessor
 
 
-@dataclass(frozen=True)
-class SiglipOptions(Options):
-    """`backend` and `open_clip_model_id`: what SIE loads it with. Here the files of the checkpoint decide."""
-
-    backend: Literal["transformers", "open_clip"] = "transformers"
-    open_clip_model_id: str = ""
-
-
 class Siglip(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["dense"],)
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
-    options = SiglipOptions
+    options = TowerOptions
     reference_adapters = ("siglip:SiglipAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -52,6 +45,10 @@ class Siglip(Family):
 
     def longest(self, directory: Path) -> int:
         return SiglipFiles.read(directory).texts.length
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        options: TowerOptions = self.options_of(spec)
+        return options.refusals(spec)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         return processor(spec, SiglipFiles.read(directory))
