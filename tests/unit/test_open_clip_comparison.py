@@ -77,8 +77,11 @@ def ids_of(directory, name):
     return torch.tensor([each.ids for each in tokenizer.encode_batch([" ".join(t.split()) for t in TEXTS])])
 
 
-@pytest.mark.parametrize("preprocess", [PREPROCESS, SQUASHED], ids=["shortest", "squash"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("name", "preprocess"),
+    [*((name, PREPROCESS) for name in CONFIGS if name != "siglip"), ("siglip", SQUASHED)],
+    ids=[*CONFIGS],
+)
 def test_texts_and_images(name, preprocess, tmp_path, minilm_directory):
     model, dim = built(tmp_path, name, minilm_directory, preprocess), CONFIGS[name]["embed_dim"]
     family, found = family_in(tmp_path)
@@ -135,7 +138,6 @@ def test_transformers_files_go_first(tmp_path, minilm_directory):
     built(tmp_path, "clip", minilm_directory)
     save_clip(tmp_path, minilm_directory)
     assert family_in(tmp_path)[1].reason.startswith("config.json: clip")
-    assert Served("clip", tmp_path, dims={"dense": 32}).encode(["a"])["dense"].shape == (1, 32)
 
 
 def changed(**parts):

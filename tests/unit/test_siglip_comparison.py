@@ -120,17 +120,41 @@ def test_a_model_file_may_cut_texts_sooner(directories, library):
     assert np.allclose(served.encode(["one two three four five six"])["dense"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["Siglip2Tokenizer", "GemmaTokenizer"])
-def test_gemmas_tokenizer_with_images_of_one_size(directories, tmp_path, kind):
+def test_many_images_together(ours):
+    """So many patches that a CPU is given some more."""
+    found = ours["siglip2"].encode([{"image": file} for file in FILES * 5])["dense"]
+    assert np.allclose(found, np.tile(found[: len(FILES)], (5, 1)), atol=1e-5)
+    few = ours["siglip2"].encode([{"image": file} for file in FILES])["dense"]
+    assert np.allclose(found[-len(FILES) :], few, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "lowers"),
+    [
+        ("siglip", "Siglip2Tokenizer", True),
+        ("siglip", "GemmaTokenizer", False),
+        # Whatever its files say.
+        ("siglip2", "GemmaTokenizer", True),
+    ],
+)
+def test_gemmas_tokenizer(directories, tmp_path, kind, tokenizer, lowers):
     """SigLIP 2 with images of one size is transformers' SigLIP; its pad_token is not that of config.json's default."""
-    shutil.copytree(directories["siglip"], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(directories[kind], tmp_path, dirs_exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).unlink()
-    save_gemma_tokenizer(tmp_path, getattr(transformers, kind))
+    save_gemma_tokenizer(tmp_path, getattr(transformers, tokenizer))
     texts = ["a Cat", "a cat", "dog.", "Ünï"]
     found = Served("siglip", tmp_path, dims={"dense": 48}).encode(texts)["dense"]
     assert np.allclose(found, Library(tmp_path).texts(texts), atol=1e-5)
-    assert np.allclose(found[0], found[1], atol=1e-5) == (kind == "Siglip2Tokenizer")
+    assert np.allclose(found[0], found[1], atol=1e-5) == lowers
+
+
+def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
+    """Whatever tokenizer.json says; the library's own needs sentencepiece, which is not there."""
+    other = copy(directories["siglip"], tmp_path, "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
+    features = Served("siglip", other, dims={"dense": 48}).processor.encode([{"text": "a Cat, (that) sits."}])
+    plain = Served("siglip", directories["siglip"], dims={"dense": 48}).processor.encode([{"text": "a cat that sits"}])
+    assert features["input_ids"].values.tolist() == plain["input_ids"].values.tolist()
 
 
 def test_sizes_for_patches():

@@ -45,12 +45,11 @@ def before_6(towers, directory):
 
 SAVED = {
     "CLIP": ("clip", 32, lambda towers, path: library_of([Transformer(str(towers / "clip"))], path)),
-    "CLIP, normalized": (
+    "CLIP by its old class, normalized": (
         "clip",
         32,
-        lambda towers, path: library_of([Transformer(str(towers / "clip")), Normalize()], path),
+        lambda towers, path: library_of([CLIPModel(str(towers / "clip")), Normalize()], path),
     ),
-    "CLIP by its old class": ("clip", 32, lambda towers, path: library_of([CLIPModel(str(towers / "clip"))], path)),
     "CLIP before 6": ("clip", 32, before_6),
     "SigLIP": (
         "siglip",
