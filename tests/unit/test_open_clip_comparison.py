@@ -20,7 +20,8 @@ from sie_triton.checkpoints import open_clip
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.inputs.cleaning import cleaning
 from sie_triton.spec import Runtime
-from sie_triton.weights.pickles import pickled
+from sie_triton.weights.locate import MODEL_FILES
+from sie_triton.weights.pickles import pickled, without_pickles
 from tests import open_clips
 from tests.items import Served
 from tests.models import save_tokenizer
@@ -197,15 +198,19 @@ def test_weights_that_are_of_no_such_tower(tmp_path, minilm_directory):
 
 
 def test_weights_that_are_only_pickled(tmp_path, minilm_directory):
-    """They take the same way as any others."""
-    name = "open_clip_pytorch_model.bin"
+    """They take the same way as any others: refused, or, where a model file says so, converted."""
+    name, directory = "open_clip_pytorch_model.bin", tmp_path / "saved"
     assert pickled({name, "open_clip_config.json"}, ["."]) == [name]
     assert pickled({name, "open_clip_model.safetensors"}, ["."]) == []
     assert pickled({name, "config.json", "model.safetensors"}, ["."]) == []
-    built(tmp_path, "clip", minilm_directory)
-    (tmp_path / "open_clip_model.safetensors").rename(tmp_path / name)
+    model = built(directory, "clip", minilm_directory)
+    (directory / "open_clip_model.safetensors").unlink()
+    torch.save(model.state_dict(), directory / name)
     with pytest.raises(CatalogError, match=f"{name} is a pickle"):
-        explain(tmp_path, "my/clip", {"weights_path": str(tmp_path)})
+        explain(directory, "my/clip", {"weights_path": str(directory)})
+    converted = without_pickles(directory, MODEL_FILES, [name], tmp_path / "cache", lambda line: None)
+    found = Served("clip", converted, dims={"dense": 32}).encode([{"image": IMAGES[0]}])["dense"]
+    assert np.allclose(found, unit(model.encode_image(pixels(IMAGES[0], PREPROCESS)[None])), atol=1e-5)
 
 
 @pytest.mark.parametrize(
