@@ -1,9 +1,11 @@
 """Small models of two towers with fixed-seed weights, as transformers saves them."""
 
+import json
 import string
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 
@@ -83,6 +85,18 @@ def save_gemma_tokenizer(directory: Path, kind: Any = transformers.Siglip2Tokeni
     tokenizer = kind(vocab={piece: i for i, piece in enumerate(pieces)}, merges=list(MERGES), **settings)
     tokenizer.save_pretrained(directory)
     return tokenizer
+
+
+def save_clip_tokenizer(directory: Path) -> Any:
+    """Of CLIP's kind, in the two files that it was saved in before there was tokenizer.json."""
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    pieces = [*sorted(letters), *(f"{letter}</w>" for letter in sorted(letters))]
+    merges = [("c", "a"), ("ca", "t</w>"), ("o", "g</w>"), ("d", "og</w>")]
+    pieces += ["".join(pair) for pair in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    (directory / "vocab.json").write_text(json.dumps(vocabulary))
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]) + "\n")
+    return transformers.CLIPTokenizer(vocab=vocabulary, merges=merges)
 
 
 @torch.no_grad()

@@ -18,6 +18,8 @@ from sie_triton.errors import LoadError
 # Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
 HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
 
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+
 # What it says of how each kind of item is read, and the only thing that is served.
 METHODS = {"text": "get_text_features", "image": "get_image_features"}
 ITS_VECTOR = "pooler_output"
@@ -124,6 +126,11 @@ def model_type(directory: Path) -> str:
         return read_fields(_modules(directory)[0][1] / "config.json", required=False).text("model_type", "")
     except LoadError:
         return ""
+
+
+def is_before_fast(directory: Path) -> bool:
+    """Whether its tokenizer is CLIP's as it was saved before there was tokenizer.json."""
+    return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
 
 
 def said_by(directory: Path) -> str:

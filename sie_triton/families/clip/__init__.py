@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.towers import TowerFiles, model_type, said_by
+from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised
@@ -44,7 +44,9 @@ class Clip(Family):
         height, width = files.plan.shape
         reason = f"{said_by(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
-        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
+        # Those of a directory without tokenizer.json are looked at when they are loaded.
+        weights = () if is_before_fast(files.directory) else (files.directory,)
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text
@@ -55,11 +57,12 @@ class Clip(Family):
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.towers import TowerProcessor
+        from sie_triton.inputs.clip_tokens import open_clip_tokenizer
         from sie_triton.inputs.pixels import resized
-        from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+        from sie_triton.inputs.tokenizer import truncating
 
         files = read(directory)
-        tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+        tokenizer = truncating(open_clip_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
         return TowerProcessor(
             tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime
         )
