@@ -123,7 +123,8 @@ def model_type(directory: Path) -> str:
     if is_open_clip(directory):
         return OpenClipFiles.read(directory).kind
     try:
-        return read_fields(_modules(directory)[0][1] / "config.json", required=False).text("model_type", "")
+        found = [read_fields(path / "config.json", required=False) for _, path in _modules(directory)[:1]]
+        return found[0].text("model_type", "") if found else ""
     except LoadError:
         return ""
 

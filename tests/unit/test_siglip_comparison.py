@@ -77,6 +77,7 @@ def test_recognised(directories, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts(ours, library, kind):
+    assert ours[kind].adapter.encoder.path == "packed"
     found = ours[kind].encode(TEXTS)["dense"]
     assert np.allclose(found, library[kind].texts(TEXTS), atol=1e-5)
     assert (found @ found.T - np.eye(len(TEXTS))).max() < 0.999
@@ -236,8 +237,7 @@ def test_features_that_are_no_image(ours):
     tower = ours["siglip2"].adapter.vision
     lengths, shapes = np.array([3 * 8 * 16], np.int32), np.array([[8, 16]], np.int32)
     assert tower.takes(lengths, shapes)
-    for other in ([[16, 8]], [[8, 16]]):
-        assert tower.takes(lengths, np.array(other, np.int32))
+    assert tower.takes(lengths, np.array([[16, 8]], np.int32))
     for wrong in ([[0, 0]], [[7, 16]], [[8, 24]], [[8, 2**31 - 8]], [[-8, -16]], [[200, 200]]):
         assert not tower.takes(lengths, np.array(wrong, np.int32))
     assert not ours["siglip"].adapter.vision.takes(lengths, shapes)

@@ -58,7 +58,7 @@ class PackedVisionTower:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Height and width in pixels of an image of as many patches as there may be."""
+        """Height and width in pixels of a square image, of about as many patches as there may be."""
         return self._plan.shape(1, 1)
 
     @torch.inference_mode()
