@@ -52,7 +52,7 @@ class PatchPlan:
 
         >>> plan = PatchPlan(16, 256, 2, 1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> plan.shape(300, 300), plan.shape(10, 5), plan.shape(1, 200)
-        ((256, 256), (352, 176), (32, 2048))
+        ((256, 256), (352, 176), (16, 3200))
         """
         rows, columns = self._grid(height, width)
         return rows * self.patch_size, columns * self.patch_size

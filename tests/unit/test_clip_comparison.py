@@ -63,6 +63,7 @@ def library(directory):
 
 
 def test_texts(ours, library):
+    assert ours.adapter.encoder.path == "packed"
     found = ours.encode(TEXTS)["dense"]
     assert np.allclose(found, library.texts(TEXTS), atol=1e-5)
     assert (found @ found.T)[0, 1] < 0.99
