@@ -9,8 +9,8 @@ from typing import Any
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
 from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
-from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, most_tokens
 from sie_triton.errors import LoadError
 
@@ -57,7 +57,7 @@ class SiglipFiles:
     config: Fields
     dim: int
     texts: PaddedTexts
-    plan: ImagePlan | PatchPlan
+    plan: ImagePlan | NaflexPlan
     num_patches: int
 
     @classmethod
@@ -69,14 +69,14 @@ class SiglipFiles:
         home = home_of(directory)
         config = read_fields(home / "config.json")
         if config.text("model_type") == ONE_SIZE:
-            plan: ImagePlan | PatchPlan = ImagePlan.read(home, USUAL_IMAGES)
+            plan: ImagePlan | NaflexPlan = ImagePlan.read(home, USUAL_IMAGES)
         else:
-            plan = PatchPlan.read(home, USUAL_PATCHES)
+            plan = NaflexPlan.read(home, USUAL_PATCHES)
         return cls.of(home, config, plan, most_tokens(home))
 
     @classmethod
     def of(
-        cls, home: Path, config: Fields, plan: ImagePlan | PatchPlan, most: int, cleaning: str = ""
+        cls, home: Path, config: Fields, plan: ImagePlan | NaflexPlan, most: int, cleaning: str = ""
     ) -> "SiglipFiles":
         """`most`: tokens of a text that others than the model itself read."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
@@ -94,7 +94,7 @@ class SiglipFiles:
         return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
 
 
-def _num_patches(home: Path, vision: Fields, plan: ImagePlan | PatchPlan) -> int:
+def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> int:
     """LoadError where images are made otherwise than the model reads them."""
     side = vision.integer("patch_size", 16, least=1)
     if isinstance(plan, ImagePlan):

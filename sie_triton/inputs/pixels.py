@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXELS
 
@@ -27,7 +27,7 @@ def resized(image: "Image", plan: ImagePlan) -> Bytes:
     return pixels if plan.crop is None else middle(pixels, plan.crop, rounds=plan.rounds_middle)
 
 
-def resized_to_patches(image: "Image", plan: PatchPlan) -> Bytes:
+def resized_for_patches(image: "Image", plan: NaflexPlan) -> Bytes:
     """As transformers' processor of SigLIP 2 with the Pillow backend does, to the bit; patches are not yet cut out."""
     height, width = plan.shape(image.height, image.width)
     return np.asarray(image.resize((width, height), resample=plan.resample))

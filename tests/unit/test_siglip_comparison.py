@@ -12,12 +12,12 @@ from PIL import Image, ImageOps
 from transformers.models.siglip2.image_processing_pil_siglip2 import get_image_size_for_max_num_patches
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch import packed_vision
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.errors import LoadError
 from sie_triton.inputs.images import ImageFile
-from sie_triton.inputs.pixels import resized_to_patches
+from sie_triton.inputs.pixels import resized_for_patches
 from tests.items import Served
 from tests.pictures import picture, pictures
 from tests.towers import save_gemma_tokenizer, save_naflex, save_siglip
@@ -160,17 +160,17 @@ def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
 
 def test_sizes_for_patches():
     for most in (24, 256, 1024):
-        plan = PatchPlan(16, most, 2, 1.0, (0, 0, 0), (1, 1, 1))
+        plan = NaflexPlan(16, most, 2, 1.0, (0, 0, 0), (1, 1, 1))
         for height in (1, 7, 16, 100, 431, 1080, 6000):
             for width in (1, 15, 33, 224, 900, 1920):
                 assert plan.shape(height, width) == get_image_size_for_max_num_patches(height, width, 16, most)
 
 
 def test_pixels_are_those_of_the_processor(directories, library):
-    plan = PatchPlan.read(directories["siglip2"], {})
+    plan = NaflexPlan.read(directories["siglip2"], {})
     for seed, size in enumerate(SHAPES):
         image = picture(*size, seed=seed)
-        pixels = resized_to_patches(image, plan)
+        pixels = resized_for_patches(image, plan)
         rows, columns = (side // 8 for side in pixels.shape[:2])
         scaled = (pixels * plan.scale - plan.mean) / plan.std
         patches = scaled.reshape(rows, 8, columns, 8, 3).swapaxes(1, 2).reshape(rows * columns, -1)

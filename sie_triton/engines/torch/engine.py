@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
-from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
@@ -78,7 +78,7 @@ class TorchEngine(Engine):
         tower.prepare()
         return tower
 
-    def packed_vision_tower(self, model: PreTrainedModel, plan: PatchPlan) -> PackedVisionTower:
+    def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
         """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
 

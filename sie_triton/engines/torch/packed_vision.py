@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
@@ -35,7 +35,7 @@ class PackedVisionTower:
     `image_bytes` are those of the largest image.
     """
 
-    def __init__(self, model: PreTrainedModel, plan: PatchPlan, attention: str, measurements: Measurements) -> None:
+    def __init__(self, model: PreTrainedModel, plan: NaflexPlan, attention: str, measurements: Measurements) -> None:
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)

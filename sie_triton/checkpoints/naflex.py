@@ -17,7 +17,7 @@ SCALES, CLOSE = (1e-6, 100.0), 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class PatchPlan:
+class NaflexPlan:
     """An image keeps its shape: it is resized to as many whole patches of `patch_size` pixels a side as there may be,
     `max_num_patches`. A pixel p becomes (p · scale - mean) / std.
     """
@@ -30,7 +30,7 @@ class PatchPlan:
     std: tuple[float, float, float]
 
     @classmethod
-    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "PatchPlan":
+    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "NaflexPlan":
         """`usual`: what the processor's class has where the file says nothing. LoadError."""
         found = processor_fields(directory)
         given = {key: value for key, value in found.values.items() if value is not None}
@@ -50,7 +50,7 @@ class PatchPlan:
     def shape(self, height: int, width: int) -> tuple[int, int]:
         """What an image of that many pixels is resized to; it has no more than `max_num_patches`.
 
-        >>> plan = PatchPlan(16, 256, 2, 1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        >>> plan = NaflexPlan(16, 256, 2, 1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> plan.shape(300, 300), plan.shape(10, 5), plan.shape(1, 200)
         ((256, 256), (352, 176), (16, 3200))
         """
