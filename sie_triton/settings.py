@@ -95,12 +95,15 @@ class Settings(BaseSettings):
     )
     recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
     cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
-    image_workers: int = Field(4, ge=1, le=256, description="threads of each model that decode images")
+    image_workers: int = Field(4, ge=1, le=256, description="threads of each model that decode images and sounds")
     max_image_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one image file")
     max_image_pixels: int = Field(100_000_000, ge=1, description="most pixels of one image, by its header")
     max_pixels_in_flight: int = Field(
         200_000_000, ge=1, description="most pixels that a model has decoded at once, of 3 bytes each; more wait"
     )
+    max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
+    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one audio file")
+    max_audio_s: float = Field(600, gt=0, le=86_400, description="most seconds that one audio file takes")
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
@@ -178,6 +181,9 @@ class Settings(BaseSettings):
             max_image_bytes=self.max_image_bytes,
             max_image_pixels=self.max_image_pixels,
             max_pixels_in_flight=self.max_pixels_in_flight,
+            max_document_bytes=self.max_document_bytes,
+            max_audio_bytes=self.max_audio_bytes,
+            max_audio_s=self.max_audio_s,
             allow_hub=self.hf_fallback,
             open_steps=self.open_steps,
         )

@@ -23,8 +23,8 @@ class Runtime:
 
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
-    cores. `image_workers` threads of each model decode its images, `max_pixels_in_flight` at once. A forward
-    pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
+    cores. `image_workers` threads of each model decode its images and sounds, `max_pixels_in_flight` at once. A
+    forward pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
     `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `precision`
     empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running tritonserver;
     `cache_dir` and `environments_dir` empty: the user's directories for caches and data. The first holds
@@ -44,6 +44,9 @@ class Runtime:
     max_image_bytes: int = 64 * 1024**2
     max_image_pixels: int = 100_000_000
     max_pixels_in_flight: int = 200_000_000
+    max_document_bytes: int = 64 * 1024**2
+    max_audio_bytes: int = 64 * 1024**2
+    max_audio_s: float = 600.0
     allow_hub: bool = True
     open_steps: bool = False
     status_dir: str = ""

@@ -35,6 +35,7 @@ BGE_M3 = "test/bge-m3"  # dense, sparse and multivector, and scored by any of th
 CROSS_ENCODER = "test/cross-encoder"
 RERANKER = "test/reranker"  # a language model
 CLIP = "test/clip"
+CLAP = "test/clap"
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
@@ -75,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
     and one of each other family."""
     from tests.gliners import save_gliner
-    from tests.towers import save_clip
+    from tests.towers import save_clap, save_clip
 
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
@@ -89,6 +90,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     reranker = save_causal(root / "reranker", minilm_directory)
     save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
     save_clip(root / "clip", minilm_directory)
+    save_clap(root / "clap", minilm_directory)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
@@ -108,6 +110,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}, profiles=profiles),
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
         model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
+        model_file(CLAP, root / "clap", "clap", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "audio")),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
         (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
@@ -115,7 +118,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP]
+    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP]
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)

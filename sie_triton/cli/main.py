@@ -154,12 +154,12 @@ cli.add_command(extract)
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "cold"]),
+    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "images", "cold"]),
     default="server",
     show_default=True,
     help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
     "sparse and late-interaction models; "
-    "extract: entities, beside gliner, if that is installed; "
+    "extract: entities, beside gliner, if that is installed; images: vectors of photos; "
     "cold: a server with many models that nobody has asked yet",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
@@ -184,6 +184,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import extract
 
         extract.run(rounds=rounds, clients=clients, output=output)
+    elif what == "images":
+        from sie_triton.bench import images
+
+        images.run(rounds=rounds, clients=clients, output=output)
     else:
         from sie_triton.bench import forward
 

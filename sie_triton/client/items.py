@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.client.media import file_bytes, image_bytes
+from sie_triton.client.media import audio_bytes, file_bytes, image_bytes
 from sie_triton.client.types import ItemLike
 from sie_triton.contract import ITEMS
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
@@ -14,7 +14,7 @@ from sie_triton.errors import InputError
 
 MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
     IMAGE.name: image_bytes,
-    AUDIO.name: file_bytes,
+    AUDIO.name: audio_bytes,
     DOCUMENT.name: file_bytes,
 }
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from sie_triton.errors import InputError
 
 FILE = "give its bytes or its path"
 IMAGE = "give its bytes, its path, a PIL image, or a uint8 array [height, width, 3]"
+AUDIO = 'give its bytes, its path, or {"data": array, "sample_rate": 16000}'
+
+# What WAV calls its numbers, by the letter of a dtype.
+WAV_CODECS = {"i": 1, "f": 3}
 
 
 def image_bytes(image: Any, name: str) -> bytes:
@@ -26,6 +31,15 @@ def image_bytes(image: Any, name: str) -> bytes:
     except (OSError, ValueError) as exc:
         raise InputError(f"{name}: cannot be written as PNG ({exc})") from exc
     return written.getvalue()
+
+
+def audio_bytes(audio: Any, name: str) -> bytes:
+    """An audio file; samples that are none yet become WAV, as they are."""
+    if isinstance(audio, np.ndarray):
+        raise InputError(f"{name}: an array alone has no sampling rate; {AUDIO}")
+    if isinstance(audio, Mapping) and isinstance(audio.get("data"), np.ndarray):
+        return _wav(audio["data"], audio.get("sample_rate"), name)
+    return file_bytes(audio, name, AUDIO)
 
 
 def file_bytes(file: Any, name: str, allowed: str = FILE) -> bytes:
@@ -43,6 +57,25 @@ def file_bytes(file: Any, name: str, allowed: str = FILE) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as exc:
         raise InputError(f"{name}: cannot be read ({exc})") from exc
+
+
+def _wav(samples: Any, rate: Any, name: str) -> bytes:
+    wanted = np.float32 if samples.dtype.kind == "f" else np.int16
+    if samples.dtype.newbyteorder("=") not in (np.float64, wanted) or samples.ndim not in (1, 2) or not samples.size:
+        raise InputError(
+            f"{name}.data: an array {samples.dtype} {list(samples.shape)} is no sound; give float32 or int16 of "
+            "[samples] or [samples, channels]"
+        )
+    if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)) or not 0 < rate < 1 << 31:
+        raise InputError(f"{name}.sample_rate: must be a whole number of samples a second (given {rate!r:.40})")
+    data = samples.astype(np.dtype(wanted).newbyteorder("<")).tobytes()
+    channels, width = 1 if samples.ndim == 1 else samples.shape[1], np.dtype(wanted).itemsize
+    if channels * width >= 1 << 16 or len(data) >= (1 << 32) - 64:
+        raise InputError(f"{name}.data: {list(samples.shape)} is more than a WAV file holds; give a file")
+    form = (WAV_CODECS[samples.dtype.kind], channels, rate, rate * channels * width % (1 << 32), channels * width)
+    chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, *form, 8 * width)
+    head = struct.pack("<4sI4s", b"RIFF", 4 + len(chunk) + 8 + len(data), b"WAVE")
+    return b"".join((head, chunk, struct.pack("<4sI", b"data", len(data)), data))
 
 
 def _picture(array: Any, name: str) -> Any:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 class Item(dict[str, Any]):
     """One thing to encode, score or extract from: `Item("…")`, `Item(image=…)`, with what the model reads of it.
 
-    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` and `document`
-    are bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a bare string do as
-    well. Other keys are refused.
+    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` is
+    the bytes of a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate":
+    16000}; `document` is bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a
+    bare string do as well. Other keys are refused.
     """
 
     def __init__(
@@ -86,14 +87,27 @@ class ScoreResult(TypedDict, total=False):
     timing: Timing
 
 
-class Entity(TypedDict):
-    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`."""
+class Entity(TypedDict, total=False):
+    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`.
+
+    What was read in an image has no place in a text, but a `bbox` where the model knows it: left, top, right and bottom
+    in pixels of the upright image.
+    """
 
     text: str
     label: str
     score: float
     start: int
     end: int
+    bbox: list[float] | None
+
+
+class Object(TypedDict):
+    """Something seen in an image; `bbox` as in Entity."""
+
+    label: str
+    score: float
+    bbox: list[float]
 
 
 class Relation(TypedDict):
@@ -127,7 +141,7 @@ class ExtractResult(TypedDict, total=False):
     entities: list[Entity]
     relations: list[Relation]
     classifications: list[Classification]
-    objects: list[dict[str, Any]]
+    objects: list[Object]
     data: dict[str, Any]
     token_count: int
     timing: Timing

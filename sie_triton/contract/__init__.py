@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from sie_triton.contract.encode import Encode
 from sie_triton.contract.extract import Annotated, Extract, Known, Label
-from sie_triton.contract.findings import Class, Entity, Findings, Relation, place
+from sie_triton.contract.findings import Class, Entity, Findings, Line, Object, Relation, place
 from sie_triton.contract.model import Batch, Computed, Extraction, Features, Model, Part, Ragged, Rows
 from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DTYPES, SCORE_MODES, Output
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
@@ -40,7 +40,9 @@ __all__ = [
     "Findings",
     "Known",
     "Label",
+    "Line",
     "Model",
+    "Object",
     "Options",
     "Output",
     "Parameter",

@@ -135,7 +135,7 @@ class Extract(Verb):
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         ends = np.cumsum(num_pieces).tolist()
         found = [
-            _checked(model.extraction.findings(rows[end - count : end], options), item).to_json()
+            _found(model, rows[end - count : end], options, item).to_json()
             for item, (end, count) in enumerate(zip(ends, num_pieces.tolist(), strict=True))
         ]
         return {
@@ -160,6 +160,7 @@ class Extractions(Answering):
         tensors = request.tensors
         labels, texts = distinct(_texts(tensors.get(LABELS.name))), _texts(tensors.get(TEXT.name))
         found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
+        texts = texts or [""] * len(ends)  # of a request without any, nothing is told by its place in one
         told = [
             Findings.from_json(found[start:end]).told(text, labels)
             for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
@@ -168,11 +169,15 @@ class Extractions(Answering):
         return {EXTRACTION.name: np.array(answers, np.object_)}
 
 
-def _checked(found: Findings, item: int) -> Findings:
-    count = len(found.entities) + len(found.relations) + len(found.classifications)
-    if count > MAX_FOUND:
+def _found(model: Model, rows: Sequence[Rows], options: Options, item: int) -> Findings:
+    try:
+        found = model.extraction.findings(rows, options)
+    except InputError as exc:
+        raise InputError(f"items[{item}]: {exc}") from exc
+    if found.count > MAX_FOUND:
         raise InputError(
-            f"parameter threshold: {count} things are found in item {item}; at most {MAX_FOUND} are told; raise it"
+            f"parameter threshold: {found.count} things are found in item {item}; "
+            f"at most {MAX_FOUND} are told; raise it"
         )
     return found
 

@@ -1,9 +1,10 @@
-"""What was found in one item: labels and places in its text.
+"""What was found in one item: labels and places in its text, or in its image.
 
     forward passes → Findings of an item → JSON → postprocess, which has the text and the labels → `extraction`
 
-A place is a start and an end, exclusive, in Unicode code points. A label is a number, into the request's labels, or
-where the checkpoint brings them a name.
+A place is a start and an end, exclusive, in Unicode code points; in an image it is a box: left, top, right and bottom
+in pixels of the upright image. A label is a number, into the request's labels, or where the checkpoint brings them a
+name.
 """
 
 import json
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Label = int | str
+Box = tuple[float, float, float, float]
 
 
 class Entity(NamedTuple):
@@ -41,6 +43,23 @@ class Class(NamedTuple):
     score: float
 
 
+class Object(NamedTuple):
+    """In an image."""
+
+    box: Box
+    label: Label
+    score: float
+
+
+class Line(NamedTuple):
+    """Words that were read in an image; `box` None: nobody knows where."""
+
+    text: str
+    box: Box | None
+    label: Label
+    score: float
+
+
 @dataclass(slots=True)
 class Findings:
     """`data` is JSON; in it a Place stands for the words there."""
@@ -49,22 +68,32 @@ class Findings:
     relations: list[Relation] = field(default_factory=list)
     classifications: list[Class] = field(default_factory=list)
     data: Any = None
+    objects: list[Object] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        of_text = len(self.entities) + len(self.relations) + len(self.classifications)
+        return of_text + len(self.objects) + len(self.lines)
 
     def to_json(self) -> bytes:
-        return json.dumps([self.entities, self.relations, self.classifications, self.data]).encode()
+        fields = [self.entities, self.relations, self.classifications, self.data, self.objects, self.lines]
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> "Findings":
-        entities, relations, classifications, data = json.loads(text)
+        entities, relations, classifications, data, objects, lines = json.loads(text)
         return cls(
             [Entity(*each) for each in entities],
             [Relation(*each) for each in relations],
             [Class(*each) for each in classifications],
             data,
+            [Object(*each) for each in objects],
+            [Line(*each) for each in lines],
         )
 
     def told(self, text: str, labels: Sequence[str]) -> dict[str, Any]:
-        """As clients get it."""
+        """As clients get it; lines are entities of an image, which have no place in a text."""
 
         def name(label: Label) -> str:
             return labels[label] if isinstance(label, int) else label
@@ -79,6 +108,10 @@ class Findings:
                     "end": each.end,
                 }
                 for each in self.entities
+            ]
+            + [
+                {"text": each.text, "label": name(each.label), "score": each.score, "bbox": each.box}
+                for each in self.lines
             ],
             "relations": [
                 {
@@ -94,7 +127,7 @@ class Findings:
                 for each in self.relations
             ],
             "classifications": [{"label": name(each.label), "score": each.score} for each in self.classifications],
-            "objects": [],
+            "objects": [{"label": name(each.label), "score": each.score, "bbox": each.box} for each in self.objects],
             "data": in_words(self.data, text) if self.data is not None else {},
         }
 

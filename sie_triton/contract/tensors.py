@@ -89,6 +89,12 @@ PIXEL_LENGTHS = Tensor("pixel_lengths", "INT32", (-1,), "[n] bytes of each item'
 PIXELS = Tensor("pixels", "UINT8", (-1,), "[bytes] of all images, row by row: red, green, blue", PIXEL_LENGTHS.name)
 IMAGE_SIZES = Tensor("image_sizes", "INT32", (-1, 2), "[n, 2] height and width in pixels; 0: no image", "", 0)
 
+# Features of sounds.
+MEL_LENGTHS = Tensor("mel_lengths", "INT32", (-1,), "[n] numbers of each item's spectrograms")
+MEL = Tensor(
+    "mel", "FP32", (-1,), "[numbers] of all spectrograms, frame by frame: decibels by mel band", MEL_LENGTHS.name
+)
+
 # Features of texts that are read in pieces, each by itself, and of the words and labels in them.
 PIECE = Tensor("piece", "INT32", (-1,), "[pieces] which of its item each is, from 0", "", 0)
 WORD_LENGTHS = Tensor("word_lengths", "INT32", (-1,), "[pieces] words of each")

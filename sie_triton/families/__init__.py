@@ -45,6 +45,11 @@ FAMILIES: Mapping[str, str] = {
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
     "siglip": "sie_triton.families.siglip:Siglip",
+    "clap": "sie_triton.families.clap:Clap",
+    "colpali": "sie_triton.families.colpali:ColPali",
+    "colqwen2": "sie_triton.families.colqwen2:ColQwen2",
+    "qwen3_vl_embedding": "sie_triton.families.qwen3_vl_embedding:Qwen3VLEmbedding",
+    "qwen3_vl_reranker": "sie_triton.families.qwen3_vl_reranker:Qwen3VLReranker",
     "multivector": "sie_triton.families.multivector:MultiVector",
     "llm_reranker": "sie_triton.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.families.splade:Splade",
@@ -52,6 +57,7 @@ FAMILIES: Mapping[str, str] = {
     "nli_classification": "sie_triton.families.nli_classification:NliClassification",
     "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
+    "docling": "sie_triton.families.docling:Docling",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
 

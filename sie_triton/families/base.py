@@ -85,6 +85,7 @@ class Family(ABC):
     `features` is what its processor makes
     of an element; the first is ragged, and its length is the item's. `parameters` are request parameters of its own,
     which reach `Adapter.forward` item by item. `engines` can compute its encoder, the usual one first.
+    `environment` is the one that its workers run in where a model file names none.
     `reference_adapters` are names of it in SIE's own model files. `files` are patterns of files that a checkpoint of it
     has beside the usual ones. `recognises_quickly`: without reading weights.
     """
@@ -99,6 +100,7 @@ class Family(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options
     engines: ClassVar[tuple[str, ...]] = ("torch",)
+    environment: ClassVar[str] = ""
     reference_adapters: ClassVar[tuple[str, ...]] = ()
     files: ClassVar[tuple[str, ...]] = ()
     recognises_quickly: ClassVar[bool] = True

@@ -13,11 +13,7 @@ class Planned:
 
 
 PLANNED: Mapping[str, Planned] = {
-    "colpali": Planned("embeds pages for late interaction", ("colpali:ColPaliAdapter",)),
-    "colqwen2": Planned("embeds pages for late interaction", ("colqwen2:ColQwen2Adapter",)),
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
-    "qwen3_vl_embedding": Planned("embeds images and texts", ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)),
-    "qwen3_vl_reranker": Planned("reranks images and texts", ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)),
     "florence2": Planned("reads images", ("florence2:Florence2Adapter",)),
     "donut": Planned("reads documents", ("donut:DonutAdapter",)),
     "grounding_dino": Planned("finds objects in images", ("grounding_dino:GroundingDINOAdapter",)),
@@ -25,5 +21,4 @@ PLANNED: Mapping[str, Planned] = {
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),
     "lighton_ocr": Planned("reads documents", ("lighton_ocr:LightOnOCRAdapter",)),
     "paddleocr_vl": Planned("reads documents", ("paddleocr_vl:PaddleOCRVLAdapter",)),
-    "docling": Planned("reads documents", ("docling:DoclingAdapter",)),
 }

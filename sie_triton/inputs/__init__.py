@@ -5,12 +5,16 @@ A kind of input is one module, and one line here.
 
 from collections.abc import Mapping, Sequence
 
+from sie_triton.inputs.audio import AudioInput
 from sie_triton.inputs.base import Frame, InputKind, NoFrame, Processor
+from sie_triton.inputs.documents import DocumentInput
 from sie_triton.inputs.images import ImageInput
 from sie_triton.inputs.several import SeveralInputs
 from sie_triton.inputs.text import TextInput
 
-KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in (TextInput(), ImageInput())}
+_KINDS = (TextInput(), ImageInput(), AudioInput(), DocumentInput())
+
+KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _KINDS}
 
 # Which of them reads the elements of a tensor.
 KIND_OF: Mapping[str, InputKind] = {tensor.name: kind for kind in KINDS.values() for tensor in kind.tensors}

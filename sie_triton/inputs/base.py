@@ -88,7 +88,7 @@ class Processor(ABC):
             raise InputError("parameter instruction: this model reads none; leave it out")
         return NoFrame()
 
-    # True where some elements take long to be made ready for `encode`, as images do that must be decoded.
+    # True where some elements take long to be made ready for `encode`, as images and sounds do that must be decoded.
     prepares: ClassVar[bool] = False
 
     def is_slow(self, element: Any) -> bool:

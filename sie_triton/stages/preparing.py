@@ -1,4 +1,4 @@
-"""The elements of one request that take long, like images, made ready by several threads beside other requests."""
+"""The elements of one request that take long, as images and sounds do, made ready by several threads beside others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -63,7 +63,7 @@ class Preprocess(ColdStage[Processor]):
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__(status, limit)
-        self._slow = Background("images", self.fault, spec.runtime.image_workers)
+        self._slow = Background("media", self.fault, spec.runtime.image_workers)
 
     def room(self) -> int:
         return self._limit.room()
@@ -112,8 +112,12 @@ class Preprocess(ColdStage[Processor]):
         self._slow.close()
 
     def _is_slow(self, processor: Processor, reading: Reading) -> bool:
-        return processor.prepares and any(
-            processor.is_slow(element) for framed in reading.asked for element in framed.part.elements
+        """A query that is read with each element is made ready with the first."""
+        parts = [framed.part for framed in reading.asked] if processor.prepares else []
+        return any(
+            processor.is_slow(element)
+            for part in parts
+            for element in (*part.elements, *([part.query] if part.query is not None else []))
         )
 
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:

@@ -31,7 +31,7 @@ def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
         assert process.stdout is not None
         assert process.stdout.readline() == "SIE ready\n"
         with SIEClient(f"127.0.0.1:{ports[1]}") as client:
-            names = {f"org/{name}" for name in reference_files.SERVED} | {"org/bge-m3.flag"}
+            names = {reference_files.sie_id(name) for name in reference_files.SERVED} | {"org/bge-m3.flag"}
             assert set(client.list_models()) == names
             for name in ("org/bge-m3.flag", "org/gritlm"):
                 with pytest.raises(LoadError, match=r"org/\S+ is not in the local cache, .* \(SIE_HF_FALLBACK\)"):

@@ -21,6 +21,7 @@ from tests.conftest import MINILM, fresh_settings
 from tests.gliners import save_gliner
 from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 from tests.server.test_serve import port_flags, sie
+from tests.towers import save_clip
 
 README = Path(__file__).parents[2] / "README.md"
 HEADER = "-H 'Content-Type: application/json'"
@@ -98,12 +99,14 @@ def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, di
     """Directories and dims for the names of README's model files."""
     root = tmp_path_factory.mktemp("readme")
     save_gliner(root / "gliner", minilm_directory)
+    save_clip(root / "clip", minilm_directory)
     return {
         "my/dense": (minilm_directory, {"dense": 384}),
         "my/splade": (save_splade(root / "splade", minilm_directory), {"sparse": 30522}),
         "my/colbert": (save_pylate(root / "colbert", minilm_directory), {"multivector": 32}),
         "my/cross-encoder": (save_cross_encoder(root / "cross-encoder", minilm_directory), {}),
         "Qwen/Qwen3-Reranker-0.6B": (save_causal(root / "reranker", minilm_directory), {}),
+        "my/clip": (root / "clip", {"dense": 32}),
         "my/gliner": (root / "gliner" / "model", {}),
         "BAAI/bge-m3": (
             save_bge_m3(root / "bge-m3", minilm_directory, 32),

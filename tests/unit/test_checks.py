@@ -39,6 +39,24 @@ def check(limits=None, **changes):
     check_features(features(**changes), DECLARED, 4, limits or {})
 
 
+def test_what_an_item_has_beside_what_it_is_long_by_may_have_a_limit_too():
+    check({"num_patches": 4})
+    with pytest.raises(InputError, match=r"^num_patches: must be from 0 to 3"):
+        check({"num_patches": 3})
+
+
+def test_items_may_be_as_long_as_a_feature_says():
+    read = Tensor("read", "INT32", (-1,), "", "", 1)
+    declared = (read, IDS)
+    legal = {"read": Ragged(ints(2, 7)), "ids": Ragged(ints(5, 6), ints(2, 0))}
+    check_features(legal, declared, 2, {"read": 7})
+    for lengths, said in ((ints(2, 0), "must be from 1"), (ints(2, 8), "must be from 1 to 7")):
+        with pytest.raises(InputError, match=f"^read: {said}"):
+            check_features({**legal, "read": Ragged(lengths)}, declared, 2, {"read": 7})
+    with pytest.raises(InputError, match=r"^num_ids: tells of 2 items, not of 3"):
+        check_features({**legal, "read": Ragged(ints(2, 7, 1))}, declared, 2, {"read": 7})
+
+
 def test_what_is_legal_passes_up_to_the_limits():
     check()
     check({"ids": 9})

@@ -1,7 +1,14 @@
+"""What the contract promises: parameters, tensors, and what is told of findings."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
 import pytest
 
 from sie_triton import contract
-from sie_triton.contract import VERBS, tensors
+from sie_triton.contract import VERBS, Entity, Extraction, Findings, Line, Object, tensors
+from sie_triton.contract.extract import read_labels
 from sie_triton.contract.parameters import Parameter
 from sie_triton.errors import InputError
 from sie_triton.families import model_of
@@ -94,3 +101,42 @@ def test_what_was_sent_is_read_by_the_name_of_its_input(verb):
     sent = {tensors.DOCUMENT.name: ["a", "b"], tensors.QUERY.name: ["q"]}
     parts = VERBS[verb].read(sent, {}, Profile(), model)
     assert (parts[0].name, parts[0].elements) == ("document", ["a", "b"])
+
+
+def test_what_is_told_of_an_item_is_bounded(monkeypatch):
+    monkeypatch.setattr("sie_triton.contract.extract.MAX_FOUND", 5)
+    found = Findings([Entity(0, 1, 0, 0.5)] * 3, objects=[Object((0, 0, 1, 1), 0, 0.5)] * 2)
+    model = replace(model_of(spec()), extraction=Extraction((), lambda rows, options: found))
+    collect = partial(VERBS["extract"].collect, model, {}, [{}, {}], np.ones(2, np.int32))
+    assert len(collect()["found_lengths"]) == 2
+    found.lines.append(Line("word", None, "read", 1.0))
+    with pytest.raises(InputError, match=r"^parameter threshold: 6 things are found in item 0; at most 5 are told"):
+        collect()
+
+
+def test_what_was_found_comes_back_as_it_was():
+    found = Findings(
+        [Entity(0, 3, 1, 0.5)],
+        data={"a": [1]},
+        objects=[Object((1.5, 2, 3, 4), 0, 0.25)],
+        lines=[Line("word", (0, 0, 9, 9), "read", 1.0), Line("more", None, "read", 0.5)],
+    )
+    told = Findings.from_json(found.to_json()).told("Ada", ["cat", "person"])
+    assert told["entities"] == [
+        {"text": "Ada", "label": "person", "score": 0.5, "start": 0, "end": 3},
+        {"text": "word", "label": "read", "score": 1.0, "bbox": [0, 0, 9, 9]},
+        {"text": "more", "label": "read", "score": 0.5, "bbox": None},
+    ]
+    assert told["objects"] == [{"label": "cat", "score": 0.25, "bbox": [1.5, 2, 3, 4]}]
+    assert told["data"] == {"a": [1]}
+
+
+def test_tokens_of_an_item_are_those_of_its_pieces():
+    pieces = {"num_pieces": np.array([2, 1, 3], np.int32)}
+    counts = VERBS["extract"].token_count(np.array([5, 1, 7, 2, 2, 9], np.int32), 3, pieces)
+    assert counts.tolist() == [6, 7, 13]
+
+
+def test_labels_are_read_once_each_in_the_order_in_which_they_came():
+    labels = read_labels(["b", "a", "b"], {}, replace(model_of(spec()), extraction=Extraction(labels="required")))
+    assert [label.name for label in labels] == ["b", "a"]

@@ -98,3 +98,37 @@ def test_features_go_to_inference_with_the_lengths_of_each():
         features = family(name).features
         first = features[0]
         assert first.lengths or (first.dtype, first.minimum) == ("INT32", 1), "it says what an item's length is"
+
+
+@pytest.mark.parametrize(
+    ("changes", "inputs"),
+    [
+        ({"family": "gliner", "tasks": ("extract",), "dims": {}}, ["text", "labels", "entities"]),
+        ({"family": "clip", "inputs": ("text", "image")}, ["text", "image"]),
+    ],
+)
+def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs):
+    """Triton counts the inputs that come, and would take one for another."""
+    of = spec(**changes)
+    (ensemble,) = ensembles(of, "m", "m")
+    assert [(tensor.name, tensor.optional) for tensor in ensemble.input] == [(name, True) for name in inputs]
+    preprocess, *_ = composing_models(of, "m", max_batch_requests=1, max_queue_delay_us=0, residency="cold")
+    assert all(tensor.optional for tensor in preprocess.input)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "passed_on"), [(("text",), {"text": "text", "labels": "labels"}), (("image",), {"labels": "labels"})]
+)
+def test_words_go_past_the_worker(inputs, passed_on):
+    """What was found are places; postprocess puts in words and names."""
+    (ensemble,) = ensembles(spec(family="gliner", tasks=("extract",), dims={}, inputs=inputs), "m", "m")
+    *_, postprocess = ensemble.ensemble_scheduling.step
+    found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}
+    assert found == passed_on
+
+
+def test_how_long_items_are_goes_past_the_worker_too():
+    for changes, name in (({}, "lengths"), ({"family": "clip", "inputs": ("text", "image")}, "read")):
+        (ensemble,) = ensembles(spec(**changes), "m", "m")
+        *_, postprocess = ensemble.ensemble_scheduling.step
+        assert postprocess.input_map["lengths"] == name

@@ -111,10 +111,16 @@ def test_a_recognised_model_reads_what_its_family_does(installed, tmp_path, monk
     assert [name for name, read in inputs.model_dump().items() if read] == ["image"]
 
 
+SCORING = (
+    *("bge_m3", "colpali", "colqwen2", "multivector"),
+    *("qwen3_vl_reranker", "llm_reranker", "stablebridge_pruner", "cross_encoder"),
+)
+
+
 def test_a_family_that_scores_says_so():
     for name in FAMILIES:
         kind = family(name)
-        scores = name in ("bge_m3", "multivector", "llm_reranker", "stablebridge_pruner", "cross_encoder")
+        scores = name in SCORING
         assert kind.can_score == scores == ("score" in kind.tasks)
         assert {task.split(".")[0] for task in kind.tasks} <= set(TASKS)
     assert family("bge_m3").tasks == ("encode.dense", "encode.sparse", "encode.multivector", "score")

@@ -108,6 +108,8 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
     try:
         assert loaded("a") == ["a"]
         assert loaded("b", "b-score") == ["a", "b", "b-score"]
+        # Triton's own, 30 s, is too short for the first start of many on a busy machine.
+        assert "--backend-config=python,stub-timeout-seconds=300" in server.command()
     finally:
         server.stop()
 

@@ -28,7 +28,7 @@ def test_what_serve_would_start(directory):
     listed = run("ls", "--models-dir", directory, "--model-filter", "org/reranker*,org/donut*,org/bge*")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [
         *("org/bge-m3", "org/bge-m3.flag", "org/reranker-jina", "org/reranker-modernbert", "org/reranker-qwen3"),
-        "org/reranker",
+        *("org/reranker-vl", "org/reranker"),
     ]
     assert "a model that reads documents (donut) is not served by this version" in listed.stderr
 

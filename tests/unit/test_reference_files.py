@@ -40,7 +40,9 @@ def test_all_are_rendered_but_those_whose_family_is_not_there(directory, tmp_pat
     settings = read_settings(models_dir=directory)
     found = selected(settings, [])
     variants = ["org/bge-m3.flag"]
-    assert {model.sie_id for model in found.models} == {f"org/{name}" for name in reference_files.SERVED} | {*variants}
+    assert {model.sie_id for model in found.models} == {
+        reference_files.sie_id(name) for name in reference_files.SERVED
+    } | {*variants}
     said = "\n".join(found.problems.values())
     assert "candle:CandleEmbeddingAdapter" in said
     for name, document in reference_files.PLANNED.items():

@@ -14,9 +14,18 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 class Checkpoint:
-    """Read at once; LoadError says what cannot be read. What is taken is no longer held."""
+    """Read at once, what has names that begin with `prefix`; LoadError says what cannot be. What is taken is no longer
+    held.
+    """
 
-    def __init__(self, directory: Path, dtype: torch.dtype, device: str = "cpu", files: str = "*.safetensors") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        prefix: str = "",
+        files: str = "*.safetensors",
+    ) -> None:
         self.directory, self._device = directory, device
         self._tensors: dict[str, torch.Tensor] = {}
         paths = sorted(directory.glob(files))
@@ -25,7 +34,7 @@ class Checkpoint:
         for path in paths:
             try:
                 with safe_open(path, "pt") as weights:
-                    names = weights.keys()
+                    names = [name for name in weights.keys() if name.startswith(prefix)]  # noqa: SIM118
                     self._tensors |= {name: weights.get_tensor(name).to(dtype) for name in names}
             except (OSError, RuntimeError, SafetensorError) as exc:
                 raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc

@@ -6,28 +6,31 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
+from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
+from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
-from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.engines.torch.sound import SoundTower
+from sie_triton.engines.torch.vision import PooledVisionTower, VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
-
-Tower = TypeVar("Tower", bound=VisionTower)
 
 log = logging.getLogger(__name__)
 
@@ -61,26 +64,45 @@ class TorchEngine(Engine):
         """open_clip's two towers as a model of transformers; LoadError as above."""
         # A class around it, of the model's own code, has it under a name.
         name, inside = (OPEN_CLIP, "") if (files.directory / OPEN_CLIP).exists() else (WEIGHTS, "model.")
-        weights = Checkpoint(files.directory, self.dtype, self.device, name)
+        weights = Checkpoint(files.directory, self.dtype, self.device, files=name)
         state = renamed(files.kind, weights.below(inside), str(files.directory))
         return model_of(files.config.values, state, files.directory, self.dtype, self.device)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""
-        said = getattr(model.config.get_text_config(), "is_causal", None) if is_causal is None else is_causal
-        if said is not None:
-            direct(model, said)
-        return Encoder(model, self.spec.runtime.attention)
+        return Encoder(directed(model, is_causal), self.spec.runtime.attention)
 
-    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan, kind: type[Tower]) -> Tower:
-        """Of images of one size, prepared for speed."""
-        tower = kind(model, plan)
+    def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
+        """The same, for states of words and of images."""
+        return LanguageModel(directed(model, is_causal), self.spec.runtime.attention)
+
+    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
+        """Prepared for speed."""
+        tower = VisionTower(model, plan)
+        tower.prepare()
+        return tower
+
+    def pooled_vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> PooledVisionTower:
+        """The same of a model that ends in attention pooling."""
+        tower = PooledVisionTower(model, plan)
         tower.prepare()
         return tower
 
     def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
         """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
+
+    def sound_tower(self, model: PreTrainedModel, plan: MelPlan) -> SoundTower:
+        """Prepared for speed."""
+        tower = SoundTower(model, plan)
+        tower.prepare()
+        return tower
+
+    def patch_tower(self, model: PreTrainedModel, plan: PatchPlan) -> PatchTower:
+        """The same, of images of any size."""
+        tower = PatchTower(model, plan)
+        tower.prepare()
+        return tower
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.
@@ -122,12 +144,17 @@ def used_bytes(device: str) -> int:
     return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
 
 
-def direct(model: PreTrainedModel, is_causal: bool) -> None:
-    """Let every token see all of its item, or only what stands before it.
+def directed(model: PreTrainedModel, is_causal: bool | None) -> PreTrainedModel:
+    """`model`, every token of which sees all of its item, or only what stands before it; None: as config.json says.
 
     transformers asks the configuration when it makes a mask, an attention function its module.
     """
-    model.config.get_text_config().is_causal = is_causal
+    config = model.config.get_text_config()
+    said = getattr(config, "is_causal", None) if is_causal is None else is_causal
+    if said is None:
+        return model
+    config.is_causal = said
     for module in model.modules():
         if hasattr(module, "is_causal"):
-            setattr(module, "is_causal", is_causal)  # noqa: B010  # to mypy a module's attributes are tensors
+            setattr(module, "is_causal", said)  # noqa: B010  # to mypy a module's attributes are tensors
+    return model

@@ -12,12 +12,11 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.naflex import NaflexPlan
-from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
-from sie_triton.engines.torch.encoder import num_bytes, own_pages, spare_rows
-from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.encoder import spare_rows
 from sie_triton.engines.torch.probe import TOLERANCE, relative_error
+from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
@@ -29,18 +28,16 @@ CHANNELS = 3
 COMPARED = ((1, 1), (2, 5), (7, 3), (5, 8))
 
 
-class PackedVisionTower:
-    """Runs `model`, of SigLIP 2, on the device its weights are on. LoadError where it is not what the library computes.
+class PackedVisionTower(Tower):
+    """Of SigLIP 2. LoadError where it is not what the library computes.
 
     `image_bytes` are those of the largest image.
     """
 
     def __init__(self, model: PreTrainedModel, plan: NaflexPlan, attention: str, measurements: Measurements) -> None:
-        weights = next(model.parameters())
-        self.device, self.dtype = weights.device, weights.dtype
-        self.weights_bytes = num_bytes(model)
+        super().__init__(model)
         self.kernel = choose_kernel(attention, self.device, self.dtype)
-        self._model: Any = model
+        self._parts: Any = model
         self._plan, self._side = plan, plan.patch_size
         self._patch_bytes = CHANNELS * self._side**2
         self.image_bytes = plan.max_num_patches * self._patch_bytes
@@ -73,9 +70,9 @@ class PackedVisionTower:
             packed = torch.nn.functional.pad(packed, (0, 0, 0, spare))
         row = Segments.of([*lengths, *([spare] if spare else [])])
         with attending(row, self.kernel):
-            states = self._model.encoder(inputs_embeds=packed[None], attention_mask=None).last_hidden_state
-        states = self._model.post_layernorm(states[0, :num_patches])
-        vectors: torch.Tensor = self._model.head(states, Segments.of(lengths))
+            states = self._parts.encoder(inputs_embeds=packed[None], attention_mask=None).last_hidden_state
+        states = self._parts.post_layernorm(states[0, :num_patches])
+        vectors: torch.Tensor = self._parts.head(states, Segments.of(lengths))
         return vectors
 
     def _patches(self, pixels: npt.NDArray[np.uint8], grids: list[list[int]]) -> torch.Tensor:
@@ -90,7 +87,7 @@ class PackedVisionTower:
 
     def _embedded(self, patches: torch.Tensor, grids: list[list[int]]) -> torch.Tensor:
         """With the position of each in its image."""
-        embeddings = self._model.embeddings
+        embeddings = self._parts.embeddings
         side = embeddings.position_embedding_size
         known = embeddings.position_embedding.weight.view(side, side, -1)
         positions = [
@@ -107,12 +104,8 @@ class PackedVisionTower:
         shapes = np.array(grids, np.int32) * self._side
         pixels = np.random.default_rng(0).integers(0, 256, int(shapes.prod(1).sum()) * CHANNELS, dtype=np.uint8)
         expected = None if known is not None else self._eager(pixels, shapes)
-        self._model.head = AttentionPooling(self._model.head)
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
-            keep_freed_pages()
-        if self.device.type == "cpu":
-            own_pages(self._model)
+        self._parts.head = AttentionPooling(self._parts.head)
+        self.prepare()
         self._model.set_attn_implementation(PACKED_ATTENTION)
         if expected is not None:
             error = relative_error(self.vectors(pixels, shapes), expected)
@@ -128,7 +121,7 @@ class PackedVisionTower:
         grids = (shapes // self._side).tolist()
         patches = torch.split(self._patches(pixels, grids), [rows * columns for rows, columns in grids])
         made = [
-            self._model(
+            self._parts(
                 pixel_values=of_one[None],
                 pixel_attention_mask=torch.ones(1, len(of_one), dtype=torch.long, device=self.device),
                 spatial_shapes=torch.tensor([grid]),

@@ -8,36 +8,22 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
-from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
-from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.tower import Tower
 
 Ints = npt.NDArray[np.int32]
 
 
-class VisionTower:
-    """Runs `model` on the device its weights are on. It pads nothing: all images are as large as `plan` makes them."""
+class VisionTower(Tower):
+    """It pads nothing: all images are as large as `plan` makes them."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
-        weights = next(model.parameters())
-        self.device, self.dtype = weights.device, weights.dtype
-        self.weights_bytes = num_bytes(model)
+        super().__init__(model)
         self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
-        self._model: Any = model
         self._shape = plan.shape
         mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
         self._scale, self._offset = plan.scale / std, mean / std
-
-    def prepare(self) -> None:
-        """Lay the weights out for speed."""
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
-            keep_freed_pages()
-        if self.device.type == "cpu":
-            own_pages(self._model)
-        self._model.set_attn_implementation(library_attention(self._model))
 
     def takes(self, lengths: Ints, shapes: Ints) -> bool:
         """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
@@ -60,11 +46,13 @@ class PooledVisionTower(VisionTower):
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model, plan)
-        self._model.head, self._model.use_head = AttentionPooling(self._model.head), False
+        pooled: Any = model
+        pooled.head, pooled.use_head = AttentionPooling(pooled.head), False
+        self._head = pooled.head
 
     @torch.inference_mode()
     def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
         """uint8 [images · image_bytes] → [images, d]."""
         states = self(pixels).last_hidden_state
-        vectors: torch.Tensor = self._model.head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
+        vectors: torch.Tensor = self._head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
         return vectors

@@ -63,7 +63,7 @@ def processor(spec: ModelSpec, files: SiglipFiles) -> "TowerProcessor":
     """Texts longer than the model file wants are cut there; all are padded to what the checkpoint reads."""
     from sie_triton.families.towers import TowerProcessor
     from sie_triton.inputs.cleaning import cleaning
-    from sie_triton.inputs.pixels import resized, resized_to_patches
+    from sie_triton.inputs.pixels import resized, resized_for_patches
     from sie_triton.inputs.tokenizer import open_tokenizer, padding, truncating
 
     texts, plan = files.texts, files.plan
@@ -72,5 +72,5 @@ def processor(spec: ModelSpec, files: SiglipFiles) -> "TowerProcessor":
     cleaning(tokenizer, texts.cleaning)
     if isinstance(plan, ImagePlan):
         return TowerProcessor(tokenizer, partial(resized, plan=plan), lambda _: files.num_patches, spec.runtime)
-    resize = partial(resized_to_patches, plan=plan)
+    resize = partial(resized_for_patches, plan=plan)
     return TowerProcessor(tokenizer, resize, lambda pixels: plan.num_patches(*pixels.shape[:2]), spec.runtime)

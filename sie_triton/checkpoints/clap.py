@@ -1,0 +1,76 @@
+"""CLAP, an encoder of sounds and one of texts into one space, as transformers saves it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import MOST, Fields, read_fields, shortened
+from sie_triton.checkpoints.mel import MelPlan
+from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.towers import home_of
+from sie_triton.errors import LoadError
+
+MAX_SIDE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ClapFiles:
+    """`longest_text` is in tokens. A window takes what `window_tokens` of text take."""
+
+    directory: Path
+    dim: int
+    longest_text: int
+    plan: MelPlan
+    window_tokens: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "ClapFiles":
+        """LoadError names the file that cannot be used."""
+        home = home_of(directory)
+        config = read_fields(home / "config.json")
+        text, audio = config.fields("text_config"), config.fields("audio_config")
+        for name, usual, most in (
+            ("num_hidden_layers", 12, MAX_LAYERS),
+            ("hidden_size", 768, MAX_WIDTH),
+            ("num_attention_heads", 12, MAX_WIDTH),
+        ):
+            text.integer(name, usual, least=1, most=most)
+        plan = MelPlan.read(home)
+        _check(plan, audio)
+        # The first token's position is behind that of padding, as in RoBERTa.
+        reserved = text.integer("pad_token_id", 1, most=MAX_WIDTH) + 1
+        longest = text.integer("max_position_embeddings", 514, least=reserved + 2) - reserved
+        dim = config.integer("projection_dim", 512, least=1, most=MAX_WIDTH)
+        return cls(home, dim, longest, plan, _window_tokens(text, audio))
+
+
+def _check(plan: MelPlan, audio: Fields) -> None:
+    """LoadError where the spectrograms are not those that the model reads."""
+    bands = audio.integer("num_mel_bins", 64, least=1, most=MAX_SIDE)
+    side = audio.integer("spec_size", 256, least=bands, most=MAX_SIDE)
+    if plan.num_bands != bands:
+        wrong = f"feature_size {plan.num_bands}, and num_mel_bins {bands}"
+    elif plan.num_frames > side * (side // bands):
+        wrong = f"{plan.num_frames} frames, and spec_size {side}, room for {side * (side // bands)}"
+    elif plan.is_fused != audio.flag("enable_fusion", False):
+        wrong = f"truncation {'fusion' if plan.is_fused else 'rand_trunc'}, and enable_fusion {not plan.is_fused}"
+    else:
+        return
+    message = f"preprocessor_config.json gives {wrong.replace(', and', f', and {audio.where} has')}"
+    raise LoadError(message, "unsupported")
+
+
+def _window_tokens(text: Fields, audio: Fields) -> int:
+    """Tokens of text whose matrix products are as many as a window's.
+
+    Each stage reads a quarter of the patches of the one before it, twice as wide: all blocks multiply alike.
+    """
+    depths, stride = audio.values.get("depths", [2, 2, 6, 2]), audio.values.get("patch_stride", 4)
+    if not isinstance(depths, list) or not depths or any(each not in range(1, MAX_LAYERS) for each in depths):
+        raise LoadError(f"{audio.where}: depths: must be whole numbers (given {shortened(depths)})", "corrupt")
+    stride = stride[0] if isinstance(stride, list) and stride else stride
+    if stride not in range(1, MAX_SIDE):
+        raise LoadError(f"{audio.where}: patch_stride: must be whole numbers (given {shortened(stride)})", "corrupt")
+    patches: int = (audio.integer("spec_size", 256) // stride) ** 2
+    of_window = patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=MAX_WIDTH) ** 2
+    of_token = text.integer("num_hidden_layers", 12) * text.integer("hidden_size", 768) ** 2
+    return min(max(1, round(of_window / of_token)), MOST)

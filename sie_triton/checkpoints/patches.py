@@ -1,0 +1,101 @@
+"""What a checkpoint says of images that are cut into patches at about their own size, as Qwen's models read them."""
+
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+
+from sie_triton.checkpoints.files import Fields
+from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, number, processor_fields, three
+from sie_triton.errors import LoadError
+
+# Of Qwen2-VL, where the file says nothing.
+USUAL_MEAN = [0.48145466, 0.4578275, 0.40821073]
+USUAL_STD = [0.26862954, 0.26130258, 0.27577711]
+USUAL_PIXELS = (56 * 56, 28 * 28 * 1280)
+
+MOST_PIXELS = MAX_SIDE * MAX_SIDE
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPlan:
+    """An image is resized, with Pillow's filter number `resample`, to sides that are multiples of `factor` and to
+    between `min_pixels` and `max_pixels`; then cut into squares of `patch` pixels, of which `merge` · `merge` become a
+    token. A pixel p becomes (p · scale - mean) / std, and a patch is seen `frames` times, as if it were of a film.
+    """
+
+    patch: int
+    merge: int
+    frames: int
+    min_pixels: int
+    max_pixels: int
+    resample: int
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @classmethod
+    def read(cls, directory: Path, vision: Fields) -> "PatchPlan":
+        """`vision`: what config.json says of the tower, which must read such patches. LoadError."""
+        found = processor_fields(directory)
+        fields = Fields(found.where, {"image_mean": USUAL_MEAN, "image_std": USUAL_STD, **_said(found)})
+        for step in ("do_resize", "do_normalize", "do_rescale"):
+            if not fields.flag(step, True):
+                raise LoadError(f"{fields.where}: {step} false cannot be served", "unsupported")
+        least, most = _pixels(fields)
+        plan = cls(
+            patch=fields.integer("patch_size", 14, least=1, most=MAX_SIDE),
+            merge=fields.integer("merge_size", 2, least=1, most=64),
+            frames=fields.integer("temporal_patch_size", 2, least=1, most=64),
+            min_pixels=least,
+            max_pixels=most,
+            resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
+            scale=number(fields, "rescale_factor", 1 / 255),
+            mean=three(fields, "image_mean"),
+            std=three(fields, "image_std"),
+        )
+        for name, made in (
+            ("patch_size", plan.patch),
+            ("spatial_merge_size", plan.merge),
+            ("temporal_patch_size", plan.frames),
+        ):
+            if vision.integer(name, made) != made:
+                message = f"{vision.where}: {name} {vision.integer(name)}, and {fields.where} makes {made}"
+                raise LoadError(message, "unsupported")
+        return plan
+
+    @property
+    def factor(self) -> int:
+        return self.patch * self.merge
+
+    @property
+    def most_pixels(self) -> int:
+        """Of a resized image: a narrow one may be larger than `max_pixels`, as no side is less than `factor`."""
+        longest = max(self.min_pixels, self.max_pixels)
+        return longest + self.factor * (self.factor + 15 * isqrt(longest))
+
+    def num_patches(self, height: int, width: int) -> int:
+        """Of a resized image."""
+        return (height // self.patch) * (width // self.patch)
+
+    def num_tokens(self, height: int, width: int) -> int:
+        """Of a resized image."""
+        return (height // self.factor) * (width // self.factor)
+
+
+def _said(fields: Fields) -> dict[str, object]:
+    return {key: value for key, value in fields.values.items() if value is not None}
+
+
+def _pixels(fields: Fields) -> tuple[int, int]:
+    """Least and most, of the keys that processors have had for them."""
+    size = fields.fields("size")
+    found = []
+    for own, of_size, usual in zip(
+        ("min_pixels", "max_pixels"), ("shortest_edge", "longest_edge"), USUAL_PIXELS, strict=True
+    ):
+        source, key = (fields, own) if fields.has(own) else (size, of_size if size.has(of_size) else own)
+        found.append(source.integer(key, usual, least=1, most=MOST_PIXELS))
+    least, most = found
+    if least > most:
+        raise LoadError(f"{fields.where}: at least {least} pixels and at most {most}: no image has both", "corrupt")
+    return least, most

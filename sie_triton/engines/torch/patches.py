@@ -1,0 +1,52 @@
+"""A transformers tower that reads images of any size as rows of patches, as a function from bytes of pixels."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.engines.torch.tower import Tower
+
+Ints = npt.NDArray[np.int32]
+
+
+class PatchTower(Tower):
+    """Nothing is padded: it keeps the patches of an image apart."""
+
+    def __init__(self, model: PreTrainedModel, plan: PatchPlan) -> None:
+        super().__init__(model)
+        self.plan = plan
+        tower: Any = model
+        tower.patch_embed = as_product(tower.patch_embed.proj)
+        self._mean, self._std = (torch.tensor(each, device=self.device) for each in (plan.mean, plan.std))
+
+    @torch.inference_mode()
+    def __call__(self, pixels: npt.NDArray[np.uint8], sizes: Ints) -> Any:
+        """uint8 [bytes] of images end to end, sizes int32 [images, 2] → what the model gives of all of them."""
+        ends = np.cumsum(sizes.prod(axis=1, dtype=np.int64) * 3)
+        images = np.split(pixels, ends[:-1])
+        patches = torch.cat([self._patches(image, *size) for image, size in zip(images, sizes.tolist(), strict=True)])
+        grid = torch.from_numpy(np.insert(sizes // self.plan.patch, 0, 1, axis=1).astype(np.int64)).to(self.device)
+        return self._model(patches.to(self.dtype), grid_thw=grid)
+
+    def _patches(self, image: npt.NDArray[np.uint8], height: int, width: int) -> torch.Tensor:
+        """One row a patch, float [patches, 3 · frames · patch · patch]; those that become one token are neighbours."""
+        patch, merge, frames = self.plan.patch, self.plan.merge, self.plan.frames
+        pixels = torch.from_numpy(image).to(self.device).view(height, width, 3).float()
+        pixels = (pixels * self.plan.scale - self._mean) / self._std
+        blocks = pixels.view(height // patch // merge, merge, patch, width // patch // merge, merge, patch, 3)
+        rows = blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)
+        return rows[:, :, None].expand(-1, -1, frames, -1, -1).flatten(1)
+
+
+def as_product(convolution: torch.nn.Conv3d) -> torch.nn.Linear:
+    """Of a convolution whose strides are its kernel: one product of all patches, for which GPUs are fast."""
+    weight = convolution.weight.detach().flatten(1)
+    layer = torch.nn.Linear(weight.shape[1], len(weight), bias=convolution.bias is not None, device="meta")
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    if convolution.bias is not None:
+        layer.bias = torch.nn.Parameter(convolution.bias.detach(), requires_grad=False)
+    return layer

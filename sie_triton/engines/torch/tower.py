@@ -1,0 +1,26 @@
+"""One of a model's encoders that is run as transformers wrote it: all that it reads at once has one size."""
+
+from transformers import PreTrainedModel
+
+from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
+from sie_triton.engines.torch.prepack import can_prepack, prepack
+
+
+class Tower:
+    """Runs `model` on the device its weights are on."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        weights = next(model.parameters())
+        self.device, self.dtype = weights.device, weights.dtype
+        self.weights_bytes = num_bytes(model)
+        self._model = model
+
+    def prepare(self) -> None:
+        """Lay the weights out for speed."""
+        if can_prepack(next(self._model.parameters())):
+            prepack(self._model)
+            keep_freed_pages()
+        if self.device.type == "cpu":
+            own_pages(self._model)
+        self._model.set_attn_implementation(library_attention(self._model))

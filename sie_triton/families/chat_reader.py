@@ -1,0 +1,87 @@
+"""Conversations with images in them → tokens, and pixels beside them. No torch."""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract.tensors import IMAGE, TEXT
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.page_processor import PATCHES_PER_TOKEN, whole_tokenizer
+from sie_triton.inputs.images import ImageFile, ImageReader
+from sie_triton.inputs.patches import resized_for_patches
+from sie_triton.inputs.pixels import Bytes
+from sie_triton.spec import Runtime
+
+# As Qwen's chat templates write them.
+BEFORE = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n"
+AFTER = "<|im_end|>\n<|im_start|>assistant\n"
+IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105
+PICTURE = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+
+
+class ChatReader:
+    """Of at most `longest` tokens: a text too long loses its own end, and images are read whole."""
+
+    def __init__(self, files: PageFiles, plan: PatchPlan, longest: int, runtime: Runtime) -> None:
+        self.plan = plan
+        self._tokenizer = whole_tokenizer(files.directory)
+        self._longest, self._image_token = longest, files.image_token
+        self._images = ImageReader(runtime)
+        self._num_after = len(self._tokenizer.encode(AFTER).ids)
+        if self._tokenizer.encode(PICTURE, add_special_tokens=False).ids.count(files.image_token) != 1:
+            message = f"{files.directory}: {PICTURE} has not one token {files.image_token}, which stands for an image"
+            raise LoadError(message, "unsupported")
+
+    def prepared(self, item: Any) -> Any:
+        """An item with its image as large as it is read; InputError names it."""
+        image = item.get(IMAGE.name)
+        if not isinstance(image, ImageFile):
+            return item
+        check_text(item.get(TEXT.name, ""), f"{image.where}: the text beside it")
+        with self._images.opened(image) as picture:
+            return {**item, IMAGE.name: resized_for_patches(picture, self.plan)}
+
+    def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:
+        """Of each conversation, in which PICTURE stands for each of its images."""
+        encodings = self._tokenizer.encode_batch_fast(list(conversations))
+        return [self._tokens(encoding.ids, of) for encoding, of in zip(encodings, images, strict=True)]
+
+    def read(self, ids: Sequence[Sequence[int]], images: Sequence[Sequence[Bytes]]) -> Any:
+        """What is read of each, int32 [items]: tokens, and patches for which the vision tower takes as long."""
+        patches = [sum(self.plan.num_patches(*image.shape[:2]) for image in of) for of in images]
+        return np.array([len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)], np.int32)
+
+    def _tokens(self, ids: list[int], images: Sequence[Bytes]) -> list[int]:
+        if not images:
+            return self._cut(ids, 0, 0)
+        counts = [self.plan.num_tokens(*image.shape[:2]) for image in images]
+        places = [place for place, token in enumerate(ids) if token == self._image_token]
+        ids = self._cut(ids, places[-1] + 2, sum(counts) - len(counts))
+        for place, count in zip(reversed(places), reversed(counts), strict=True):
+            ids[place : place + 1] = [self._image_token] * count
+        return ids
+
+    def _cut(self, ids: list[int], least: int, more: int) -> list[int]:
+        """To what is read beside `more` tokens; at least the first `least` stay, and what stands behind a text."""
+        before = max(least, self._longest - more - self._num_after)
+        return ids if len(ids) <= before + self._num_after else ids[:before] + ids[-self._num_after :]
+
+
+def check_text(text: str, where: str) -> None:
+    """InputError where it would be taken for an image."""
+    if IMAGE_TOKEN in text:
+        raise InputError(f"{where} holds {IMAGE_TOKEN}, which stands for an image; leave it out")
+
+
+def as_sentence(instruction: str) -> str:
+    """With a full stop where it ends in no punctuation, as in training.
+
+    >>> as_sentence(" Find it "), as_sentence("Find it!"), as_sentence(" ")
+    ('Find it.', 'Find it!', '')
+    """
+    told = instruction.strip()
+    return told if not told or unicodedata.category(told[-1]).startswith("P") else f"{told}."

@@ -1,0 +1,57 @@
+"""CLAP: sounds and texts as vectors of one space (Wu et al., 2023).
+
+sound → mel spectrogram → transformer of shifted windows → projection → unit vector → dense
+text → tokens → RoBERTa → pooler → projection → unit vector → dense
+
+The model reads 10 s at a time. A shorter sound is repeated, as the checkpoint's preprocessor_config.json says. Of a
+longer one the library reads what it draws by chance; here the same file always has the same vector:
+- a checkpoint without fusion reads the whole sound, in as few windows of 10 s as cover it, spread evenly; the vector
+  is the mean of theirs;
+- a checkpoint with fusion reads the whole, shrunk to 10 s, and three cuts: the middle one of each third.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.clap import ClapFiles
+from sie_triton.checkpoints.towers import model_type
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.tensors import INPUT_IDS, MEL, READ
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.inputs import Processor
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+
+
+class Clap(Family):
+    inputs = ("text", "audio")
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    features = (READ, INPUT_IDS, MEL)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if model_type(directory) != "clap":
+            return None
+        files = ClapFiles.read(directory)
+        plan = files.plan
+        kind = "with fusion" if plan.is_fused else "without fusion"
+        reason = f"config.json: clap {kind}, sounds at {plan.rate} Hz in windows of {plan.window // plan.rate} s"
+        dims = {"dense": files.dim}
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
+
+    def longest(self, directory: Path) -> int:
+        return ClapFiles.read(directory).longest_text
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        from sie_triton.families.clap.processor import ClapProcessor
+        from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+
+        files = ClapFiles.read(directory)
+        tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+        return ClapProcessor(tokenizer, files, spec.runtime)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.clap.adapter import load
+
+        return load(directory, engine, spec.runtime.max_audio_s)

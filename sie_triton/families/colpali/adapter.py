@@ -1,0 +1,68 @@
+"""ColPali's forward pass: images of one size side by side, then all items packed, every token seeing its whole item."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForPreTraining
+
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.contract import Batch, Features, Rows
+from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.encoder import num_bytes, own_pages
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, unit_vectors
+from sie_triton.families.token_batch import tokens
+
+
+class ColPaliAdapter(MultimodalAdapter):
+    """`of_image` makes states of the language model of those of the vision tower."""
+
+    def __init__(
+        self,
+        encoder: LanguageModel,
+        vision: VisionTower,
+        of_image: torch.nn.Module,
+        projection: torch.nn.Module,
+        files: PageFiles,
+        page: Features,
+    ) -> None:
+        read = int(page[READ.name].values[0])
+        limits = {PIXEL_LENGTHS.name: vision.image_bytes, READ.name: max(files.longest, read)}
+        super().__init__(encoder, files.image_token, page, limits)
+        self._vision, self._of_image, self._projection = vision, of_image, projection
+        self.weights_bytes += vision.weights_bytes + num_bytes(of_image) + num_bytes(projection)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        return unit_vectors(self._projection, self.hidden_states(batch), tokens(batch)[1])
+
+    def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
+        pixels, sizes = batch.features[PIXELS.name]
+        assert sizes is not None
+        if not np.isin(sizes, (0, self._vision.image_bytes)).all():
+            raise ValueError(f"an image must have {self._vision.image_bytes} bytes")
+        states = self._of_image(self._vision(pixels).last_hidden_state)
+        return [states.flatten(0, 1)], np.where(sizes > 0, states.shape[1], 0).astype(np.int32)
+
+    def positions(self, batch: Batch) -> Ints:
+        """From 1, as PaliGemma counts."""
+        _, lengths = tokens(batch)
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return (np.arange(1, len(starts) + 1) - starts)[None].astype(np.int32)
+
+
+def load(files: PageFiles, plan: ImagePlan, page: Features, engine: TorchEngine) -> ColPaliAdapter:
+    """LoadError says what in the directory cannot be used."""
+    model: Any = engine.load(files.directory, AutoModelForPreTraining)
+    vlm = model.vlm
+    encoder = engine.language_model(vlm.language_model, is_causal=False)
+    engine.settle(encoder)
+    vision = engine.vision_tower(vlm.vision_tower, plan)
+    for layer in (vlm.multi_modal_projector, model.embedding_proj_layer):
+        own_pages(layer)
+    return ColPaliAdapter(encoder, vision, vlm.multi_modal_projector, model.embedding_proj_layer, files, page)

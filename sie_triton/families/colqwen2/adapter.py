@@ -1,0 +1,61 @@
+"""ColQwen2's weights, and its vectors."""
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForPreTraining
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract import Batch, Features, Rows
+from sie_triton.engines.torch.checkpoint import Checkpoint
+from sie_triton.engines.torch.encoder import num_bytes, own_pages
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.families.colqwen2 import is_of_engine
+from sie_triton.families.multimodal_adapter import unit_vectors
+from sie_triton.families.patch_adapter import PatchAdapter
+from sie_triton.families.token_batch import tokens
+
+# Of colpali-engine's classes.
+PROJECTION = "custom_text_proj."
+
+
+class ColQwen2Adapter(PatchAdapter):
+    def __init__(
+        self,
+        encoder: LanguageModel,
+        vision: PatchTower,
+        projection: torch.nn.Module,
+        files: PageFiles,
+        page: Features,
+    ) -> None:
+        super().__init__(encoder, vision, files.image_token, files.longest, page)
+        self._projection = projection
+        self.weights_bytes += num_bytes(projection)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        return unit_vectors(self._projection, self.hidden_states(batch), tokens(batch)[1])
+
+
+def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
+    """LoadError says what in the directory cannot be used."""
+    vlm, projection = parts(files, engine)
+    encoder = engine.language_model(vlm.language_model)
+    engine.settle(encoder)
+    vision = engine.patch_tower(vlm.visual, plan)
+    own_pages(projection)
+    return ColQwen2Adapter(encoder, vision, projection, files, page)
+
+
+def parts(files: PageFiles, engine: TorchEngine) -> tuple[Any, torch.nn.Module]:
+    """The model that reads, and the projection of its states."""
+    if not is_of_engine(files):
+        model: Any = engine.load(files.directory, AutoModelForPreTraining)
+        return model.vlm, model.embedding_proj_layer
+    vlm = engine.load(files.directory)
+    layer = torch.nn.Linear(vlm.config.get_text_config().hidden_size, files.dim, device="meta")
+    weights = Checkpoint(files.directory, engine.dtype, engine.device, PROJECTION)
+    return vlm, weights.fill(layer, PROJECTION)

@@ -1,0 +1,106 @@
+"""Texts and images → the tokens that a language model reads of them, and pixels beside them. No torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from sie_triton.contract import Features, Ragged
+from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.errors import LoadError
+from sie_triton.inputs.base import Processor
+from sie_triton.inputs.images import ImageFile, ImageReader
+from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
+from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
+from sie_triton.spec import Runtime
+
+# A layer of the vision tower is to that of the language model about as one to two in its weights, and so in time.
+PATCHES_PER_TOKEN = 2
+
+# How often the library's processors put the padding token behind a query, as room to think.
+AUGMENTATION = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PageForm:
+    """What stands around a text, and the tokens before and behind those of an image."""
+
+    before_text: str
+    after_text: str
+    before_image: Sequence[int]
+    after_image: Sequence[int]
+    image_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageImages:
+    """How a picture is made as large as it is read; and patches and tokens of one of this height and width."""
+
+    resize: Resize
+    counts: Callable[[int, int], tuple[int, int]]
+
+
+class PageProcessor(Processor):
+    """An item with an image is that image, whatever text it has beside it. A text too long loses its own end."""
+
+    prepares = True
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, form: PageForm, images: PageImages, longest: int, runtime: Runtime
+    ) -> None:
+        self._tokenizer, self._form, self._images, self._longest = tokenizer, form, images, longest
+        self._reader = ImageReader(runtime)
+        self._num_after = len(tokens_of(tokenizer, form.after_text))
+        around = len(tokens_of(tokenizer, form.before_text)) + self._num_after
+        if longest <= around:
+            message = f"{longest} tokens leave no room for a text beside the {around} around every one"
+            raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
+
+    def is_slow(self, element: Any) -> bool:
+        return IMAGE.name in element
+
+    def prepare(self, element: Any) -> Any:
+        image = element.get(IMAGE.name)
+        if not isinstance(image, ImageFile):
+            return element
+        with self._reader.opened(image) as picture:
+            return {IMAGE.name: self._images.resize(picture)}
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        texts = iter(self._of_texts([item[TEXT.name] for item in framed if IMAGE.name not in item]))
+        images = [item.get(IMAGE.name) for item in framed]
+        ids = [next(texts) if image is None else self._of_image(image) for image in images]
+        patches = [0 if image is None else self._images.counts(*image.shape[:2])[0] for image in images]
+        read = [len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)]
+        return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_pixels(images)}
+
+    def _of_image(self, image: Bytes) -> Sequence[int]:
+        _, num_tokens = self._images.counts(*image.shape[:2])
+        return [*self._form.before_image, *[self._form.image_token] * num_tokens, *self._form.after_image]
+
+    def _of_texts(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        form = self._form
+        whole = [f"{form.before_text}{text}{form.after_text}" for text in texts]
+        encodings = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False) if whole else []
+        return [self._cut(encoding.ids) for encoding in encodings]
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        if len(ids) <= self._longest:
+            return ids
+        return ids[: self._longest - self._num_after] + ids[len(ids) - self._num_after :]
+
+
+def whole_tokenizer(directory: Path) -> tokenizers.Tokenizer:
+    """tokenizer.json, which neither cuts nor fills up; LoadError if it cannot be read."""
+    tokenizer = open_tokenizer(directory)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def tokens_of(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids

@@ -1,0 +1,77 @@
+"""Qwen3-VL-Embedding: texts, images, and both together, as vectors of one space, by an instruction.
+
+instruction, image, text → a conversation → tokens, and patches → Qwen3-VL → state of the last token → dense
+
+Images are made as small as the authors' own code makes them, which is less than what preprocessor_config.json allows.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+    from sie_triton.families.qwen3_vl_embedding.tokens import ChatProcessor
+
+MODEL_TYPE = "qwen3_vl"
+LONGEST = 128_000
+
+# Tokens of an image, each of some 32 · 32 pixels.
+FEWEST, MOST = 4, 1800
+
+# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+PAGE = (448, 336)
+
+
+class Qwen3VLEmbedding(Family):
+    inputs = ("text", "image")
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    reference_adapters = ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if kind_of(directory)[0] != MODEL_TYPE:
+            return None
+        files = read(directory)
+        doubt = f"{files.vlm.where}: {MODEL_TYPE} may be meant to embed (qwen3_vl_embedding), to judge or to write"
+        return Recognised(
+            f"config.json: {MODEL_TYPE}",
+            files.longest,
+            {"dense": files.text.integer("hidden_size", least=1)},
+            normalize=True,
+            weights=(directory,),
+            doubt=f"{doubt}; say it in a model file, as profiles.default.adapter_path",
+        )
+
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest
+
+    def processor(self, spec: ModelSpec, directory: Path) -> "ChatProcessor":
+        from sie_triton.families.chat_reader import ChatReader
+        from sie_triton.families.qwen3_vl_embedding.tokens import ChatProcessor
+
+        files = read(directory)
+        longest = min(spec.max_sequence_length, files.longest)
+        return ChatProcessor(ChatReader(files, plan_of(files), longest, spec.runtime))
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.qwen3_vl_embedding.adapter import load
+
+        files = read(directory)
+        return load(files, plan_of(files), self.processor(spec, directory).page(*PAGE), engine)
+
+
+def read(directory: Path) -> PageFiles:
+    return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+
+
+def plan_of(files: PageFiles) -> PatchPlan:
+    plan = PatchPlan.read(files.directory, files.vision)
+    return replace(plan, min_pixels=FEWEST * plan.factor**2, max_pixels=MOST * plan.factor**2)

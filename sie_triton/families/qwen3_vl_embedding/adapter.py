@@ -1,0 +1,32 @@
+"""Qwen3-VL's state of each item's last token."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract import Batch, Features, Rows
+from sie_triton.contract.tensors import DENSE
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import last
+from sie_triton.families.patch_adapter import PatchAdapter
+from sie_triton.families.token_batch import tokens
+
+
+class Qwen3VLEmbeddingAdapter(PatchAdapter):
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        _, lengths = tokens(batch)
+        states = last(self.hidden_states(batch), torch.from_numpy(lengths.astype(np.int64)))
+        return {DENSE.name: states.float().cpu().numpy()}
+
+
+def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
+    """LoadError says what in the directory cannot be used."""
+    model: Any = engine.load(files.directory)
+    encoder = engine.language_model(model.language_model)
+    engine.settle(encoder)
+    vision = engine.patch_tower(model.visual, plan)
+    return Qwen3VLEmbeddingAdapter(encoder, vision, files.image_token, files.longest, page)

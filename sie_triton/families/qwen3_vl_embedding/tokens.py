@@ -1,0 +1,67 @@
+"""Instruction, image and text → the conversation that the model reads, as tokens, and pixels beside them. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.families.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, as_sentence, check_text
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.patches import patched_size
+from sie_triton.inputs.pixels import packed_pixels
+from sie_triton.inputs.tokenizer import packed_ids
+
+INSTRUCTION = "Represent the user's input."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the model is told to do with an item."""
+
+    instruction: str
+
+    @property
+    def size(self) -> int:
+        return len(self.instruction)
+
+    def around(self, element: Any) -> Any:
+        return self.instruction, element
+
+
+class ChatProcessor(Processor):
+    """An item's image goes before its text."""
+
+    prepares = True
+
+    def __init__(self, reader: ChatReader) -> None:
+        self._reader = reader
+
+    def frame(self, part: Part) -> Frame:
+        """With the request's instruction, else that of the profile; a blank one is as good as none."""
+        given = part.profile.query_instruction if part.instruction is None else part.instruction
+        check_text(given, "parameter instruction:")
+        return Told(as_sentence(given) or INSTRUCTION)
+
+    def is_slow(self, element: Any) -> bool:
+        return IMAGE.name in element
+
+    def prepare(self, element: Any) -> Any:
+        return self._reader.prepared(element)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        images = [item.get(IMAGE.name) for _, item in framed]
+        each = [[] if image is None else [image] for image in images]
+        conversations = [
+            f"{BEFORE.format(told)}{PICTURE * len(of)}{item.get(TEXT.name, '')}{AFTER}"
+            for (told, item), of in zip(framed, each, strict=True)
+        ]
+        ids = self._reader.tokens(conversations, each)
+        return {READ.name: Ragged(self._reader.read(ids, each)), **packed_ids(ids), **packed_pixels(images)}
+
+    def page(self, height: int, width: int) -> Features:
+        """Of one white page of this size, with the usual instruction."""
+        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
+        return self.encode([(INSTRUCTION, {IMAGE.name: white})])

@@ -1,0 +1,67 @@
+"""Qwen3-VL's judgement of query and document: whether it would go on with yes or with no."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForImageTextToText
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract import Batch, Features, Rows
+from sie_triton.contract.tensors import SCORES
+from sie_triton.engines.torch.encoder import num_bytes
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import last
+from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.errors import LoadError
+from sie_triton.families.llm_reranker.adapter import keep_tokens
+from sie_triton.families.multimodal_adapter import Ints
+from sie_triton.families.page_processor import whole_tokenizer
+from sie_triton.families.patch_adapter import PatchAdapter
+from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
+from sie_triton.families.token_batch import tokens
+
+ANSWERS = ("no", "yes")
+
+
+class Qwen3VLRerankerAdapter(PatchAdapter):
+    """`head` gives two logits, of no and of yes."""
+
+    def __init__(
+        self, encoder: LanguageModel, vision: PatchTower, head: torch.nn.Module, files: PageFiles, page: Features
+    ) -> None:
+        super().__init__(encoder, vision, files.image_token, files.longest, page, num_images=2)
+        self._head = head
+        self.weights_bytes += num_bytes(head)
+
+    def sizes(self, batch: Batch) -> Ints:
+        sizes: Ints = batch.features[PAIR_SIZES.name].values.reshape(-1, 2, 2)
+        return sizes
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        _, lengths = tokens(batch)
+        states = last(self.hidden_states(batch), torch.from_numpy(lengths.astype(np.int64)))
+        no, yes = self._head(states).float().unbind(-1)
+        return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}
+
+
+def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
+    """LoadError says what in the directory cannot be used."""
+    model: Any = engine.load(files.directory, AutoModelForImageTextToText)
+    keep_tokens(model, answers(files))
+    encoder = engine.language_model(model.model.language_model)
+    engine.settle(encoder)
+    vision = engine.patch_tower(model.model.visual, plan)
+    return Qwen3VLRerankerAdapter(encoder, vision, model.get_output_embeddings(), files, page)
+
+
+def answers(files: PageFiles) -> list[int]:
+    """The tokens of no and of yes."""
+    tokenizer = whole_tokenizer(files.directory)
+    known = tokenizer.get_vocab()
+    if not known.keys() >= set(ANSWERS):
+        raise LoadError(f"the tokenizer in {files.directory} has no tokens {' and '.join(ANSWERS)}", "unsupported")
+    return [known[word] for word in ANSWERS]

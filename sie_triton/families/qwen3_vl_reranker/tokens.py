@@ -1,0 +1,89 @@
+"""Instruction, query and document → the question that the model answers, as tokens, and pixels beside. No torch."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT
+from sie_triton.families.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
+from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
+from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.patches import patched_size
+from sie_triton.inputs.tokenizer import packed_ids
+
+INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
+JUDGE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+NOTHING = "NULL"
+
+
+class Asked:
+    """What each document is judged by. The query's image is made ready once, with the first of them."""
+
+    def __init__(self, instruction: str, query: Any, prepare: Callable[[Any], Any]) -> None:
+        self._instruction, self._query, self._prepare = instruction, query, prepare
+        self.size = len(instruction) + len(query.get(TEXT.name, ""))
+
+    @cached_property
+    def query(self) -> Any:
+        return self._prepare(self._query)
+
+    def around(self, element: Any) -> Any:
+        check_text(element.get(TEXT.name, ""), "items: a text")
+        return self._instruction, self.query, element
+
+
+class PairProcessor(Processor):
+    prepares = True
+
+    def __init__(self, reader: ChatReader, instruction: str) -> None:
+        self._reader, self._instruction = reader, instruction or INSTRUCTION
+
+    def frame(self, part: Part) -> Frame:
+        given = part.instruction or self._instruction
+        check_text(given, "parameter instruction:")
+        check_text(part.query.get(TEXT.name, ""), "query:")
+        return Asked(given, part.query, self._reader.prepared)
+
+    def is_slow(self, element: Any) -> bool:
+        return IMAGE.name in element
+
+    def prepare(self, element: Any) -> Any:
+        return self._reader.prepared(element)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        pairs = [[query.get(IMAGE.name), item.get(IMAGE.name)] for _, query, item in framed]
+        images = [[image for image in pair if image is not None] for pair in pairs]
+        ids = self._reader.tokens([question(*each) for each in framed], images)
+        sizes = [[(0, 0) if image is None else image.shape[:2] for image in pair] for pair in pairs]
+        lengths = np.array([sum(image.size for image in of) for of in images], np.int32)
+        flat = [image.reshape(-1) for of in images for image in of]
+        return {
+            READ.name: Ragged(self._reader.read(ids, images)),
+            **packed_ids(ids),
+            PIXELS.name: Ragged(np.concatenate(flat) if flat else np.empty(0, np.uint8), lengths),
+            PAIR_SIZES.name: Ragged(np.array(sizes, np.int32).reshape(-1, 4)),
+        }
+
+    def page(self, height: int, width: int) -> Features:
+        """Of one white page of this size that is asked for with a word."""
+        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
+        return self.encode([(INSTRUCTION, {TEXT.name: "page"}, {IMAGE.name: white})])
+
+
+def question(instruction: str, query: Any, item: Any) -> str:
+    asked = f"<Instruct>: {instruction}<Query>:{shown(query)}\n<Document>:{shown(item)}"
+    return f"{BEFORE.format(JUDGE)}{asked}{AFTER}"
+
+
+def shown(item: Any) -> str:
+    """
+    >>> shown({"text": "a"}), shown({"text": ""})
+    ('a', 'NULL')
+    """
+    return f"{PICTURE if IMAGE.name in item else ''}{item.get(TEXT.name, '')}" or NOTHING

@@ -1,0 +1,103 @@
+"""Documents: files as clients send them, their format by what is in them, within limits."""
+
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sie_triton.contract.tensors import DOCUMENT
+from sie_triton.errors import InputError
+from sie_triton.inputs.base import InputKind
+
+# What stands for each format within an archive of Office.
+OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
+FORMATS = ("pdf", *OFFICE.values(), "html", "md")
+
+# An archive may hold so many times its own size.
+MOST_UNPACKED = 200
+
+LOOKED_AT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFile:
+    """What a client sent; `where` is how it is called there."""
+
+    content: bytes
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+
+class DocumentInput(InputKind):
+    """Sizes are bytes."""
+
+    name = "document"
+    tensors = (DOCUMENT,)
+    max_elements = 16
+    max_size = 4 * 1024 * 1024
+    chunk_size = 4 * 1024 * 1024
+    nothing_read = "is empty; send a file"
+
+    def decode(self, raw: bytes, where: str) -> DocumentFile:
+        return DocumentFile(raw, where)
+
+    def size(self, element: Any) -> int:
+        return len(element)
+
+    def sample_length(self, rng: np.random.Generator) -> int:
+        return 1
+
+
+def format_of(content: bytes) -> str:
+    """One of FORMATS, by what is in a file; empty where it is none of them.
+
+    >>> format_of(b"%PDF-1.7 ..."), format_of(b"  <!DOCTYPE html><p>"), format_of("# Größe".encode()), format_of(b"\\0")
+    ('pdf', 'html', 'md', '')
+    """
+    head = content[:LOOKED_AT]
+    if b"%PDF-" in head:
+        return "pdf"
+    if head.startswith(b"PK"):
+        return next((name for folder, name in OFFICE.items() if any(_in_archive(content, folder))), "")
+    beginning = head.lstrip().lower()
+    if beginning.startswith((b"<!doctype html", b"<html")) or b"<html" in beginning:
+        return "html"
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return ""
+    return "" if b"\0" in content else "md"
+
+
+def check_document(file: DocumentFile, max_bytes: int) -> str:
+    """Its format; InputError says what is wrong with it."""
+    if not file.content:
+        raise InputError(f"{file.where}: is empty; send a file")
+    if len(file.content) > max_bytes:
+        raise InputError(
+            f"{file.where}: has {len(file.content)} bytes; send at most {max_bytes}, or raise max_document_bytes"
+        )
+    found = format_of(file.content)
+    if not found:
+        raise InputError(f"{file.where}: is no document that can be read; send one of {', '.join(FORMATS)}")
+    if found in OFFICE.values():
+        unpacked = sum(entry.file_size for entry in _entries(file.content))
+        if unpacked > MOST_UNPACKED * len(file.content):
+            raise InputError(f"{file.where}: is an archive that grows to {unpacked} bytes; send one that is a document")
+    return found
+
+
+def _entries(content: bytes) -> list[zipfile.ZipInfo]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return []
+
+
+def _in_archive(content: bytes, folder: str) -> list[bool]:
+    return [entry.filename.startswith(folder) for entry in _entries(content)]

@@ -1,0 +1,29 @@
+"""Positions of the tokens of texts and images, as Qwen's vision models count them: of time, height and width."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+
+
+def grid_positions(is_image: npt.NDArray[np.bool_], lengths: Ints, grids: Ints) -> Ints:
+    """int32 [3, tokens] of items end to end, `lengths` int32 [items].
+
+    `is_image`, bool [tokens], are the tokens of images, those of one together, in rows; `grids`, int32
+    [items, images, 2], are the rows and columns of each, 0 where an item has fewer.
+
+    >>> grid_positions(np.array([0, 1, 1, 1, 1, 1, 1, 0], bool), np.array([8]), np.array([[[2, 3]]])).tolist()
+    [[0, 1, 1, 1, 1, 1, 1, 4], [0, 1, 1, 1, 2, 2, 2, 4], [0, 1, 2, 3, 1, 2, 3, 4]]
+    """
+    places = np.empty((3, len(is_image)), np.int32)
+    for end, length, of_item in zip(np.cumsum(lengths), lengths, grids, strict=True):
+        item, seen = places[:, end - length : end], is_image[end - length : end]
+        item[:] = np.arange(length)
+        behind = 0
+        for rows, columns in of_item[of_item[:, 0] > 0]:
+            start = behind + int(seen[behind:].argmax())
+            behind = start + rows * columns
+            item[:, start:behind] = item[0, start]
+            item[1:, start:behind] += np.indices((rows, columns), np.int32).reshape(2, -1)
+            item[:, behind:] += max(rows, columns) - rows * columns
+    return places

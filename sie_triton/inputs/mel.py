@@ -1,0 +1,149 @@
+"""Samples → spectrograms of mel bands in decibels, as transformers' feature extractor of CLAP makes them. No torch.
+
+What that extractor draws by chance is decided here. Of a sound longer than a window
+- a model with fusion reads the whole, shrunk to one window, and the middle cut of each third;
+- another reads windows, as few as cover the sound, spread evenly from its start to its end.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.checkpoints.mel import MelPlan
+from sie_triton.contract import Ragged
+from sie_triton.contract.tensors import MEL
+
+Floats = npt.NDArray[np.float32]
+Filters = npt.NDArray[np.float64]
+
+# Frames that are transformed together: bounds what a long sound takes.
+FRAMES = 1024
+
+# The least power that is told apart: -100 dB.
+QUIETEST = 1e-10
+
+# Slaney's mel scale: linear up to this frequency, logarithmic above it.
+KNEE_HZ, MEL_PER_HZ = 1000.0, 3 / 200
+MEL_PER_E = 27 / np.log(6.4)
+
+
+def spectrograms(samples: Floats, plan: MelPlan) -> Floats:
+    """What the model reads of a sound, [spectrograms, frames, bands].
+
+    One for each window; of a longer sound a model with fusion reads four: the whole, and three cuts.
+    """
+    if len(samples) <= plan.window:
+        return _of(filled(samples, plan), plan)[None]
+    if plan.is_fused:
+        return fused(_of(samples, plan), plan.num_frames)
+    return np.stack([_of(samples[start : start + plan.window], plan) for start in starts(len(samples), plan.window)])
+
+
+def filled(samples: Floats, plan: MelPlan) -> Floats:
+    """Up to one window: by itself, as often as it fits whole ("repeatpad") or at all ("repeat"), or by silence."""
+    times = 1 if plan.padding == "pad" else plan.window // len(samples) + (plan.padding == "repeat")
+    repeated = np.tile(samples, times)[: plan.window]
+    return np.pad(repeated, (0, plan.window - len(repeated)))
+
+
+def starts(num_samples: int, window: int) -> list[int]:
+    """Of as few windows as cover a sound; none is shorter than the others.
+
+    >>> starts(25, 10), starts(20, 10), starts(11, 10)
+    ([0, 8, 15], [0, 10], [0, 1])
+    """
+    count = -(-num_samples // window)
+    return [round(i * (num_samples - window) / (count - 1)) for i in range(count)]
+
+
+def fused(mel: Floats, num_frames: int) -> Floats:
+    """[frames, bands] of a long sound → [4, num_frames, bands]; [1, …] where it is no longer than a window."""
+    if len(mel) == num_frames:
+        return mel[None]
+    thirds = np.array_split(np.arange(len(mel) - num_frames + 1), 3)
+    cuts = [int(third[len(third) // 2]) if len(third) else 0 for third in thirds]
+    return np.stack([shrunk(mel, num_frames), *(mel[cut : cut + num_frames] for cut in cuts)])
+
+
+def shrunk(mel: Floats, num_frames: int) -> Floats:
+    """Frames between those that are there, by a straight line; float32 decides where, as in the library."""
+    scale, half = np.float32(len(mel) / num_frames), np.float32(0.5)
+    places = np.maximum((np.arange(num_frames, dtype=np.float32) + half) * scale - half, 0)
+    before = places.astype(np.int64)
+    after = np.minimum(before + 1, len(mel) - 1)
+    share = (places - before)[:, None]
+    between: Floats = (mel[before] * (1 - share) + mel[after] * share).astype(np.float32)
+    return between
+
+
+def _of(samples: Floats, plan: MelPlan) -> Floats:
+    """[frames, bands], one frame each hop, the first around the first sample; the ends are mirrored."""
+    half = plan.frame_length // 2
+    around = np.pad(samples, half, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(around, plan.frame_length)[:: plan.hop]
+    filters = filters_of(plan)
+    mel = np.empty((len(frames), plan.num_bands), np.float32)
+    for start in range(0, len(frames), FRAMES):
+        spectrum = np.fft.rfft(frames[start : start + FRAMES] * hann(plan.frame_length))
+        power = np.square(spectrum.real) + np.square(spectrum.imag)
+        mel[start : start + FRAMES] = 10 * np.log10(np.maximum(power @ filters, QUIETEST))
+    return mel
+
+
+@cache
+def hann(length: int) -> Filters:
+    window: Filters = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
+    return window
+
+
+@cache
+def filters_of(plan: MelPlan) -> Filters:
+    """[frequencies, bands]: triangles, each from the middle of the one before it to that of the next.
+
+    CLAP's two kinds were trained with two: those of torchaudio with fusion, those of librosa without.
+    """
+    num_bins = plan.frame_length // 2 + 1
+    if plan.is_fused:
+        edges = htk_hz(np.linspace(htk_mel(plan.lowest), htk_mel(plan.highest), plan.num_bands + 2))
+    else:
+        edges = slaney_hz(np.linspace(slaney_mel(plan.lowest), slaney_mel(plan.highest), plan.num_bands + 2))
+    frequencies = np.linspace(0, plan.rate // 2, num_bins)[:, None]
+    rising = (frequencies - edges[:-2]) / np.diff(edges)[:-1]
+    falling = (edges[2:] - frequencies) / np.diff(edges)[1:]
+    triangles: Filters = np.maximum(0, np.minimum(rising, falling))
+    return triangles if plan.is_fused else triangles * (2 / (edges[2:] - edges[:-2]))
+
+
+def htk_mel(hz: float) -> float:
+    """
+    >>> round(htk_mel(1000), 1), round(float(htk_hz(htk_mel(440.0))), 6)
+    (1000.0, 440.0)
+    """
+    return float(2595 * np.log10(1 + hz / 700))
+
+
+def htk_hz(mel: Any) -> Any:
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+def slaney_mel(hz: float) -> float:
+    """
+    >>> slaney_mel(1000), slaney_mel(6400), round(float(slaney_hz(slaney_mel(8000.0))), 6)
+    (15.0, 42.0, 8000.0)
+    """
+    return float(hz * MEL_PER_HZ if hz < KNEE_HZ else KNEE_HZ * MEL_PER_HZ + MEL_PER_E * np.log(hz / KNEE_HZ))
+
+
+def slaney_hz(mel: Any) -> Any:
+    above = np.asarray(mel) - KNEE_HZ * MEL_PER_HZ
+    return np.where(above < 0, mel / MEL_PER_HZ, KNEE_HZ * np.exp(above / MEL_PER_E))
+
+
+def packed_mels(sounds: Sequence[Floats | None]) -> dict[str, Ragged]:
+    """Of items one after another; None: an item has no sound."""
+    lengths = np.array([0 if sound is None else sound.size for sound in sounds], np.int32)
+    flat = [sound.reshape(-1) for sound in sounds if sound is not None]
+    return {MEL.name: Ragged(np.concatenate(flat) if flat else np.empty(0, np.float32), lengths)}

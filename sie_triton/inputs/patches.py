@@ -1,0 +1,33 @@
+"""Pictures → bytes of pixels in whole patches, at about the resolution that they have. No torch."""
+
+from math import ceil, floor, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.inputs.pixels import Bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def resized_for_patches(image: "Image", plan: PatchPlan) -> Bytes:
+    """As transformers' processor of Qwen2-VL with the Pillow backend resizes it, to the bit."""
+    height, width = patched_size(image.height, image.width, plan)
+    return np.asarray(image.resize((width, height), resample=plan.resample))
+
+
+def patched_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
+    """Multiples of the plan's factor that keep to its limits, and the aspect ratio as well as that can be."""
+    factor = plan.factor
+    rounded = (round(height / factor) * factor, round(width / factor) * factor)
+    if rounded[0] * rounded[1] > plan.max_pixels:
+        shrunk = sqrt(height * width / plan.max_pixels)
+        return max(factor, floor(height / shrunk / factor) * factor), max(
+            factor, floor(width / shrunk / factor) * factor
+        )
+    if rounded[0] * rounded[1] < plan.min_pixels:
+        grown = sqrt(plan.min_pixels / (height * width))
+        return ceil(height * grown / factor) * factor, ceil(width * grown / factor) * factor
+    return rounded

@@ -1,0 +1,119 @@
+"""Sounds and texts through a server: mixed in requests, however a caller has them, beside what cannot be read."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sie_triton import InputError, Item, SIEClient
+from tests.conftest import CLAP, CLIP, MINILM
+from tests.items import Served
+from tests.load import percentile, summary
+from tests.sounds import of_all_kinds, saved, sound, sounds
+from tests.unhearable import unreadable
+
+FILES = sounds()
+ITEMS = [
+    "the sound of a cat",
+    {"audio": FILES[0], "id": "first"},
+    {"text": "", "audio": FILES[1]},
+    {"audio": FILES[2], "text": "not read: a sound goes first"},
+    "",
+    {"audio": FILES[3]},  # of three windows
+]
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    """Of each item alone, without a server; float32 [n, 32]."""
+    directory = server.settings.models_dir.parent / "clap"
+    served = Served("clap", directory, inputs=("text", "audio"), dims={"dense": 32})
+    return np.concatenate([served.encode([item])["dense"] for item in ITEMS])
+
+
+def test_items_of_both_kinds_in_one_request(client, expected):
+    found = client.encode(CLAP, ITEMS)
+    assert np.allclose([each["dense"] for each in found], expected, atol=1e-5)
+    assert found[1]["id"] == "first"
+    assert [each["token_count"] for each in found] == [7, 8, 8, 8, 2, 24]
+
+
+def test_a_sound_however_a_caller_has_it(client, expected, tmp_path):
+    (tmp_path / "a.wav").write_bytes(FILES[0])
+    samples = sound(0.3)
+    ways = [
+        {"audio": str(tmp_path / "a.wav")},
+        {"audio": memoryview(FILES[0])},
+        {"audio": {"data": FILES[0], "format": "wav", "sample_rate": 48_000}},
+        {"audio": {"data": samples, "sample_rate": 48_000}},
+        {"audio": {"data": (samples[:, 0] * 32768).astype(np.int16), "sample_rate": 48_000}},
+        Item(audio=tmp_path / "a.wav"),
+    ]
+    for found in client.encode(CLAP, ways):
+        assert np.allclose(found["dense"], expected[1], atol=1e-3)
+
+
+def test_every_kind_of_file(client):
+    found = client.encode(CLAP, [{"audio": content} for content in of_all_kinds().values()])
+    assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
+
+
+def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
+    def ask(files):
+        with SIEClient(server.grpc) as client:
+            for content, said in files:
+                with pytest.raises(InputError, match=r"audio\[2\]: ") as told:
+                    client.encode(CLAP, ["a", {"audio": FILES[0]}, {"audio": content}, {"audio": FILES[1]}])
+                assert said in str(told.value)
+                found = client.encode(CLAP, ITEMS[:2])
+                assert np.allclose([each["dense"] for each in found], expected[:2], atol=1e-4)
+
+    files = [each for each in unreadable().values() if each[0]]
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(ask, files[i::4]) for i in range(4)]:
+            done.result()
+
+
+def test_what_else_is_refused(client):
+    with pytest.raises(InputError, match=r"audio\[0\]: takes 700\.0 s; send at most 600 s, or raise max_audio_s"):
+        client.encode(CLAP, {"audio": saved(np.zeros(700_000, np.int16), 1000)})
+    with pytest.raises(InputError, match="audio"):
+        client.encode(CLIP, {"audio": FILES[0]})
+    with pytest.raises(InputError, match="image"):
+        client.encode(CLAP, {"image": b"png"})
+
+
+@pytest.mark.slow
+def test_sounds_of_ten_minutes_beside_texts(server):
+    """They are decoded in threads of their own: texts of another model, and of the same, wait a little at most."""
+    long = saved(np.tile(sound(60, 44_100, 2), (10, 1)), 44_100, "MP3")
+    with SIEClient(server.grpc) as client:
+        for model in (MINILM, CLAP):
+            client.encode(model, "load")
+            alone = [latency(client, model) for _ in range(300)]
+            stopped, took = threading.Event(), []
+
+            def send(stopped=stopped, took=took):
+                with SIEClient(server.grpc) as other:
+                    while not stopped.is_set():
+                        started = time.perf_counter()
+                        other.encode(CLAP, {"audio": long})
+                        took.append(time.perf_counter() - started)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            until, beside = time.monotonic() + 20, []
+            while time.monotonic() < until:
+                beside.append(latency(client, model))
+            stopped.set()
+            thread.join()
+            print(f"\n{np.median(took):.2f} s each, beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert percentile(beside, 99) < percentile(alone, 99) + 500
+
+
+def latency(client, model):
+    started = time.perf_counter()
+    client.encode(model, "how do vines climb?")
+    return time.perf_counter() - started

@@ -1,0 +1,71 @@
+"""Items that may be of several kinds: how they come together, and what is said where they do not."""
+
+import pytest
+
+from sie_triton.contract import VERBS
+from sie_triton.contract.items import item_tensors, items_of
+from sie_triton.contract.score import query_of
+from sie_triton.errors import InputError
+
+BOTH = ("text", "image")
+
+
+def test_elements_of_one_kind_are_the_items():
+    assert items_of({"text": ["a", ""]}, ("text",)) == ("text", ["a", ""])
+    assert [tensor.optional for tensor in item_tensors(("text",))] == [False]
+    assert [tensor.optional for tensor in item_tensors(BOTH)] == [True, True]
+
+
+def test_elements_of_several_kinds_make_items():
+    sent = {"text": ["a", "", "", "b"], "image": [b"1", b"2", b"", b""]}
+    expected = [{"text": "a", "image": b"1"}, {"image": b"2"}, {"text": ""}, {"text": "b"}]
+    assert items_of(sent, BOTH) == ("items", expected)
+    assert items_of({"text": [], "image": [b"1"]}, BOTH)[1] == [{"image": b"1"}]
+    assert items_of({"text": ["", "b"], "image": []}, BOTH)[1] == [{"text": ""}, {"text": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kinds", "complaint"),
+    [
+        ({"text": [], "image": []}, BOTH, "^text and image: are empty; send at least one item"),
+        (
+            {"text": ["a"], "image": [b"1", b"2"]},
+            BOTH,
+            "^text has 1 elements, image has 2 elements; send as many of each",
+        ),
+        (
+            {"image": [b"1", b""], "audio": [b"", b""]},
+            ("image", "audio"),
+            r"^items\[1\]: is empty; send image or audio",
+        ),
+    ],
+)
+def test_what_does_not_go_together(sent, kinds, complaint):
+    with pytest.raises(InputError, match=complaint):
+        items_of(sent, kinds)
+
+
+def test_a_query_is_an_item_too():
+    assert query_of({"query": ["q"]}, ("text",)) == "q"
+    assert query_of({"query": ["q"], "query_image": [b"1"]}, BOTH) == {"text": "q", "image": b"1"}
+    assert query_of({"query": [], "query_image": [b"1"]}, BOTH) == {"image": b"1"}
+    assert query_of({"query": [""], "query_image": []}, BOTH) == {"text": ""}
+    assert query_of({"query": ["q"]}, ("document",)) == "q"
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        ({"query": [], "query_image": []}, "^query: has 0 elements; send one"),
+        ({"query": ["a", "b"], "query_image": []}, "^query: has 2 elements; send one"),
+        ({"query": ["a"], "query_image": [b"1", b"2"]}, "^query_image: has 2 elements; send one"),
+    ],
+)
+def test_there_is_one_query(sent, complaint):
+    with pytest.raises(InputError, match=complaint):
+        query_of(sent, BOTH)
+
+
+def test_only_models_that_read_images_take_one_as_a_query():
+    names = {kinds: [tensor.name for tensor in VERBS["score"].inputs(kinds)] for kinds in (("text",), BOTH)}
+    assert names == {("text",): ["query", "text"], BOTH: ["query", "query_image", "text", "image"]}

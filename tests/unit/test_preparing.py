@@ -1,0 +1,103 @@
+"""Elements that take long are made ready by several threads; the last of them hands over."""
+
+import threading
+import time
+from itertools import zip_longest
+
+import pytest
+
+from sie_triton.contract import Part
+from sie_triton.inputs import NoFrame, Processor, kind_of
+from sie_triton.inputs.asked import Framed
+from sie_triton.scheduling.background import Background
+from sie_triton.stages.preparing import Preparation
+
+TEXT = kind_of(["text"])
+
+
+class Slow(Processor):
+    """Capital letters are slow; `waits` is for the test to hold them up."""
+
+    prepares = True
+
+    def __init__(self):
+        self.taken, self.most, self.inside, self.lock = [], 0, 0, threading.Lock()
+        self.waits = threading.Event()
+        self.waits.set()
+
+    def is_slow(self, element):
+        return element.isupper()
+
+    def prepare(self, element):
+        with self.lock:
+            self.taken.append(element)
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        if element.isupper():
+            assert self.waits.wait(10)
+            time.sleep(0.01)
+        with self.lock:
+            self.inside -= 1
+        if element == "X":
+            raise ValueError(element)
+        return element * 2
+
+    def encode(self, framed, *, is_query=False):
+        raise NotImplementedError
+
+
+def asked(*parts):
+    return [Framed(Part("text", list(elements)), NoFrame(), TEXT) for elements in parts]
+
+
+def finish(strands):
+    for _ in zip_longest(*strands):
+        pass
+
+
+@pytest.mark.parametrize(("most", "strands"), [(1, 1), (2, 2), (8, 3)])
+def test_all_are_made_ready_once_and_handed_over_once(most, strands):
+    processor, done = Slow(), []
+    made = Preparation(processor, asked("AbC", "Dee"), lambda: True, done.append).strands(most)
+    assert len(made) == strands
+    finish(made)
+    (found,) = done
+    assert [framed.part.elements for framed in found] == [["AA", "bb", "CC"], ["DD", "ee", "ee"]]
+    assert sorted(processor.taken) == sorted("AbCDee")
+
+
+def test_a_request_that_nobody_waits_for_is_left():
+    processor, done, answers = Slow(), [], iter([True, True])
+    preparation = Preparation(processor, asked("ABCDEF"), lambda: next(answers, False), done.append)
+    finish(preparation.strands(1))
+    assert processor.taken == ["A", "B"]
+    assert done == []
+
+
+def test_one_that_fails_hands_nothing_over():
+    processor, done, failed = Slow(), [], []
+    for strand in Preparation(processor, asked("AXB"), lambda: True, done.append).strands(2):
+        try:
+            finish([strand])
+        except ValueError as exc:
+            failed.append(str(exc))
+    assert failed == ["X"]
+    assert done == []
+
+
+def test_threads_share_one_request_and_a_small_one_does_not_wait_for_a_large_one():
+    processor, done = Slow(), []
+    pool = Background("images", lambda: None, 3)
+    for name in ("ABCDEFGHIJKL", "M"):
+        for strand in Preparation(processor, asked(name), lambda: True, lambda _, n=name: done.append(n)).strands(3):
+            pool.submit(strand, pytest.fail)
+    pool.close()
+    assert processor.most == 3
+    assert done == ["M", "ABCDEFGHIJKL"]
+
+
+def test_threads_that_nobody_needs_are_not_started():
+    before = threading.active_count()
+    idle = Background("images", lambda: None, 50)
+    assert threading.active_count() == before
+    idle.close()
