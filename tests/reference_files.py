@@ -197,6 +197,13 @@ SERVED: dict[str, dict[str, Any]] = {
         "grounding_dino:GroundingDINOAdapter", EXTRACT, {"box_threshold": 0.25, "text_threshold": 0.2}, **BOTH
     ),
     "owlv2": file("owlv2:Owlv2Adapter", EXTRACT, {"score_threshold": 0.1}, {"score_threshold": 0.1}, **SEEN),
+    "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
+    "siglip-open-clip": file(
+        "siglip:SiglipAdapter",
+        DENSE,
+        loadtime={"backend": "open_clip", "open_clip_model_id": "hf-hub:org/siglip-open-clip", "dense_dim": 96},
+        **BOTH,
+    ),
     "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
@@ -207,7 +214,6 @@ SERVED: dict[str, dict[str, Any]] = {
 
 PLANNED: dict[str, dict[str, Any]] = {
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
-    "siglip": file("siglip:SiglipAdapter", DENSE, {"normalize": True}, **BOTH),
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),

@@ -239,7 +239,7 @@ class ModelConfig(Frozen):
         runtimes = {name: with_defaults(name, each, kind, self.source) for name, each in profiles.items()}
         muvera = self._muvera(runtimes)
         dims = self._dims(muvera)
-        return ModelSpec(
+        spec = ModelSpec(
             model=self.sie_id,
             weights=self.weights,
             family=self.family,
@@ -264,3 +264,6 @@ class ModelConfig(Frozen):
             apart=tuple(name for name, keys in self.apart.items() if LORA not in keys),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
+        if refused := [f"{self.source}: {line}" for line in kind.refusals(spec)]:
+            raise CatalogError("\n".join(refused))
+        return spec

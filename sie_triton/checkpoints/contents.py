@@ -13,6 +13,8 @@ from sie_triton.errors import LoadError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+# The same as open_clip saves it.
+OPEN_CLIP = "open_clip_model.safetensors"
 
 # Patterns of layers behind a transformer that sentence-transformers before 2.3 saved.
 PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
@@ -22,7 +24,7 @@ FORMATS = (
     ("*.gguf", "GGUF", "serve the directory with config.json and safetensors that it was made of"),
     ("*.onnx", "ONNX", "this version reads safetensors: save the model with save_pretrained of transformers"),
     ("onnx/*.onnx", "ONNX", "this version reads safetensors: save the model with save_pretrained of transformers"),
-    ("pytorch_model*.bin", "a pickle", "other formats are refused: save it again with safe_serialization=True"),
+    ("*pytorch_model*.bin", "a pickle", "other formats are refused: save it again with safe_serialization=True"),
     ("tf_model.h5", "TensorFlow", "save it from PyTorch with safe_serialization=True"),
     ("flax_model.msgpack", "Flax", "save it from PyTorch with safe_serialization=True"),
 )
@@ -111,6 +113,8 @@ def _weight_files(directory: Path) -> list[Path]:
     if has_file(directory / INDEX):
         index = read_fields(directory / INDEX)
         return [inside(directory, name, index.where) for name in sorted(set(index.text_map("weight_map").values()))]
+    if not has_file(directory / WEIGHTS) and has_file(directory / OPEN_CLIP):
+        return [directory / OPEN_CLIP]
     if not has_file(directory / WEIGHTS):
         message = f"{directory}: has no {WEIGHTS}; {_other_format(directory) or 'the weights are not there'}"
         raise LoadError(message, "not found")

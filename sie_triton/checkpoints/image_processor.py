@@ -21,6 +21,8 @@ MAX_SIDE = 8192
 class ImagePlan:
     """An image is resized to `size`, height and width, or until its shorter edge is `shortest_edge`, with Pillow's
     filter number `resample`; then its middle of `crop` is taken. A pixel p becomes (p · scale - mean) / std.
+    Where that middle lies between two pixels, it begins before them, or, if it `rounds_middle` as torchvision does, at
+    the even one.
     """
 
     size: tuple[int, int] | None
@@ -30,6 +32,7 @@ class ImagePlan:
     scale: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    rounds_middle: bool = False
 
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":

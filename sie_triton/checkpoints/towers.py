@@ -10,11 +10,20 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
+from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, UNLIMITED, modules_of, transformer_settings
+from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.errors import LoadError
 
 # Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
 HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
+
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+
+# What it says of how each kind of item is read, and the only thing that is served.
+METHODS = {"text": "get_text_features", "image": "get_image_features"}
+ITS_VECTOR = "pooler_output"
+ABOUT_LENGTH = ("padding", "truncation", "max_length", "return_tensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,46 +40,104 @@ class TowerFiles:
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "TowerFiles":
         """`usual`: see ImagePlan. LoadError names the file that cannot be used."""
+        if is_open_clip(directory):
+            found = OpenClipFiles.read(directory)
+            return cls.of(directory, found.config, found.plan, UNLIMITED)
         home = home_of(directory)
         config = read_fields(home / "config.json")
+        return cls.of(home, config, ImagePlan.read(home, usual), most_tokens(home))
+
+    @classmethod
+    def of(cls, home: Path, config: Fields, plan: ImagePlan, most: int) -> "TowerFiles":
+        """`most`: tokens of a text that others than the model itself read."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
-        for tower in (text, vision):
-            for name, most in (
-                ("num_hidden_layers", MAX_LAYERS),
-                ("hidden_size", MAX_WIDTH),
-                ("num_attention_heads", MAX_WIDTH),
-            ):
-                tower.integer(name, 1, least=1, most=most)
-        plan = ImagePlan.read(home, usual)
+        check_tower(text)
+        check_tower(vision)
         side, patch = vision.integer("image_size", 224, least=1), vision.integer("patch_size", 32, least=1)
-        if plan.shape != (side, side):
-            message = (
-                f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
-            )
-            raise LoadError(message, "unsupported")
+        check_shape(home, plan, side)
         return cls(
             home,
             config,
             config.integer("projection_dim", 512, least=1, most=MAX_WIDTH),
-            text.integer("max_position_embeddings", 77, least=2),
+            min(most, text.integer("max_position_embeddings", 77, least=2)),
             plan,
             (side // patch) ** 2,
         )
 
 
+def check_tower(tower: Fields) -> None:
+    """LoadError where it has more of anything than there is."""
+    for name, most in (
+        ("num_hidden_layers", MAX_LAYERS),
+        ("hidden_size", MAX_WIDTH),
+        ("num_attention_heads", MAX_WIDTH),
+    ):
+        tower.integer(name, 1, least=1, most=most)
+
+
+def check_shape(home: Path, plan: ImagePlan, side: int) -> None:
+    """LoadError where images are made of another size than the model reads."""
+    if plan.shape != (side, side):
+        message = f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
+        raise LoadError(message, "unsupported")
+
+
+def most_tokens(home: Path) -> int:
+    """Of a text, by the tokenizer's files and by those of sentence-transformers; LoadError where the latter make
+    something else of items than their vectors in the common space."""
+    tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), transformer_settings(home)
+    for kind, usual in METHODS.items():
+        way = saved.fields("modality_config").fields(kind)
+        found = way.text("method", usual), way.text("method_output_name", ITS_VECTOR)
+        if found != (usual, ITS_VECTOR):
+            message = f"{way.where}: {found[0]} → {found[1]} cannot be served; supported is {usual} → {ITS_VECTOR}"
+            raise LoadError(message, "unsupported")
+    calls = saved.fields("processing_kwargs")
+    for kind in calls.values:
+        if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
+            message = f"{calls.where}: {kind}: {', '.join(own)} cannot be served; set it in the processor's own files"
+            raise LoadError(message, "unsupported")
+    # A tokenizer without a limit writes 10^30.
+    limits = (
+        tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None),
+        saved.integer("max_seq_length", UNLIMITED, least=1),
+        calls.fields("text").integer("max_length", UNLIMITED, least=1),
+    )
+    return min(limits)
+
+
 def home_of(directory: Path) -> Path:
-    """Where its config.json is."""
-    if not has_file(directory / "modules.json"):
-        return directory
-    kinds = [(kind, path) for kind, path in modules_of(directory) if kind not in WITHOUT_EFFECT]
+    """Where its config.json is; LoadError where sentence-transformers has layers behind the towers."""
+    kinds = [(kind, path) for kind, path in _modules(directory) if kind not in WITHOUT_EFFECT]
     if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
-        return directory
+        chain = " → ".join(kind for kind, _ in kinds)
+        message = f"modules.json in {directory}: {chain} cannot be served; of two towers it must be {HOLDERS[1]} alone"
+        raise LoadError(message, "unsupported")
     return kinds[0][1]
 
 
 def model_type(directory: Path) -> str:
-    """Empty where there is no config.json, or it does not say."""
+    """Of its first module, or what it would be there; empty where its files say nothing. LoadError where it is a model
+    of open_clip that cannot be served.
+    """
+    if is_open_clip(directory):
+        return OpenClipFiles.read(directory).kind
     try:
-        return read_fields(home_of(directory) / "config.json", required=False).text("model_type", "")
+        found = [read_fields(path / "config.json", required=False) for _, path in _modules(directory)[:1]]
+        return found[0].text("model_type", "") if found else ""
     except LoadError:
         return ""
+
+
+def is_before_fast(directory: Path) -> bool:
+    """Whether its tokenizer is CLIP's as it was saved before there was tokenizer.json."""
+    return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
+
+
+def said_by(directory: Path) -> str:
+    """The file that tells what it is."""
+    return OPEN_CLIP if is_open_clip(directory) else "config.json"
+
+
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    return modules_of(directory) if has_file(directory / "modules.json") else [(HOLDERS[1], directory)]

@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, str] = {
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",
     "clip": "sie_triton.families.clip:Clip",
+    "siglip": "sie_triton.families.siglip:Siglip",
     "clap": "sie_triton.families.clap:Clap",
     "owlv2": "sie_triton.families.owlv2:Owlv2",
     "grounding_dino": "sie_triton.families.grounding_dino:GroundingDino",

@@ -1,7 +1,7 @@
 """What a family of models is, and what a loaded model of it can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,6 +144,10 @@ class Family(ABC):
     @abstractmethod
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
         """Load the weights in `directory`; `engine` is one of `engines`. LoadError says what cannot be used."""
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        """Of what a model file asks for, each thing in it that disagrees with another, with its key."""
+        return iter(())
 
     def options_of(self, spec: ModelSpec) -> Any:
         """The model's own options."""

@@ -12,7 +12,7 @@ from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN, whole_tokenizer
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.patches import resized_to_patches
+from sie_triton.inputs.patches import resized_for_patches
 from sie_triton.inputs.pixels import Bytes
 from sie_triton.spec import Runtime
 
@@ -43,7 +43,7 @@ class ChatReader:
             return item
         check_text(item.get(TEXT.name, ""), f"{image.where}: the text beside it")
         with self._images.opened(image) as picture:
-            return {**item, IMAGE.name: resized_to_patches(picture, self.plan)}
+            return {**item, IMAGE.name: resized_for_patches(picture, self.plan)}
 
     def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:
         """Of each conversation, in which PICTURE stands for each of its images."""

@@ -13,7 +13,6 @@ class Planned:
 
 
 PLANNED: Mapping[str, Planned] = {
-    "siglip": Planned("embeds images and texts", ("siglip:SiglipAdapter",)),
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
     "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),
     "lighton_ocr": Planned("reads documents", ("lighton_ocr:LightOnOCRAdapter",)),

@@ -2,15 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.contract import Batch, Features, Ragged, Rows
-from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
 
@@ -22,7 +26,9 @@ class TowerAdapter(Adapter):
 
     encoder: Encoder
 
-    def __init__(self, encoder: Encoder, vision: VisionTower, longest_text: int, image_length: int) -> None:
+    def __init__(
+        self, encoder: Encoder, vision: VisionTower | PackedVisionTower, longest_text: int, image_length: int
+    ) -> None:
         limits = {
             INPUT_IDS.name: encoder.vocab_size - 1,
             LENGTHS.name: longest_text,
@@ -30,7 +36,7 @@ class TowerAdapter(Adapter):
             READ.name: max(longest_text, image_length),
         }
         super().__init__(encoder, limits=limits)
-        self.vision = vision
+        self._vision = vision
         self.weights_bytes += vision.weights_bytes
         self._image_length = image_length
         self.sample = self._sample
@@ -40,21 +46,22 @@ class TowerAdapter(Adapter):
         """[texts, dim]."""
 
     @abstractmethod
-    def images(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
-        """[images, dim]."""
+    def images(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
+        """uint8 [bytes], int32 [images, 2] height and width in pixels → [images, dim]."""
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         (ids, lengths), (pixels, sizes) = batch.features[INPUT_IDS.name], batch.features[PIXELS.name]
         assert lengths is not None
         assert sizes is not None
-        if ((lengths > 0) == (sizes > 0)).any() or not np.isin(sizes, (0, self.vision.image_bytes)).all():
+        is_image, shapes = sizes > 0, batch.features[IMAGE_SIZES.name].values
+        if ((lengths > 0) == is_image).any() or not self._vision.takes(sizes[is_image], shapes[is_image]):
             raise ValueError("an item must be a text or an image")
         found: list[tuple[Any, torch.Tensor]] = []
         if len(ids):
             found.append((lengths > 0, self.texts(ids, lengths[lengths > 0])))
         if len(pixels):
-            found.append((sizes > 0, self.images(pixels)))
+            found.append((is_image, self.images(pixels, shapes[is_image])))
         rows = np.empty((len(lengths), found[0][1].shape[1]), np.float32)
         for places, vectors in found:
             rows[places] = vectors.float().cpu().numpy()
@@ -63,9 +70,18 @@ class TowerAdapter(Adapter):
     def _sample(self, lengths: Sequence[int]) -> Features:
         """Images, of which each costs more than a text."""
         count = max(1, round(sum(lengths) / self._image_length))
-        size = self.vision.image_bytes
+        height, width = self._vision.largest
+        size = 3 * height * width
         return {
             READ.name: Ragged(np.full(count, self._image_length, np.int32)),
             INPUT_IDS.name: Ragged(np.empty(0, np.int32), np.zeros(count, np.int32)),
             PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
+            IMAGE_SIZES.name: Ragged(np.tile(np.array([[height, width]], np.int32), (count, 1))),
         }
+
+
+def towers(directory: Path, engine: TorchEngine) -> Any:
+    """transformers' model of both, with the weights there in it; LoadError."""
+    if is_open_clip(directory):
+        return engine.load_towers(OpenClipFiles.read(directory))
+    return engine.load(directory)

@@ -1,28 +1,29 @@
 """What families of two encoders into one space have in common: items that are texts or images. No torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
 
-from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.pixels import packed_pixels, resized
+from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
 from sie_triton.inputs.tokenizer import packed_ids
 from sie_triton.spec import Runtime
 
 
 class TowerProcessor(Processor):
-    """An item with an image is that image, whatever text it has beside it; `image_length` is what is read of one."""
+    """An item with an image is that image, whatever text it has beside it; `image_length` says what is read of one."""
 
     prepares = True
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, plan: ImagePlan, image_length: int, runtime: Runtime) -> None:
-        self._tokenizer, self._plan, self._image_length = tokenizer, plan, image_length
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, resize: Resize, image_length: Callable[[Bytes], int], runtime: Runtime
+    ) -> None:
+        self._tokenizer, self._resize, self._image_length = tokenizer, resize, image_length
         self._images = ImageReader(runtime)
 
     def is_slow(self, element: Any) -> bool:
@@ -33,7 +34,7 @@ class TowerProcessor(Processor):
         if not isinstance(image, ImageFile):
             return element
         with self._images.opened(image) as picture:
-            return {IMAGE.name: resized(picture, self._plan)}
+            return {IMAGE.name: self._resize(picture)}
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [i for i, item in enumerate(framed) if IMAGE.name not in item]
@@ -41,7 +42,7 @@ class TowerProcessor(Processor):
         for i, of_text in zip(texts, self._ids([framed[i][TEXT.name] for i in texts]), strict=True):
             ids[i] = of_text
         images = [item.get(IMAGE.name) for item in framed]
-        read = [self._image_length if image is not None else len(of) for image, of in zip(images, ids, strict=True)]
+        read = [len(of) if image is None else self._image_length(image) for image, of in zip(images, ids, strict=True)]
         return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_pixels(images)}
 
     def _ids(self, texts: Sequence[str]) -> list[Sequence[int]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def resized_to_patches(image: "Image", plan: PatchPlan) -> Bytes:
+def resized_for_patches(image: "Image", plan: PatchPlan) -> Bytes:
     """As transformers' processor of Qwen2-VL with the Pillow backend resizes it, to the bit."""
     height, width = patched_size(image.height, image.width, plan)
     return np.asarray(image.resize((width, height), resample=plan.resample))

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXELS
 
@@ -23,7 +24,13 @@ def resized(image: "Image", plan: ImagePlan) -> Bytes:
     """As transformers' processors with the Pillow backend resize and cut it, to the bit."""
     height, width = plan.size or with_shortest_edge(image.height, image.width, plan.shortest_edge)
     pixels = np.asarray(image.resize((width, height), resample=plan.resample))
-    return pixels if plan.crop is None else middle(pixels, plan.crop)
+    return pixels if plan.crop is None else middle(pixels, plan.crop, rounds=plan.rounds_middle)
+
+
+def resized_for_patches(image: "Image", plan: NaflexPlan) -> Bytes:
+    """As transformers' processor of SigLIP 2 with the Pillow backend does, to the bit; patches are not yet cut out."""
+    height, width = plan.shape(image.height, image.width)
+    return np.asarray(image.resize((width, height), resample=plan.resample))
 
 
 def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
@@ -35,10 +42,11 @@ def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
     return (longest, edge) if width <= height else (edge, longest)
 
 
-def middle(pixels: Bytes, size: tuple[int, int]) -> Bytes:
-    """That of [height, width, 3], black around it where there is less."""
+def middle(pixels: Bytes, size: tuple[int, int], *, rounds: bool = False) -> Bytes:
+    """That of [height, width, 3], black around it where there is less; `rounds`: see ImagePlan."""
     for axis, wanted in enumerate(size):
-        before = (pixels.shape[axis] - wanted) // 2
+        around_it = pixels.shape[axis] - wanted
+        before = round(around_it / 2) if rounds else around_it // 2
         if before < 0:
             missing = wanted - pixels.shape[axis]
             around = [(0, 0)] * 3

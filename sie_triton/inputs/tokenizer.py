@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import tokenizers
 
-from sie_triton.checkpoints.files import first_line, has_file
+from sie_triton.checkpoints.files import first_line, has_file, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
@@ -109,11 +109,18 @@ def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Prof
 def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
     """tokenizer.json, truncating texts, or `pairs` of them, to `max_length` tokens; LoadError if it cannot be read."""
     tokenizer = truncating(open_tokenizer(files.transformer, pairs=pairs), max_length, pairs=pairs)
-    if files.do_lower_case:
-        normalizers = [tokenizers.normalizers.Lowercase()]
-        if tokenizer.normalizer is not None:
-            normalizers.append(tokenizer.normalizer)
-        tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+    return lowering(tokenizer) if files.do_lower_case else tokenizer
+
+
+def lowering(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same, made to lower texts before anything else."""
+    return after(tokenizer, [tokenizers.normalizers.Lowercase()])
+
+
+def after(tokenizer: tokenizers.Tokenizer, first: Sequence[tokenizers.normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    """The same, made to take these steps before its own."""
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([*first, *own])
     return tokenizer
 
 
@@ -125,6 +132,18 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: bool) -> tokenizers.Tokenizer:
+    """The same, made to fill texts up to `length` tokens with `token`; LoadError where it knows none of that name."""
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise LoadError(
+            f"tokenizer.json: has no token {shortened(token)}, which texts are to be padded with", "corrupt"
+        )
+    side = "left" if on_left else "right"
+    tokenizer.enable_padding(direction=side, pad_id=number, pad_token=token, length=length)
     return tokenizer
 
 

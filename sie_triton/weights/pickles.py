@@ -30,6 +30,7 @@ from sie_triton.weights.unpickle import REFUSED, time_limit
 
 SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
 SAFE_INDEX = "model.safetensors.index.json"
+OPEN_CLIP = "open_clip_pytorch_model.bin"
 SUFFIXES = (".bin", ".pt", ".pth")
 
 # Another way to read a pickle makes other files of it.
@@ -112,6 +113,8 @@ def _of_module(names: Collection[str], module: str) -> list[str]:
         return []
     if SINGLE in here:
         return [here[SINGLE]]
+    if OPEN_CLIP in here and _safe_name(OPEN_CLIP) not in here:
+        return [here[OPEN_CLIP]]
     return [name for base, name in here.items() if INDEX in here and fnmatchcase(base, SHARDS)]
 
 

@@ -8,12 +8,14 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.catalog.recognise import family_in
+from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.errors import LoadError
+from sie_triton.inputs.clip_tokens import open_clip_tokenizer
 from sie_triton.inputs.pixels import resized
 from tests.items import Served
 from tests.pictures import of_all_kinds, picture, pictures, saved
-from tests.towers import save_clip
+from tests.towers import save_clip, save_clip_tokenizer
 
 TEXTS = ["a photo of a cat", "two dogs", "", "naïve 😀 " * 60]
 KINDS = of_all_kinds()
@@ -61,6 +63,7 @@ def library(directory):
 
 
 def test_texts(ours, library):
+    assert ours.adapter.encoder.path == "packed"
     found = ours.encode(TEXTS)["dense"]
     assert np.allclose(found, library.texts(TEXTS), atol=1e-5)
     assert (found @ found.T)[0, 1] < 0.99
@@ -120,3 +123,18 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
     (tmp_path / "preprocessor_config.json").write_text(config.replace('"resample": 3', '"resample": 0'))
     found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": KINDS["png"]}])["dense"]
     assert not np.allclose(found, library.images([KINDS["png"]]), atol=1e-4)
+
+
+def test_the_tokenizer_in_two_files(tmp_path, directory):
+    """As CLIP was saved before there was tokenizer.json."""
+    for path in directory.iterdir():
+        if "tokenizer" not in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    theirs = save_clip_tokenizer(tmp_path)
+    assert explain(tmp_path, "my/clip", {"weights_path": str(tmp_path)})[0].family == "clip"
+    texts = ["A Cat's dog,  12 café", "", "naïve 😀\ttab <|endoftext|> x", "they're ﬁne" * 30]
+    ours = open_clip_tokenizer(tmp_path)
+    assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nno such thing at all\n")
+    with pytest.raises(LoadError, match=r"vocab\.json and merges\.txt cannot be read"):
+        open_clip_tokenizer(tmp_path)

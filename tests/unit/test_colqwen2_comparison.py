@@ -12,7 +12,7 @@ from sie_triton.contract import Batch
 from sie_triton.contract.tensors import IMAGE_SIZES
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.errors import LoadError
-from sie_triton.inputs.patches import resized_to_patches
+from sie_triton.inputs.patches import resized_for_patches
 from tests.items import Served
 from tests.pages import PageLibrary, as_engine_saves, same, save_colqwen2, vectors_of
 from tests.pictures import picture, pictures
@@ -108,7 +108,7 @@ def test_patches_are_those_of_the_processor(tmp_path, settings):
     tower = FakeTower(plan)
     for seed, size in enumerate([(97, 61), (40, 90), (33, 33), (300, 31), (7, 5), (640, 11), (1, 199)]):
         image = picture(*size, seed=seed)
-        pixels = resized_to_patches(image, plan)
+        pixels = resized_for_patches(image, plan)
         expected = processor(image, return_tensors="np")
         height, width = pixels.shape[:2]
         assert expected["image_grid_thw"].tolist() == [[1, height // plan.patch, width // plan.patch]]

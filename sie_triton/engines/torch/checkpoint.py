@@ -18,12 +18,19 @@ class Checkpoint:
     held.
     """
 
-    def __init__(self, directory: Path, dtype: torch.dtype, device: str = "cpu", prefix: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        prefix: str = "",
+        files: str = "*.safetensors",
+    ) -> None:
         self.directory, self._device = directory, device
         self._tensors: dict[str, torch.Tensor] = {}
-        paths = sorted(directory.glob("*.safetensors"))
+        paths = sorted(directory.glob(files))
         if not paths:
-            raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+            raise LoadError(f"no {files.lstrip('*')} in {directory}; other formats are refused", "not found")
         for path in paths:
             try:
                 with safe_open(path, "pt") as weights:

@@ -19,6 +19,7 @@ from sie_triton.checkpoints.files import first_line
 from sie_triton.engines import base
 from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
+from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.errors import LoadError
 
@@ -38,6 +39,7 @@ class Encoder(base.Encoder):
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         make_packable(model)
+        let_rows_be_long(model)
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)

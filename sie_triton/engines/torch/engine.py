@@ -11,19 +11,24 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.mel import MelPlan
+from sie_triton.checkpoints.naflex import NaflexPlan
+from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
 from sie_triton.engines.torch.generate import Generator
 from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.open_clip import renamed
+from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.engines.torch.sound import SoundTower
-from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.engines.torch.vision import PooledVisionTower, VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
@@ -56,6 +61,14 @@ class TorchEngine(Engine):
         """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""
         return model_of(config, weights.below(prefix), weights.directory, self.dtype, self.device)
 
+    def load_towers(self, files: OpenClipFiles) -> PreTrainedModel:
+        """open_clip's two towers as a model of transformers; LoadError as above."""
+        # A class around it, of the model's own code, has it under a name.
+        name, inside = (OPEN_CLIP, "") if (files.directory / OPEN_CLIP).exists() else (WEIGHTS, "model.")
+        weights = Checkpoint(files.directory, self.dtype, self.device, files=name)
+        state = renamed(files.kind, weights.below(inside), str(files.directory))
+        return model_of(files.config.values, state, files.directory, self.dtype, self.device)
+
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""
         return Encoder(directed(model, is_causal), self.spec.runtime.attention)
@@ -69,6 +82,16 @@ class TorchEngine(Engine):
         tower = VisionTower(model, plan)
         tower.prepare()
         return tower
+
+    def pooled_vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> PooledVisionTower:
+        """The same of a model that ends in attention pooling."""
+        tower = PooledVisionTower(model, plan)
+        tower.prepare()
+        return tower
+
+    def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
+        """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
+        return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
 
     def sound_tower(self, model: PreTrainedModel, plan: MelPlan) -> SoundTower:
         """Prepared for speed."""

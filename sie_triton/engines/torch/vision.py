@@ -8,7 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.engines.torch.attention import Segments
+from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.tower import Tower
+
+Ints = npt.NDArray[np.int32]
 
 
 class VisionTower(Tower):
@@ -21,8 +25,34 @@ class VisionTower(Tower):
         mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
         self._scale, self._offset = plan.scale / std, mean / std
 
+    def takes(self, lengths: Ints, shapes: Ints) -> bool:
+        """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
+        return bool((lengths == self.image_bytes).all() and (shapes == self.largest).all())
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self._shape
+
     @torch.inference_mode()
     def __call__(self, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.int16]) -> Any:
         """[images · image_bytes], in the unit of `plan` → what the model gives of all of them."""
         images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
         return self._model(pixel_values=(images.float() * self._scale - self._offset).to(self.dtype))
+
+
+class PooledVisionTower(VisionTower):
+    """The same of a model whose last layer is attention pooling (SigLIP)."""
+
+    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
+        super().__init__(model, plan)
+        pooled: Any = model
+        pooled.head, pooled.use_head = AttentionPooling(pooled.head), False
+        self._head = pooled.head
+
+    @torch.inference_mode()
+    def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
+        """uint8 [images · image_bytes] → [images, d]."""
+        states = self(pixels).last_hidden_state
+        vectors: torch.Tensor = self._head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
+        return vectors

@@ -4,14 +4,16 @@ image → resized, cut → vision transformer → state of the class token → p
 text → tokens → text transformer → state of the closing token → projection → dense
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.towers import TowerFiles, model_type
+from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, said_by
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.open_clip_options import TowerOptions
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -28,41 +30,42 @@ USUAL_IMAGES = {
 }
 
 
-@dataclass(frozen=True)
-class ClipOptions(Options):
-    """`backend` and `open_clip_model_id`: what SIE loads it with. Here the files of the checkpoint decide."""
-
-    backend: Literal["transformers", "open_clip"] = "transformers"
-    open_clip_model_id: str = ""
-
-
 class Clip(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["dense"],)
-    features = (READ, INPUT_IDS, PIXELS)
-    options = ClipOptions
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    options = TowerOptions
     reference_adapters = ("clip:CLIPAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
         if model_type(directory) != "clip":
             return None
         files = read(directory)
-        reason = (
-            f"config.json: clip, images of {files.plan.shape[0]} × {files.plan.shape[1]} in {files.num_patches} patches"
-        )
+        height, width = files.plan.shape
+        reason = f"{said_by(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
-        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
+        # Those of a directory without tokenizer.json are looked at when they are loaded.
+        weights = () if is_before_fast(files.directory) else (files.directory,)
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text
 
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        options: TowerOptions = self.options_of(spec)
+        return options.refusals(spec)
+
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         from sie_triton.families.towers import TowerProcessor
-        from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+        from sie_triton.inputs.clip_tokens import open_clip_tokenizer
+        from sie_triton.inputs.pixels import resized
+        from sie_triton.inputs.tokenizer import truncating
 
         files = read(directory)
-        tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
-        return TowerProcessor(tokenizer, files.plan, 1 + files.num_patches, spec.runtime)
+        tokenizer = truncating(open_clip_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+        return TowerProcessor(
+            tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime
+        )
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.clip.adapter import load

@@ -11,7 +11,7 @@ from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
-from sie_triton.families.tower_adapter import Ints, TowerAdapter
+from sie_triton.families.tower_adapter import Ints, TowerAdapter, towers
 
 # Configurations of transformers before 4.31 name this as the closing token, which it is not.
 WRONG_EOS = 2
@@ -29,6 +29,7 @@ class ClipAdapter(TowerAdapter):
         closing: int | None,
     ) -> None:
         super().__init__(encoder, vision, *lengths)
+        self.vision = vision
         self._of_text, self._of_image = projections
         self._closing = closing
         self.weights_bytes += sum(map(num_bytes, projections))
@@ -41,7 +42,7 @@ class ClipAdapter(TowerAdapter):
         of_text: torch.Tensor = self._of_text(hidden[torch.from_numpy(starts + ends)])
         return of_text
 
-    def images(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
+    def images(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
         of_image: torch.Tensor = self._of_image(self.vision(pixels).pooler_output)
         return of_image
 
@@ -49,7 +50,7 @@ class ClipAdapter(TowerAdapter):
 def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
     """LoadError says what in the directory cannot be used."""
     files = read(directory)
-    model: Any = engine.load(files.directory)
+    model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
     vision = engine.vision_tower(model.vision_model, files.plan)

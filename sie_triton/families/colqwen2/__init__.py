@@ -61,7 +61,7 @@ class ColQwen2(PageFamily):
             tokens_of,
             whole_tokenizer,
         )
-        from sie_triton.inputs.patches import resized_to_patches
+        from sie_triton.inputs.patches import resized_for_patches
 
         files = self.read(directory)
         plan = PatchPlan.read(directory, files.vision)
@@ -79,7 +79,7 @@ class ColQwen2(PageFamily):
             image_token=files.image_token,
         )
         images = PageImages(
-            lambda picture: resized_to_patches(picture, plan),
+            lambda picture: resized_for_patches(picture, plan),
             lambda height, width: (plan.num_patches(height, width), plan.num_tokens(height, width)),
         )
         return PageProcessor(tokenizer, form, images, min(spec.max_sequence_length, files.longest), spec.runtime)

@@ -1,0 +1,132 @@
+"""SigLIP and SigLIP 2 as transformers saves them: for images of one size, or (naflex) of any shape."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
+from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.naflex import NaflexPlan
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
+from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, most_tokens
+from sie_triton.errors import LoadError
+
+ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
+
+HALF = [0.5, 0.5, 0.5]
+USUAL_IMAGES: Mapping[str, Any] = {
+    "size": {"height": 224, "width": 224},
+    "resample": BICUBIC,
+    "image_mean": HALF,
+    "image_std": HALF,
+}
+USUAL_PATCHES: Mapping[str, Any] = {
+    "patch_size": 16,
+    "max_num_patches": 256,
+    "resample": BILINEAR,
+    "image_mean": HALF,
+    "image_std": HALF,
+}
+
+# Tokenizers of transformers that clean texts, whatever tokenizer.json says; the second is that of every ANY_SHAPE.
+CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
+# They pad on the left where tokenizer_config.json says nothing.
+PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedTexts:
+    """All texts become `length` tokens, of which the model reads every one, its padding `token` too. `cleaning` is what
+    is done to texts before what tokenizer.json says, by a name of `inputs/cleaning.py`; empty: nothing.
+    """
+
+    length: int
+    token: str
+    on_left: bool
+    cleaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiglipFiles:
+    """An image becomes `num_patches`, at most."""
+
+    directory: Path
+    config: Fields
+    dim: int
+    texts: PaddedTexts
+    plan: ImagePlan | NaflexPlan
+    num_patches: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "SiglipFiles":
+        """LoadError names the file that cannot be used."""
+        if is_open_clip(directory):
+            found = OpenClipFiles.read(directory)
+            return cls.of(directory, found.config, found.plan, UNLIMITED, found.cleaning)
+        home = home_of(directory)
+        config = read_fields(home / "config.json")
+        if config.text("model_type") == ONE_SIZE:
+            plan: ImagePlan | NaflexPlan = ImagePlan.read(home, USUAL_IMAGES)
+        else:
+            plan = NaflexPlan.read(home, USUAL_PATCHES)
+        return cls.of(home, config, plan, most_tokens(home))
+
+    @classmethod
+    def of(
+        cls, home: Path, config: Fields, plan: ImagePlan | NaflexPlan, most: int, cleaning: str = ""
+    ) -> "SiglipFiles":
+        """`most`: tokens of a text that others than the model itself read."""
+        text, vision = config.fields("text_config"), config.fields("vision_config")
+        check_tower(text)
+        check_tower(vision)
+        width = text.integer("hidden_size", 768)
+        dims = text.integer("projection_size", width, least=1, most=MAX_WIDTH), vision.integer("hidden_size", 768)
+        if dims[0] != dims[1]:
+            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}: no space of both"
+            raise LoadError(message, "unsupported")
+        if not vision.flag("vision_use_head", True):
+            message = f"{vision.where}: vision_use_head false: nothing makes one vector of an image"
+            raise LoadError(message, "unsupported")
+        texts = _texts(home, config, min(most, text.integer("max_position_embeddings", 64, least=2)), cleaning)
+        return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
+
+
+def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> int:
+    """LoadError where images are made otherwise than the model reads them."""
+    side = vision.integer("patch_size", 16, least=1)
+    if isinstance(plan, ImagePlan):
+        size = vision.integer("image_size", 224, least=1)
+        check_shape(home, plan, size)
+        return (size // side) ** 2
+    if plan.patch_size != side:
+        message = f"{home}: images are cut into patches of {plan.patch_size} pixels, and config.json wants {side}"
+        raise LoadError(message, "unsupported")
+    positions = vision.integer("num_patches", 256, least=1)
+    if isqrt(positions) ** 2 != positions:
+        raise LoadError(f"{vision.where}: num_patches: must be a square (given {positions})", "corrupt")
+    return plan.max_num_patches
+
+
+def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedTexts:
+    settings = read_fields(home / "tokenizer_config.json", required=False)
+    kind = "Siglip2Tokenizer" if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
+    usual = "left" if kind in PAD_LEFT else "right"
+    return PaddedTexts(
+        length=length,
+        token=_padding_token(home, settings),
+        on_left=settings.text("padding_side", usual) == "left",
+        cleaning=cleaning or CLEANING.get(kind, ""),
+    )
+
+
+def _padding_token(home: Path, settings: Fields) -> str:
+    """Not that of config.json, whose default is of no tokenizer."""
+    for found in (settings, read_fields(home / "special_tokens_map.json", required=False)):
+        value = found.values.get("pad_token")
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str):
+            return token
+    raise LoadError(f"{settings.where}: pad_token: missing; every text is padded with it", "corrupt")

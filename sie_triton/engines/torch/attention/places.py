@@ -1,0 +1,29 @@
+"""Embeddings of texts that would refuse a row longer than one item, of CLIP and its kin: in a packed row each item's
+positions begin anew."""
+
+from typing import Any
+
+import torch
+
+from sie_triton.engines.torch.attention.packed import current
+
+KIN = ("CLIPTextEmbeddings", "SiglipTextEmbeddings", "Siglip2TextEmbeddings")
+
+
+def let_rows_be_long(model: torch.nn.Module) -> None:
+    """Without `attending` they compute as before."""
+    for module in model.modules():
+        if type(module).__name__ in KIN:
+            module.__class__ = _of_rows(type(module))
+
+
+def _of_rows(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    class OfRows(library):  # type: ignore[misc, valid-type]
+        def forward(self, input_ids: Any = None, position_ids: Any = None, inputs_embeds: Any = None) -> torch.Tensor:
+            if current() is None or input_ids is None or position_ids is None:
+                plain: torch.Tensor = super().forward(input_ids, position_ids, inputs_embeds)
+                return plain
+            embedded: torch.Tensor = self.token_embedding(input_ids) + self.position_embedding(position_ids)
+            return embedded
+
+    return OfRows
