@@ -79,20 +79,19 @@ class Adapter(ABC):
 class Family(ABC):
     """A kind of model: what models of it take and give, and how they are read. Holds nothing; imports no torch.
 
-    `inputs` are the kinds of input that it reads. `outputs` are the output types of encode that it can give, its own or
-    the contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
+    `inputs` are the kinds of input that it reads, `unread_inputs` those that SIE's model files name beside them: the
+    text of labels, for one, which is no item. `outputs` are the output types of encode that it can give, its own or the
+    contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
     through the model together. `verbs` are what it does beside encode and score; `extraction` is how it extracts.
-    `features` is what its processor makes
-    of an element; the first is ragged, and its length is the item's. `parameters` are request parameters of its own,
-    which reach `Adapter.forward` item by item. `engines` can compute its encoder, the usual one first.
-    `environment` is the one that its workers run in where a model file names none.
-    `reference_adapters` are names of it in SIE's own model files. `files` are patterns of files that a checkpoint of it
-    has beside the usual ones. `recognises_quickly`: without reading weights. `generates`: its forward passes make one
-    token after another, and take seconds however little they cost.
+    `features` is what its processor makes of an element; the first says how long the item is: by its own lengths, or,
+    where it is not ragged, by its values. `parameters` are request parameters of its own, which reach `Adapter.forward`
+    item by item. `engines` can compute its encoder, the usual one first. `environment` is the one that its workers run
+    in where a model file names none. `reference_adapters` are names of it in SIE's own model files. `files` are
+    patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`: without reading weights.
+    `generates`: its forward passes make one token after another, and take seconds however little they cost.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
-    # What SIE's model files name beside them: the text of labels, for one, which is no item.
     unread_inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[Output, ...]] = ()
     score_modes: ClassVar[tuple[str, ...]] = ()
