@@ -34,6 +34,7 @@ UNSUPPORTED = {
     "precomputed_prompts_mode": "labels that are part of the weights",
     "fuse_layers": "a fusion of their layers",
 }
+INSTEAD = "adapter_path: gliner_library serves it with the library gliner, in an environment of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,20 @@ class GlinerFiles:
         config = read_fields(directory / CONFIG)
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:
-                raise LoadError(f"{config.where}: {key}: models with {what} cannot be served", "unsupported")
+                raise LoadError(f"{config.where}: {key}: models with {what} cannot be served; {INSTEAD}", "unsupported")
         if config.text("labels_encoder", "") and not config.has("labels_encoder_config"):
             message = f"{config.where}: labels_encoder_config is missing; save the model with gliner 0.2.8 or later"
             raise LoadError(message, "unsupported")
         mode = config.text("span_mode", SPAN_MODES[0])
         if mode not in SPAN_MODES:
-            message = f"{config.where}: span_mode {mode} cannot be served; supported are {', '.join(SPAN_MODES)}"
+            message = f"{config.where}: span_mode {mode} is none of {', '.join(SPAN_MODES)}; {INSTEAD}"
             raise LoadError(message, "unsupported")
         if config.text("words_splitter_type", "whitespace") != "whitespace":
-            raise LoadError(f"{config.where}: words_splitter_type: only whitespace can be served", "unsupported")
+            message = f"{config.where}: words_splitter_type: only whitespace can be served; {INSTEAD}"
+            raise LoadError(message, "unsupported")
         pooling = config.text("subtoken_pooling", "first")
         if pooling not in ("first", "last"):
-            raise LoadError(f"{config.where}: subtoken_pooling {pooling} cannot be served", "unsupported")
+            raise LoadError(f"{config.where}: subtoken_pooling {pooling} cannot be served; {INSTEAD}", "unsupported")
         return cls(
             directory=directory,
             config=config,

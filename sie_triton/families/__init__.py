@@ -40,6 +40,7 @@ FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "gliner": "sie_triton.families.gliner:Gliner",
     "gliner_bi": "sie_triton.families.gliner_bi:GlinerBi",
+    "gliner_library": "sie_triton.families.gliner_library:GlinerLibrary",
     "glirel": "sie_triton.families.glirel:Glirel",
     "gliclass": "sie_triton.families.gliclass:Gliclass",
     "gliner2": "sie_triton.families.gliner2:Gliner2",

@@ -1,0 +1,67 @@
+"""Checkpoints whose head is none of ours, through the library itself."""
+
+import pytest
+
+from sie_triton.errors import LoadError
+from sie_triton.families import family
+from sie_triton.families.gliner_library import adapter
+from tests.extraction import Extractor
+from tests.gliners import LABELS, TEXTS, assert_same, save_gliner
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory, minilm_directory):
+    root = tmp_path_factory.mktemp("gliner-library")
+    return save_gliner(root, minilm_directory, num_rnn_layers=0, fuse_layers=True), root / "model"
+
+
+@pytest.fixture(scope="module")
+def ours(library):
+    return Extractor("gliner_library", library[1])
+
+
+@pytest.mark.parametrize(
+    "options", [{"threshold": 0.5}, {"threshold": 0.5, "flat_ner": False}, {"threshold": 0.3, "multi_label": True}]
+)
+def test_entities_are_those_of_the_library(ours, library, options):
+    """One text at a time: what the library finds in several together depends on which they are."""
+    found, num_found = ours(TEXTS, LABELS, **options), 0
+    for text, each in zip(TEXTS, found, strict=True):
+        usual = {"flat_ner": True, "multi_label": False}
+        (expected,) = library[0].inference([text], list(LABELS), **{**usual, **options})
+        assert_same(each, expected)
+        num_found += len(expected)
+    assert num_found > 5
+
+
+def test_requests_keep_their_labels_and_thresholds(ours):
+    requests = [
+        ([TEXTS[0]], ["person"], {}),
+        (TEXTS[:2], list(LABELS), {"label_thresholds": '{"person": 1, "日": 0.3}', "threshold": 0.55}),
+        (["", " "], ["x"], {}),
+    ]
+    together = ours.together(requests)
+    assert together == [ours.together([request])[0] for request in requests]
+    told = [each for found in together[1] for each in found["entities"]]
+    assert {each["label"] for each in told} - {"person"}
+    assert all(each["score"] >= 0.55 for each in told if each["label"] not in ("person", "日"))
+    assert [found["entities"] for found in together[2]] == [[], []]
+
+
+def test_ours_says_who_serves_it(library):
+    with pytest.raises(LoadError, match=r"fuse_layers: models with .* cannot be served; adapter_path: gliner_library"):
+        Extractor("gliner", library[1])
+    assert family("gliner_library").environment == "gliner"
+
+
+def test_without_the_library_its_environment_is_named(library, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gliner", None)
+    with pytest.raises(LoadError, match="run sie-triton env add gliner gliner torch") as told:
+        adapter.load(library[1])
+    assert told.value.reason == "dependency"
+
+
+def test_what_the_library_cannot_load_is_one_line(tmp_path):
+    (tmp_path / "gliner_config.json").write_text("{}")
+    with pytest.raises(LoadError, match="gliner cannot load it"):
+        adapter.load(tmp_path)
