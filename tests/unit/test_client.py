@@ -130,7 +130,7 @@ def test_a_server_that_never_was(kind, fake, monkeypatch):
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_a_host_that_has_no_address(kind, transport):
     with kind(f"{transport}://no-such-host.invalid:1") as client:
-        seconds_of(lambda: client.encode(MODEL, "a", timeout=0.3), Unreachable, "invalid:1: nobody answers")
+        seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, "invalid:1: nobody answers")
 
 
 @KINDS
@@ -155,7 +155,7 @@ def test_what_answers_is_no_triton(kind, status, error):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
         with kind(address_of(server.socket)) as client:
-            seconds_of(lambda: client.encode(MODEL, "a", timeout=0.5), error, "is no Triton server")
+            seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is no Triton server")
         server.shutdown()
 
 
