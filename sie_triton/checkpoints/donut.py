@@ -11,9 +11,8 @@ from sie_triton.checkpoints.image_processor import (
     FILTERS,
     MAX_SIDE,
     ImagePlan,
-    number,
-    processor_fields,
-    three,
+    image_fields,
+    scaling,
 )
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
@@ -87,32 +86,17 @@ def tasks_of(tokens: Iterable[str]) -> tuple[str, ...]:
 
 
 def _pages(directory: Path) -> tuple[ImagePlan, bool]:
-    found = processor_fields(directory)
-    for name in NEEDED:
-        if not found.flag(name, True):
-            raise LoadError(f"{found.where}: {name} false cannot be served: pages come in all sizes", "unsupported")
+    found = image_fields(directory, {"image_mean": USUAL_MEAN, "image_std": USUAL_MEAN}, NEEDED)
     if found.flag("do_center_crop", False):
         raise LoadError(f"{found.where}: do_center_crop true cannot be served", "unsupported")
-    is_normal = found.flag("do_normalize", True)
-    mean, std = ({"image_mean": USUAL_MEAN, "image_std": USUAL_MEAN, **_said(found)}.get(name) for name in MEAN_AND_STD)
-    scaled = Fields(found.where, {"image_mean": mean, "image_std": std})
     plan = ImagePlan(
         size=_size(found),
         shortest_edge=0,
         resample=found.integer("resample", BILINEAR, most=FILTERS - 1),
         crop=None,
-        scale=number(found, "rescale_factor", 1 / 255) if found.flag("do_rescale", True) else 1.0,
-        mean=three(scaled, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-        std=three(scaled, "image_std") if is_normal else (1.0, 1.0, 1.0),
+        **scaling(found),
     )
     return plan, found.flag("do_align_long_axis", False)
-
-
-MEAN_AND_STD = ("image_mean", "image_std")
-
-
-def _said(fields: Fields) -> dict[str, object]:
-    return {key: value for key, value in fields.values.items() if value is not None}
 
 
 def _size(fields: Fields) -> tuple[int, int]:

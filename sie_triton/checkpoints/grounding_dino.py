@@ -11,9 +11,8 @@ from sie_triton.checkpoints.image_processor import (
     FILTERS,
     MAX_SIDE,
     ImagePlan,
-    number,
-    processor_fields,
-    three,
+    image_fields,
+    scaling,
 )
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
@@ -91,22 +90,16 @@ class DinoFiles:
 
 
 def _plan(directory: Path) -> tuple[ImagePlan, int]:
-    found = processor_fields(directory)
-    fields = Fields(found.where, {**USUAL, **{key: value for key, value in found.values.items() if value is not None}})
-    if not fields.flag("do_resize", True):
-        raise LoadError(f"{fields.where}: do_resize false cannot be served: images come in all sizes", "unsupported")
+    fields = image_fields(directory, USUAL)
     if fields.has("pad_size"):
         raise LoadError(f"{fields.where}: pad_size cannot be served", "unsupported")
     size, shortest, longest = _size(fields)
-    is_normal = fields.flag("do_normalize", True)
     plan = ImagePlan(
         size=size,
         shortest_edge=shortest,
         resample=fields.integer("resample", BILINEAR, most=FILTERS - 1),
         crop=None,
-        scale=number(fields, "rescale_factor", 1 / 255) if fields.flag("do_rescale", True) else 1.0,
-        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-        std=three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0),
+        **scaling(fields),
     )
     return plan, longest
 

@@ -1,9 +1,9 @@
 """What a checkpoint says of how its images are made: size, cut, and scale, as transformers' processors write it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.errors import LoadError
@@ -37,28 +37,18 @@ class ImagePlan:
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":
         """`usual`: what the processor's class has where the file says nothing. LoadError."""
-        found = processor_fields(directory)
-        fields = Fields(
-            found.where, {**usual, **{key: value for key, value in found.values.items() if value is not None}}
-        )
-        if not fields.flag("do_resize", True):
-            raise LoadError(
-                f"{fields.where}: do_resize false cannot be served: images come in all sizes", "unsupported"
-            )
+        fields = image_fields(directory, usual)
         size, shortest = _size(fields, "size")
         crop = _size(fields, "crop_size", squares=True)[0] if fields.flag("do_center_crop", False) else None
         if size is None and crop is None:
             message = f"{fields.where}: size gives images of many sizes, and nothing cuts them to one"
             raise LoadError(message, "unsupported")
-        is_normal = fields.flag("do_normalize", True)
         return cls(
             size=size,
             shortest_edge=shortest,
             resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
             crop=crop,
-            scale=number(fields, "rescale_factor", 1 / 255) if fields.flag("do_rescale", True) else 1.0,
-            mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-            std=three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0),
+            **scaling(fields),
         )
 
     @property
@@ -67,6 +57,33 @@ class ImagePlan:
         shape = self.crop or self.size
         assert shape is not None
         return shape
+
+
+class Scaling(TypedDict):
+    """A pixel p becomes (p · scale - mean) / std."""
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def image_fields(directory: Path, usual: Mapping[str, Any], needed: Sequence[str] = ("do_resize",)) -> Fields:
+    """Of the image processor, over `usual`; LoadError where a step is left out that is `needed`."""
+    found = processor_fields(directory)
+    fields = Fields(found.where, {**usual, **{key: value for key, value in found.values.items() if value is not None}})
+    for step in needed:
+        if not fields.flag(step, True):
+            raise LoadError(f"{fields.where}: {step} false cannot be served: images come in all sizes", "unsupported")
+    return fields
+
+
+def scaling(fields: Fields) -> Scaling:
+    is_normal = fields.flag("do_normalize", True)
+    return Scaling(
+        scale=number(fields, "rescale_factor", 1 / 255) if fields.flag("do_rescale", True) else 1.0,
+        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
+        std=three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0),
+    )
 
 
 def processor_fields(directory: Path, part: str = "image_processor") -> Fields:

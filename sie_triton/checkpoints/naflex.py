@@ -6,9 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import FILTERS, MAX_SIDE, number, processor_fields, three
-from sie_triton.errors import LoadError
+from sie_triton.checkpoints.image_processor import FILTERS, MAX_SIDE, image_fields, scaling
 
 MAX_PATCHES = 100_000
 
@@ -32,19 +30,12 @@ class NaflexPlan:
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "NaflexPlan":
         """`usual`: what the processor's class has where the file says nothing. LoadError."""
-        found = processor_fields(directory)
-        given = {key: value for key, value in found.values.items() if value is not None}
-        fields = Fields(found.where, {**usual, **given})
-        for step in ("do_resize", "do_rescale", "do_normalize"):
-            if not fields.flag(step, True):
-                raise LoadError(f"{fields.where}: {step} false cannot be served by this family", "unsupported")
+        fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
         return cls(
             patch_size=fields.integer("patch_size", least=1, most=MAX_SIDE),
             max_num_patches=fields.integer("max_num_patches", least=1, most=MAX_PATCHES),
             resample=fields.integer("resample", most=FILTERS - 1),
-            scale=number(fields, "rescale_factor", 1 / 255),
-            mean=three(fields, "image_mean"),
-            std=three(fields, "image_std"),
+            **scaling(fields),
         )
 
     def shape(self, height: int, width: int) -> tuple[int, int]:

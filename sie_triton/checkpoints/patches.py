@@ -5,12 +5,14 @@ from math import isqrt
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, number, processor_fields, three
+from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
 from sie_triton.errors import LoadError
 
 # Of Qwen2-VL, where the file says nothing.
-USUAL_MEAN = [0.48145466, 0.4578275, 0.40821073]
-USUAL_STD = [0.26862954, 0.26130258, 0.27577711]
+USUAL = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 USUAL_PIXELS = (56 * 56, 28 * 28 * 1280)
 
 MOST_PIXELS = MAX_SIDE * MAX_SIDE
@@ -36,11 +38,7 @@ class PatchPlan:
     @classmethod
     def read(cls, directory: Path, vision: Fields) -> "PatchPlan":
         """`vision`: what config.json says of the tower, which must read such patches. LoadError."""
-        found = processor_fields(directory)
-        fields = Fields(found.where, {"image_mean": USUAL_MEAN, "image_std": USUAL_STD, **_said(found)})
-        for step in ("do_resize", "do_normalize", "do_rescale"):
-            if not fields.flag(step, True):
-                raise LoadError(f"{fields.where}: {step} false cannot be served", "unsupported")
+        fields = image_fields(directory, USUAL, ("do_resize", "do_rescale", "do_normalize"))
         least, most = _pixels(fields)
         plan = cls(
             patch=fields.integer("patch_size", 14, least=1, most=MAX_SIDE),
@@ -49,9 +47,7 @@ class PatchPlan:
             min_pixels=least,
             max_pixels=most,
             resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
-            scale=number(fields, "rescale_factor", 1 / 255),
-            mean=three(fields, "image_mean"),
-            std=three(fields, "image_std"),
+            **scaling(fields),
         )
         for name, made in (
             ("patch_size", plan.patch),
@@ -80,10 +76,6 @@ class PatchPlan:
     def num_tokens(self, height: int, width: int) -> int:
         """Of a resized image."""
         return (height // self.factor) * (width // self.factor)
-
-
-def _said(fields: Fields) -> dict[str, object]:
-    return {key: value for key, value in fields.values.items() if value is not None}
 
 
 def _pixels(fields: Fields) -> tuple[int, int]:
