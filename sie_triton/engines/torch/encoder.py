@@ -56,11 +56,7 @@ class Encoder(base.Encoder):
 
     def prepare(self) -> None:
         """Lay the weights out for speed; `eager` then no longer runs the library's own layers."""
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
-            keep_freed_pages()
-        if self.device.type == "cpu":
-            own_pages(self._model)
+        lay_out(self._model)
 
     def use(self, path: str) -> None:
         """Take `path` from now on. Not while a forward pass runs."""
@@ -206,6 +202,16 @@ def _built(
 def num_bytes(model: torch.nn.Module) -> int:
     """Memory of its weights."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def lay_out(model: torch.nn.Module) -> None:
+    """The weights of `model` for speed, in memory of this process."""
+    weights = next(model.parameters())
+    if can_prepack(weights):
+        prepack(model)
+        keep_freed_pages()
+    if weights.device.type == "cpu":
+        own_pages(model)
 
 
 def own_pages(model: torch.nn.Module) -> None:

@@ -6,29 +6,22 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
-from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
-from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
-from sie_triton.engines.torch.generate import Generator
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
-from sie_triton.engines.torch.sound import SoundTower
-from sie_triton.engines.torch.vision import PooledVisionTower, VisionTower
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
@@ -42,6 +35,15 @@ CPU_ALLOCATOR = "can't allocate memory"
 CUDA_CONTEXT_BYTES = 500_000_000
 
 _threads = threading.local()
+
+
+class Part(Protocol):
+    """Of a model, what computes by itself."""
+
+    def prepare(self) -> None: ...
+
+
+P = TypeVar("P", bound=Part)
 
 
 class TorchEngine(Engine):
@@ -77,39 +79,14 @@ class TorchEngine(Engine):
         """The same, for states of words and of images."""
         return LanguageModel(directed(model, is_causal), self.spec.runtime.attention)
 
-    def vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> VisionTower:
-        """Prepared for speed."""
-        tower = VisionTower(model, plan)
-        tower.prepare()
-        return tower
-
-    def pooled_vision_tower(self, model: PreTrainedModel, plan: ImagePlan) -> PooledVisionTower:
-        """The same of a model that ends in attention pooling."""
-        tower = PooledVisionTower(model, plan)
-        tower.prepare()
-        return tower
+    def prepared(self, part: P) -> P:
+        """The same, ready to compute."""
+        part.prepare()
+        return part
 
     def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
         """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
-
-    def sound_tower(self, model: PreTrainedModel, plan: MelPlan) -> SoundTower:
-        """Prepared for speed."""
-        tower = SoundTower(model, plan)
-        tower.prepare()
-        return tower
-
-    def patch_tower(self, model: PreTrainedModel, plan: PatchPlan) -> PatchTower:
-        """The same, of images of any size."""
-        tower = PatchTower(model, plan)
-        tower.prepare()
-        return tower
-
-    def generator(self, model: PreTrainedModel, plan: ImagePlan) -> Generator:
-        """Prepared for speed."""
-        generator = Generator(model, plan)
-        generator.prepare()
-        return generator
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.

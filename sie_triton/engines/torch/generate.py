@@ -13,9 +13,7 @@ from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines import base
-from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
-from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.encoder import lay_out, library_attention, num_bytes
 
 
 class Deadline(StoppingCriteria):
@@ -54,14 +52,10 @@ class Generator(base.Encoder):
 
     def prepare(self) -> None:
         """Lay the weights out for speed."""
-        if can_prepack(next(self._model.parameters())):
-            # One row at a time is no faster through a head laid out anew, and its weights are those of the embeddings.
-            head = self._model.get_output_embeddings()
-            prepack(self._model)
-            self._model.set_output_embeddings(head)
-            keep_freed_pages()
-        if self.device.type == "cpu":
-            own_pages(self._model)
+        # One row at a time is no faster through a head laid out anew, and its weights are those of the embeddings.
+        head = self._model.get_output_embeddings()
+        lay_out(self._model)
+        self._model.set_output_embeddings(head)
         # An encoder of images of its own, as Donut's, may have no choice.
         writer = getattr(self._model, "decoder", self._model)
         writer.set_attn_implementation(library_attention(writer))

@@ -2,9 +2,7 @@
 
 from transformers import PreTrainedModel
 
-from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.encoder import library_attention, num_bytes, own_pages
-from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.encoder import lay_out, library_attention, num_bytes
 
 
 class Tower:
@@ -18,9 +16,5 @@ class Tower:
 
     def prepare(self) -> None:
         """Lay the weights out for speed."""
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
-            keep_freed_pages()
-        if self.device.type == "cpu":
-            own_pages(self._model)
+        lay_out(self._model)
         self._model.set_attn_implementation(library_attention(self._model))

@@ -90,6 +90,6 @@ def load(directory: Path, engine: TorchEngine, max_s: float) -> ClapAdapter:
     model: Any = engine.load(files.directory)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
-    tower = engine.sound_tower(model.audio_model, files.plan)
+    tower = engine.prepared(SoundTower(model.audio_model, files.plan))
     heads = (model.text_model.pooler, model.text_projection, model.audio_projection)
     return ClapAdapter(encoder, tower, heads, files, max_s)

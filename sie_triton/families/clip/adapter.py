@@ -53,7 +53,7 @@ def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
     model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
-    vision = engine.vision_tower(model.vision_model, files.plan)
+    vision = engine.prepared(VisionTower(model.vision_model, files.plan))
     closing = int(model.config.text_config.eos_token_id)
     return ClipAdapter(
         encoder,

@@ -62,7 +62,7 @@ def load(files: PageFiles, plan: ImagePlan, page: Features, engine: TorchEngine)
     vlm = model.vlm
     encoder = engine.language_model(vlm.language_model, is_causal=False)
     engine.settle(encoder)
-    vision = engine.vision_tower(vlm.vision_tower, plan)
+    vision = engine.prepared(VisionTower(vlm.vision_tower, plan))
     for layer in (vlm.multi_modal_projector, model.embedding_proj_layer):
         own_pages(layer)
     return ColPaliAdapter(encoder, vision, vlm.multi_modal_projector, model.embedding_proj_layer, files, page)

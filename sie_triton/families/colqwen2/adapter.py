@@ -45,7 +45,7 @@ def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine)
     vlm, projection = parts(files, engine)
     encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)
-    vision = engine.patch_tower(vlm.visual, plan)
+    vision = engine.prepared(PatchTower(vlm.visual, plan))
     own_pages(projection)
     return ColQwen2Adapter(encoder, vision, projection, files, page)
 

@@ -64,5 +64,5 @@ def load(directory: Path, engine: TorchEngine) -> DonutAdapter:
     for token in special:
         if tokenizer.token_to_id(token) is None:
             raise LoadError(f"{directory}: tokenizer.json has no token {token}", "corrupt")
-    generator = engine.generator(engine.load(directory, AutoModelForImageTextToText), files.plan)
+    generator = engine.prepared(Generator(engine.load(directory, AutoModelForImageTextToText), files.plan))
     return DonutAdapter(generator, tokenizer, files, special)

@@ -67,4 +67,4 @@ def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
     files = Florence2Files.read(directory)
     is_ours = files.original is None
     model = engine.load(directory, AutoModelForImageTextToText) if is_ours else load_original(files, engine)
-    return Florence2Adapter(engine.generator(model, files.plan), tokenizer_of(files), files)
+    return Florence2Adapter(engine.prepared(Generator(model, files.plan)), tokenizer_of(files), files)

@@ -123,4 +123,4 @@ def load(directory: Path, engine: TorchEngine) -> OwlAdapter:
     encoder = engine.encoder(towers.text_model)
     engine.settle(encoder, "labels", files.longest_text)
     plan = replace(files.plan, scale=files.plan.scale / FINE_STEPS)
-    return OwlAdapter(files, encoder, engine.vision_tower(towers.vision_model, plan), model)
+    return OwlAdapter(files, encoder, engine.prepared(VisionTower(towers.vision_model, plan)), model)

@@ -11,6 +11,7 @@ from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last
+from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.token_batch import tokens
 
@@ -28,5 +29,5 @@ def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine)
     model: Any = engine.load(files.directory)
     encoder = engine.language_model(model.language_model)
     engine.settle(encoder)
-    vision = engine.patch_tower(model.visual, plan)
+    vision = engine.prepared(PatchTower(model.visual, plan))
     return Qwen3VLEmbeddingAdapter(encoder, vision, files.image_token, files.longest, page)

@@ -54,7 +54,7 @@ def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine)
     keep_tokens(model, answers(files))
     encoder = engine.language_model(model.model.language_model)
     engine.settle(encoder)
-    vision = engine.patch_tower(model.model.visual, plan)
+    vision = engine.prepared(PatchTower(model.model.visual, plan))
     return Qwen3VLRerankerAdapter(encoder, vision, model.get_output_embeddings(), files, page)
 
 

@@ -51,7 +51,7 @@ def adapter_of(model: Any, files: SiglipFiles, engine: TorchEngine) -> SiglipAda
     engine.settle(encoder, "texts", files.texts.length)
     vision: PooledVisionTower | PackedVisionTower
     if isinstance(files.plan, ImagePlan):
-        vision = engine.pooled_vision_tower(model.vision_model, files.plan)
+        vision = engine.prepared(PooledVisionTower(model.vision_model, files.plan))
     else:
         vision = engine.packed_vision_tower(model.vision_model, files.plan)
     return SiglipAdapter(encoder, vision, (files.texts.length, files.num_patches), model.text_model.head)
