@@ -2,6 +2,8 @@
 
 import io
 import zipfile
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +64,7 @@ def format_of(content: bytes) -> str:
     if b"%PDF-" in head:
         return "pdf"
     if head.startswith(b"PK"):
-        return next((name for folder, name in OFFICE.items() if any(_in_archive(content, folder))), "")
+        return _office(archive_entries(content))
     beginning = head.lstrip().lower()
     if beginning.startswith((b"<!doctype html", b"<html")) or b"<html" in beginning:
         return "html"
@@ -85,19 +87,19 @@ def check_document(file: DocumentFile, max_bytes: int) -> str:
     if not found:
         raise InputError(f"{file.where}: is no document that can be read; send one of {', '.join(FORMATS)}")
     if found in OFFICE.values():
-        unpacked = sum(entry.file_size for entry in _entries(file.content))
+        unpacked = sum(entry.file_size for entry in archive_entries(file.content))
         if unpacked > MOST_UNPACKED * len(file.content):
             raise InputError(f"{file.where}: is an archive that grows to {unpacked} bytes; send one that is a document")
     return found
 
 
-def _entries(content: bytes) -> list[zipfile.ZipInfo]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return []
+def archive_entries(content: bytes) -> list[zipfile.ZipInfo]:
+    """What a ZIP file lists; empty where it is damaged."""
+    with suppress(Exception), zipfile.ZipFile(io.BytesIO(content)) as archive:  # of any of the fields it reads
+        return archive.infolist()
+    return []
 
 
-def _in_archive(content: bytes, folder: str) -> list[bool]:
-    return [entry.filename.startswith(folder) for entry in _entries(content)]
+def _office(entries: Iterable[zipfile.ZipInfo]) -> str:
+    names = [entry.filename for entry in entries]
+    return next((kind for folder, kind in OFFICE.items() if any(name.startswith(folder) for name in names)), "")

@@ -74,19 +74,19 @@ def processor(tmp_path):
 def test_documents_go_to_the_worker_as_they_are(processor):
     files = [DocumentFile(FORMATS["md"], "document[0]"), DocumentFile(FORMATS["pdf"] + bytes(1000), "document[1]")]
     items = [{"document": file} for file in files]
-    processor.frame(Part("items", items))
-    features = processor.encode(items)
+    assert all(map(processor.is_slow, items))
+    features = processor.encode(list(map(processor.prepare, items)))
     assert features["read"].values.tolist() == [1, 1 + 1016 // 256]
     content, lengths = features[CONTENT.name]
     assert content.tobytes() == FORMATS["md"] + FORMATS["pdf"] + bytes(1000)
     assert lengths.tolist() == [len(FORMATS["md"]), 1016]
     with pytest.raises(InputError, match=r"^document\[2\]: is no document"):
-        processor.frame(Part("items", [*items, {"document": DocumentFile(bytes(9), "document[2]")}]))
+        processor.prepare({"document": DocumentFile(bytes(9), "document[2]")})
 
 
 def test_what_needs_ocr_is_refused(processor):
     with pytest.raises(InputError, match=r"^image\[0\]: is read by OCR alone"):
-        processor.frame(Part("items", [{"image": ImageFile(b"png", "image[0]")}]))
+        processor.prepare({"image": ImageFile(b"png", "image[0]")})
     with pytest.raises(InputError, match=r"^parameter ocr: this version reads documents by their own text alone"):
         processor.frame(Part("items", [{"document": DocumentFile(FORMATS["md"], "")}], options={"ocr": True}))
 

@@ -58,6 +58,8 @@ OCR = Parameter("ocr", bool, doc="read what is written in images: not served by 
 
 
 class DocumentProcessor(Processor):
+    prepares = True
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
 
@@ -66,11 +68,16 @@ class DocumentProcessor(Processor):
             raise InputError(
                 f"parameter {OCR.name}: this version reads documents by their own text alone; leave it out"
             )
-        for item in part.elements:
-            if IMAGE.name in item:
-                raise InputError(f"{item[IMAGE.name].where}: is read by OCR alone, which this version does not run")
-            check_document(item[DOCUMENT.name], self._max_bytes)
         return super().frame(part)
+
+    def is_slow(self, element: Any) -> bool:
+        return True
+
+    def prepare(self, element: Any) -> Any:
+        if IMAGE.name in element:
+            raise InputError(f"{element[IMAGE.name].where}: is read by OCR alone, which this version does not run")
+        check_document(element[DOCUMENT.name], self._max_bytes)
+        return element
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         contents = [np.frombuffer(item[DOCUMENT.name].content, np.uint8) for item in framed]
