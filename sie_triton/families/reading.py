@@ -84,14 +84,14 @@ class Prompt:
 
 
 class ReaderProcessor(Processor):
-    """`image_length` is what the model reads of an image, in patches; safe to call from several threads."""
+    """Safe to call from several threads."""
 
     prepares = True
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, image_length: int, runtime: Runtime) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, runtime: Runtime) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self._tokenizer, self._image_length = tokenizer, image_length
+        self._tokenizer = tokenizer
         self._images = ImageReader(runtime)
 
     @abstractmethod
@@ -100,7 +100,15 @@ class ReaderProcessor(Processor):
 
     @abstractmethod
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
-        """All of one size. InputError begins with `where`."""
+        """As large as the model reads it. InputError begins with `where`."""
+
+    @abstractmethod
+    def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
+        """What is read of an image beside the tokens of its prompt, in what costs as much as one."""
+
+    def about(self, pixels: npt.NDArray[np.uint8], prompt: Prompt) -> Prompt:
+        """With what depends on the image."""
+        return prompt
 
     def is_slow(self, element: Any) -> bool:
         return isinstance(element, ImageFile)
@@ -112,12 +120,16 @@ class ReaderProcessor(Processor):
             return Picture(self.pixels(picture, element.where), picture.height, picture.width)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        pictures, prompts = zip(*framed, strict=True)
-        read = [self._image_length + len(each.ids) + each.num_beams * each.new_tokens for each in prompts]
+        images = [picture.pixels for picture, _ in framed]
+        prompts = [self.about(image, prompt) for image, (_, prompt) in zip(images, framed, strict=True)]
+        read = [
+            self.image_length(image) + len(each.ids) + each.num_beams * each.new_tokens
+            for image, each in zip(images, prompts, strict=True)
+        ]
         return {
             READ.name: Ragged(np.array(read, np.int32)),
             **packed_ids([each.ids for each in prompts]),
-            **packed_pixels([each.pixels for each in pictures]),
+            **packed_pixels(images),
             NEW_TOKENS.name: Ragged(np.array([each.new_tokens for each in prompts], np.int32)),
         }
 

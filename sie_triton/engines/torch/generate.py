@@ -3,6 +3,7 @@
 What a request does not say is as the checkpoint's generation_config.json has it.
 """
 
+from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
@@ -30,25 +31,18 @@ class Deadline(StoppingCriteria):
         return torch.full((len(input_ids),), self.is_over, device=input_ids.device)
 
 
-class Generator(base.Encoder):
-    """Runs `model` on the device its weights are on; all images are as large as `plan` makes them.
+class Writer(base.Encoder):
+    """Runs `model` on the device its weights are on. Several threads may call it side by side."""
 
-    Several threads may call it side by side.
-    """
-
-    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
         self.config = model.config
-        self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
         self._model: Any = model
         # It would stand beside the number of new tokens, with a warning for every answer.
         self._model.generation_config.max_length = None
-        self._shape = plan.shape
-        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
-        self._scale, self._offset = plan.scale / std, mean / std
 
     def prepare(self) -> None:
         """Lay the weights out for speed."""
@@ -59,6 +53,31 @@ class Generator(base.Encoder):
         # An encoder of images of its own, as Donut's, may have no choice.
         writer = getattr(self._model, "decoder", self._model)
         writer.set_attn_implementation(library_attention(writer))
+
+    def write(self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: Deadline) -> list[list[int]]:
+        """`inputs` as the model names them → the tokens of each item; what it was given of them stands first."""
+        tokens: torch.Tensor = self._model.generate(
+            **inputs,
+            max_new_tokens=new_tokens,
+            num_beams=num_beams,
+            do_sample=False,
+            stopping_criteria=StoppingCriteriaList([deadline]),
+        )
+        return [list(map(int, row)) for row in tokens.tolist()]
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(self.device)
+
+
+class Generator(Writer):
+    """All images are as large as `plan` makes them."""
+
+    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
+        super().__init__(model)
+        self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
+        self._shape = plan.shape
+        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
+        self._scale, self._offset = plan.scale / std, mean / std
 
     @torch.inference_mode()
     def __call__(
@@ -76,13 +95,9 @@ class Generator(base.Encoder):
         Those that it was given stand first, and padding may stand last.
         """
         images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
-        tokens: torch.Tensor = self._model.generate(
-            pixel_values=(images.float() * self._scale - self._offset).to(self.dtype),
-            **{name: torch.from_numpy(each.astype(np.int64)).to(self.device) for name, each in ids.items()},
-            max_new_tokens=new_tokens,
-            num_beams=num_beams,
-            do_sample=False,
-            stopping_criteria=StoppingCriteriaList([deadline]),
+        inputs = {
+            "pixel_values": (images.float() * self._scale - self._offset).to(self.dtype),
+            **{name: self._tensor(each) for name, each in ids.items()},
             **options,
-        )
-        return [list(map(int, row)) for row in tokens.tolist()]
+        }
+        return self.write(inputs, new_tokens, num_beams, deadline)

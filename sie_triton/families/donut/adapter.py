@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 from transformers import AutoModelForImageTextToText
 
@@ -16,14 +16,14 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Deadline, Generator
 from sie_triton.errors import LoadError
 from sie_triton.families.donut.json_tokens import parsed
-from sie_triton.families.reader_adapter import Ints, ReaderAdapter
+from sie_triton.families.reader_adapter import Ints, OneSizeAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
 
 # As XLM-RoBERTa's tokenizer, which Donut has, names them.
 SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-class DonutAdapter(ReaderAdapter):
+class DonutAdapter(OneSizeAdapter):
     """`special`: padding, the end of an answer, and what is never written, by its text."""
 
     def __init__(
@@ -37,12 +37,12 @@ class DonutAdapter(ReaderAdapter):
         self._options = {"pad_token_id": pad, "eos_token_id": eos, "bad_words_ids": [[never]]}
 
     def answers(
-        self, pixels: npt.NDArray[np.uint8], ids: Ints, new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
     ) -> list[list[int]]:
-        room = self._positions + 1 - ids.shape[1]
+        room = self._positions + 1 - len(prompts[0])
         return self.encoder(
-            pixels,
-            ids={"decoder_input_ids": ids},
+            np.stack(images),
+            ids={"decoder_input_ids": np.stack(prompts)},
             new_tokens=max(1, min(new_tokens, room)),
             num_beams=beams,
             deadline=deadline,

@@ -32,7 +32,7 @@ class DonutProcessor(ReaderProcessor):
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, files: DonutFiles, longest: int, task: str, runtime: Runtime
     ) -> None:
-        super().__init__(tokenizer, files.num_patches, runtime)
+        super().__init__(tokenizer, runtime)
         self._files, self._longest = files, min(longest, files.positions)
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self._added, self._tasks = frozenset(added), tasks_of(added)
@@ -59,6 +59,9 @@ class DonutProcessor(ReaderProcessor):
         if max(width, height) > MAX_ASPECT * min(width, height):
             raise InputError(f"{where}: has {width} × {height} pixels; no side may be longer than {MAX_ASPECT} others")
         return page(picture, self._files)
+
+    def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
+        return self._files.num_patches
 
     def _asked(self, part: Part) -> str:
         task = str(part.options.get("task", self._task))

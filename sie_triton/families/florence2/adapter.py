@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 from transformers import AutoModelForImageTextToText
 
@@ -18,13 +18,13 @@ from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.original import load_original
 from sie_triton.families.florence2.prompt import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reader_adapter import Ints, ReaderAdapter
+from sie_triton.families.reader_adapter import Ints, OneSizeAdapter
 from sie_triton.families.reading import NEW_TOKENS
 
 NAMES = tuple(TASKS)
 
 
-class Florence2Adapter(ReaderAdapter):
+class Florence2Adapter(OneSizeAdapter):
     def __init__(self, generator: Generator, tokenizer: tokenizers.Tokenizer, files: Florence2Files) -> None:
         longest_prompt = files.positions - files.num_patches
         super().__init__(generator, tokenizer, files.num_patches, longest_prompt, files.positions)
@@ -34,12 +34,12 @@ class Florence2Adapter(ReaderAdapter):
         self._closing = {eos} if isinstance(eos, int) else set(eos or ())
 
     def answers(
-        self, pixels: npt.NDArray[np.uint8], ids: Ints, new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
     ) -> list[list[int]]:
-        images = np.full((len(ids), self._files.num_patches), self._files.image_token, np.int32)
-        read = np.concatenate([images, ids], 1)
+        seen = np.full((len(prompts), self._files.num_patches), self._files.image_token, np.int32)
+        read = np.concatenate([seen, np.stack(prompts)], 1)
         return self.encoder(
-            pixels,
+            np.stack(images),
             ids={"input_ids": read, "attention_mask": np.ones_like(read)},
             new_tokens=new_tokens,
             num_beams=beams,

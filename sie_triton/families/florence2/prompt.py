@@ -37,7 +37,7 @@ class Florence2Processor(ReaderProcessor):
         task: str,
         runtime: Runtime,
     ) -> None:
-        super().__init__(tokenizer, files.num_patches, runtime)
+        super().__init__(tokenizer, runtime)
         self._files, self._longest = files, min(longest, files.positions)
         self._around, self._task = around, task
 
@@ -64,6 +64,9 @@ class Florence2Processor(ReaderProcessor):
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         return resized(picture, self._files.plan)
+
+    def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
+        return self._files.num_patches
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         pictures, prompts = zip(*framed, strict=True)
