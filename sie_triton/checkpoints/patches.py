@@ -1,19 +1,22 @@
 """What a checkpoint says of images that are cut into patches at about their own size, as Qwen's models read them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
+from typing import Any
 
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
 from sie_triton.errors import LoadError
 
 # Of Qwen2-VL, where the file says nothing.
-USUAL = {
+USUAL: Mapping[str, Any] = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "temporal_patch_size": 2,
 }
-USUAL_PIXELS = (56 * 56, 28 * 28 * 1280)
 
 MOST_PIXELS = MAX_SIDE * MAX_SIDE
 
@@ -36,14 +39,16 @@ class PatchPlan:
     std: tuple[float, float, float]
 
     @classmethod
-    def read(cls, directory: Path, vision: Fields) -> "PatchPlan":
-        """`vision`: what config.json says of the tower, which must read such patches. LoadError."""
-        fields = image_fields(directory, USUAL, ("do_resize", "do_rescale", "do_normalize"))
-        least, most = _pixels(fields)
+    def read(cls, directory: Path, vision: Fields, usual: Mapping[str, Any] = USUAL) -> "PatchPlan":
+        """`vision`: what config.json says of the tower, which must read such patches; `usual`: what the processor's
+        class has where its file says nothing. LoadError.
+        """
+        fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
+        least, most = _pixels(fields, usual["size"])
         plan = cls(
             patch=fields.integer("patch_size", 14, least=1, most=MAX_SIDE),
             merge=fields.integer("merge_size", 2, least=1, most=64),
-            frames=fields.integer("temporal_patch_size", 2, least=1, most=64),
+            frames=fields.integer("temporal_patch_size", least=1, most=64),
             min_pixels=least,
             max_pixels=most,
             resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
@@ -78,15 +83,13 @@ class PatchPlan:
         return (height // self.factor) * (width // self.factor)
 
 
-def _pixels(fields: Fields) -> tuple[int, int]:
+def _pixels(fields: Fields, usual: Mapping[str, int]) -> tuple[int, int]:
     """Least and most, of the keys that processors have had for them."""
     size = fields.fields("size")
     found = []
-    for own, of_size, usual in zip(
-        ("min_pixels", "max_pixels"), ("shortest_edge", "longest_edge"), USUAL_PIXELS, strict=True
-    ):
+    for own, of_size in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         source, key = (fields, own) if fields.has(own) else (size, of_size if size.has(of_size) else own)
-        found.append(source.integer(key, usual, least=1, most=MOST_PIXELS))
+        found.append(source.integer(key, usual[of_size], least=1, most=MOST_PIXELS))
     least, most = found
     if least > most:
         raise LoadError(f"{fields.where}: at least {least} pixels and at most {most}: no image has both", "corrupt")

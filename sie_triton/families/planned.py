@@ -14,7 +14,4 @@ class Planned:
 
 PLANNED: Mapping[str, Planned] = {
     "nemo_colembed": Planned("embeds pages for late interaction", ("nemo_colembed:NemoColEmbedAdapter",)),
-    "glm_ocr": Planned("reads documents", ("glm_ocr:GlmOcrAdapter",)),
-    "lighton_ocr": Planned("reads documents", ("lighton_ocr:LightOnOCRAdapter",)),
-    "paddleocr_vl": Planned("reads documents", ("paddleocr_vl:PaddleOCRVLAdapter",)),
 }

@@ -106,13 +106,13 @@ class OneSizeAdapter(ReaderAdapter):
         super().__init__(generator, tokenizer, limits)
         self._image_length = image_length
 
-    def images(self, features: Features) -> npt.NDArray[np.uint8]:
-        """uint8 [items, bytes]"""
+    def images(self, features: Features) -> Sequence[Any]:
+        """uint8 [bytes]"""
         pixels, sizes = features[PIXELS.name]
         assert sizes is not None
         if (sizes != self.encoder.image_bytes).any():
             raise ValueError("an item must have an image")
-        return pixels.reshape(len(sizes), -1)
+        return list(pixels.reshape(len(sizes), -1))
 
     def sampled(self, lengths: Sequence[int]) -> Features:
         count = max(1, round(sum(lengths) / (self._image_length + USUAL_TOKENS)))

@@ -62,11 +62,12 @@ def num_beams(options: Mapping[str, ParameterValue]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """uint8 [height, width, 3] as the model reads it, and the size that the upright image had."""
+    """uint8 [height, width, 3] as the model reads it, the size that the upright image had, and what it is called."""
 
     pixels: npt.NDArray[np.uint8]
     height: int
     width: int
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class ReaderProcessor(Processor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         """What is read of an image beside the tokens of its prompt, in what costs as much as one."""
 
-    def about(self, pixels: npt.NDArray[np.uint8], prompt: Prompt) -> Prompt:
-        """With what depends on the image."""
+    def about(self, picture: Picture, prompt: Prompt) -> Prompt:
+        """With what depends on the image; InputError names it."""
         return prompt
 
     def is_slow(self, element: Any) -> bool:
@@ -117,11 +118,11 @@ class ReaderProcessor(Processor):
         if not isinstance(element, ImageFile):
             return element
         with self._images.opened(element) as picture:
-            return Picture(self.pixels(picture, element.where), picture.height, picture.width)
+            return Picture(self.pixels(picture, element.where), picture.height, picture.width, element.where)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [picture.pixels for picture, _ in framed]
-        prompts = [self.about(image, prompt) for image, (_, prompt) in zip(images, framed, strict=True)]
+        prompts = [self.about(picture, prompt) for picture, prompt in framed]
         read = [
             self.image_length(image) + len(each.ids) + each.num_beams * each.new_tokens
             for image, each in zip(images, prompts, strict=True)

@@ -14,20 +14,27 @@ if TYPE_CHECKING:
 
 def resized_for_patches(image: "Image", plan: PatchPlan) -> Bytes:
     """As transformers' processor of Qwen2-VL with the Pillow backend resizes it, to the bit."""
-    height, width = patched_size(image.height, image.width, plan)
-    return np.asarray(image.resize((width, height), resample=plan.resample))
+    return resized_to(image, patched_size(image.height, image.width, plan), plan.resample)
 
 
-def patched_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
-    """Multiples of the plan's factor that keep to its limits, and the aspect ratio as well as that can be."""
+def resized_to(image: "Image", size: tuple[int, int], resample: int) -> Bytes:
+    """`size`: height and width."""
+    return np.asarray(image.resize(size[::-1], resample=resample))
+
+
+def patched_size(height: int, width: int, plan: PatchPlan, counted: int = 1) -> tuple[int, int]:
+    """Multiples of the plan's factor that keep to its limits, and the aspect ratio as well as that can be.
+
+    `counted`: how often a pixel counts against the limits.
+    """
     factor = plan.factor
     rounded = (round(height / factor) * factor, round(width / factor) * factor)
-    if rounded[0] * rounded[1] > plan.max_pixels:
-        shrunk = sqrt(height * width / plan.max_pixels)
+    if counted * rounded[0] * rounded[1] > plan.max_pixels:
+        shrunk = sqrt(counted * height * width / plan.max_pixels)
         return max(factor, floor(height / shrunk / factor) * factor), max(
             factor, floor(width / shrunk / factor) * factor
         )
-    if rounded[0] * rounded[1] < plan.min_pixels:
-        grown = sqrt(plan.min_pixels / (height * width))
+    if counted * rounded[0] * rounded[1] < plan.min_pixels:
+        grown = sqrt(plan.min_pixels / (counted * height * width))
         return ceil(height * grown / factor) * factor, ceil(width * grown / factor) * factor
     return rounded

@@ -139,13 +139,20 @@ def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_bac
     return Encoder(load_model(directory, dtype, device), attention_backend)
 
 
-def load_model(directory: Path, dtype: torch.dtype, device: str, auto: Any = None) -> PreTrainedModel:
+def load_model(
+    directory: Path, dtype: torch.dtype, device: str, auto: Any = None, config: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """`config` None: what config.json says."""
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
-    # Without the refusal transformers would ask on stdin whether to run the model's own code.
-    return _built(
-        directory, lambda: AutoConfig.from_pretrained(directory, trust_remote_code=False), dtype, device, auto
-    )
+
+    def read_config() -> Any:
+        if config is not None:
+            return AutoConfig.for_model(**config)
+        # Without the refusal transformers would ask on stdin whether to run the model's own code.
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+
+    return _built(directory, read_config, dtype, device, auto)
 
 
 def model_of(

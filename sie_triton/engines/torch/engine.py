@@ -22,6 +22,7 @@ from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
+from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
@@ -55,9 +56,18 @@ class TorchEngine(Engine):
         super().__init__(spec, device, measurements)
         self.dtype = choose_dtype(spec.runtime.precision, device)
 
-    def load(self, directory: Path, auto: Any = None) -> PreTrainedModel:
-        """config.json and the safetensors there, as transformers' class `auto`; LoadError says what is wrong."""
-        return load_model(directory, self.dtype, self.device, auto)
+    def load(self, directory: Path, auto: Any = None, config: Mapping[str, Any] | None = None) -> PreTrainedModel:
+        """config.json, or `config` in its place, and the safetensors there, as transformers' class `auto`; LoadError
+        says what is wrong."""
+        return load_model(directory, self.dtype, self.device, auto, config)
+
+    def avoid_float16(self) -> None:
+        """For a model whose numbers it does not hold: bfloat16, and LoadError where float16 was asked for."""
+        if self.dtype is torch.float16:
+            if self.spec.runtime.precision:
+                message = "float16 cannot be served: this model's numbers overflow in it"
+                raise LoadError(f"{message}; write compute_precision: bfloat16 into its model file", "unsupported")
+            self.dtype = torch.bfloat16
 
     def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
         """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""

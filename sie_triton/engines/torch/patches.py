@@ -34,12 +34,21 @@ class PatchTower(Tower):
 
     def _patches(self, image: npt.NDArray[np.uint8], height: int, width: int) -> torch.Tensor:
         """One row a patch, float [patches, 3 · frames · patch · patch]; those that become one token are neighbours."""
-        patch, merge, frames = self.plan.patch, self.plan.merge, self.plan.frames
         pixels = torch.from_numpy(image).to(self.device).view(height, width, 3).float()
         pixels = (pixels * self.plan.scale - self._mean) / self._std
-        blocks = pixels.view(height // patch // merge, merge, patch, width // patch // merge, merge, patch, 3)
-        rows = blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)
-        return rows[:, :, None].expand(-1, -1, frames, -1, -1).flatten(1)
+        return filmed(cut(pixels, self.plan.patch, self.plan.merge), self.plan.frames)
+
+
+def cut(pixels: torch.Tensor, patch: int, merge: int = 1) -> torch.Tensor:
+    """[height, width, 3] → [patches, 3, patch, patch] in rows, the `merge` · `merge` of a block together."""
+    height, width, _ = pixels.shape
+    blocks = pixels.view(height // patch // merge, merge, patch, width // patch // merge, merge, patch, 3)
+    return blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)
+
+
+def filmed(patches: torch.Tensor, frames: int) -> torch.Tensor:
+    """As if each were seen so many times: [patches, 3, patch, patch] → [patches, 3 · frames · patch · patch]."""
+    return patches[:, :, None].expand(-1, -1, frames, -1, -1).flatten(1)
 
 
 def as_product(convolution: torch.nn.Conv3d) -> torch.nn.Linear:

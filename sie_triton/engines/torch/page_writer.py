@@ -1,0 +1,98 @@
+"""A transformers model that reads an image of any size within its prompt, and writes what it read.
+
+Items of different sizes go together: the shorter prompts are padded on the left, where nothing looks.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.engines.torch.generate import Deadline, Writer
+from sie_triton.engines.torch.patches import cut
+
+Ints = npt.NDArray[np.int32]
+Images = Sequence[npt.NDArray[np.uint8]]
+
+# Of generation_config.json, with what changes nothing: what looks at the prompt, and so would see the padding.
+OF_THE_PROMPT = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
+
+# What is only for answers that are drawn by lot; transformers warns of each beside `do_sample` False.
+OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+
+
+class Scaled(Protocol):
+    """A pixel p becomes (p · scale - mean) / std."""
+
+    @property
+    def scale(self) -> float: ...
+    @property
+    def mean(self) -> tuple[float, float, float]: ...
+    @property
+    def std(self) -> tuple[float, float, float]: ...
+
+
+class PageWriter(Writer):
+    """`image_token` stands in a prompt for each state of the image."""
+
+    def __init__(self, model: PreTrainedModel, plan: Scaled, image_token: int) -> None:
+        super().__init__(model)
+        self.image_token = image_token
+        self._scale = plan.scale
+        self._mean, self._std = (torch.tensor(each, device=self.device) for each in (plan.mean, plan.std))
+        said = self._model.generation_config
+        for name in OF_SAMPLING:
+            setattr(said, name, None)
+        said.do_sample = False
+        self.pads = all(getattr(said, name, None) in (None, value) for name, value in OF_THE_PROMPT.items())
+        ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id or 0]
+        self._pad = ends[0] if said.pad_token_id is None else int(said.pad_token_id)
+
+    @abstractmethod
+    def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
+        """Float [height, width, 3] each, int64 [items, tokens] → what the model is given of them, by its names."""
+
+    @torch.inference_mode()
+    def __call__(
+        self, images: Images, prompts: Sequence[Ints], *, new_tokens: int, num_beams: int, deadline: Deadline
+    ) -> list[list[int]]:
+        """uint8 [height, width, 3] each, int32 [tokens] each → the tokens of each answer; padding may stand last."""
+        width = max(map(len, prompts))
+        ids = self._tensor(np.stack([np.pad(each, (width - len(each), 0)) for each in prompts]))
+        behind = torch.tensor([[width - len(each)] for each in prompts], device=self.device)
+        mask = torch.arange(width, device=self.device) >= behind
+        inputs = {
+            "input_ids": ids.where(mask, self._pad),
+            "attention_mask": mask.long(),
+            "pad_token_id": self._pad,
+            **self.shown([self._scaled(each) for each in images], ids),
+        }
+        return [row[width:] for row in self.write(inputs, new_tokens, num_beams, deadline)]
+
+    def _scaled(self, image: npt.NDArray[np.uint8]) -> torch.Tensor:
+        return (torch.from_numpy(image).to(self.device).float() * self._scale - self._mean) / self._std
+
+
+class PatchWriter(PageWriter):
+    """Images go as rows of patches, all in one pass of the tower, which keeps them apart; `merge` is that of `cut`."""
+
+    def __init__(self, model: PreTrainedModel, plan: PatchPlan, image_token: int, merge: int) -> None:
+        super().__init__(model, plan, image_token)
+        self._patch, self._merge = plan.patch, merge
+
+    def patches(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] → rows as the tower reads them."""
+        return cut(pixels, self._patch, self._merge)
+
+    def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
+        grid = [[1, image.shape[0] // self._patch, image.shape[1] // self._patch] for image in images]
+        return {
+            "pixel_values": torch.cat([self.patches(image) for image in images]).to(self.dtype),
+            "image_grid_thw": torch.tensor(grid, device=self.device),
+            "mm_token_type_ids": (ids == self.image_token).int(),
+        }

@@ -1,0 +1,78 @@
+"""GLM-OCR: text, tables and formulas of a page as markdown, or what else it is asked for.
+
+page → at about its own size → patches → CogViT → a state for four patches, within the prompt → GLM → markdown
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.checkpoints.patches import USUAL, PatchPlan
+from sie_triton.families.base import Adapter, Options
+from sie_triton.families.ocr import OcrFamily
+from sie_triton.families.reading import READER_PARAMETERS
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+    from sie_triton.families.ocr_prompt import OcrProcessor
+    from sie_triton.families.ocr_tasks import PatchFiles
+
+MODEL_TYPE = "glm_ocr"
+LONGEST = 131_072
+USUAL_NEW_TOKENS = 8192
+
+TASKS = {"ocr": "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
+
+# As the library's processor has it.
+USUAL_IMAGES = {**USUAL, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
+
+
+@dataclass(frozen=True)
+class GlmOcrOptions(Options):
+    """`default_task` where a request names none; `user_text`: what is asked then in its place."""
+
+    default_task: str = "ocr"
+    user_text: str = ""
+
+
+class GlmOcr(OcrFamily):
+    parameters = READER_PARAMETERS
+    options = GlmOcrOptions
+    reference_adapters = ("glm_ocr:GlmOcrAdapter",)
+
+    def is_ours(self, directory: Path) -> bool:
+        return kind_of(directory)[0] == MODEL_TYPE
+
+    def read(self, directory: Path) -> PageFiles:
+        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
+        from sie_triton.families.ocr_tasks import TaskProcessor, Tasks
+
+        options: GlmOcrOptions = self.options_of(spec)
+        tasks = Tasks(TASKS, options.default_task, options.user_text)
+        return TaskProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.glm_ocr.adapter import load
+
+        return load(self.images(directory), self.processor(spec, directory).page(), engine)
+
+    def images(self, directory: Path) -> "PatchFiles":
+        """LoadError names the file that cannot be used."""
+        from sie_triton.families.ocr_tasks import PatchFiles
+
+        files = self.read(directory)
+        return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)
+
+
+def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
+    """Grown until both sides have a block of patches; each pixel counts once a frame."""
+    from sie_triton.inputs.patches import patched_size
+
+    if min(height, width) < plan.factor:
+        grown = max(plan.factor / height, plan.factor / width)
+        height, width = int(height * grown), int(width * grown)
+    return patched_size(height, width, plan, plan.frames)

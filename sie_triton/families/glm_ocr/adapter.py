@@ -1,0 +1,31 @@
+"""GLM-OCR's weights, and how it is shown pages."""
+
+import torch
+from transformers import AutoModelForImageTextToText, PreTrainedModel
+
+from sie_triton.contract import Features
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.page_writer import PatchWriter
+from sie_triton.engines.torch.patches import as_product, filmed
+from sie_triton.families.ocr_adapter import OcrAdapter
+from sie_triton.families.ocr_tasks import PatchFiles
+from sie_triton.inputs.tokenizer import open_tokenizer
+
+
+class GlmWriter(PatchWriter):
+    def __init__(self, model: PreTrainedModel, of: PatchFiles) -> None:
+        super().__init__(model, of.plan, of.files.image_token, of.plan.merge)
+        self._frames = of.plan.frames
+        tower = self._model.model.visual
+        tower.patch_embed = as_product(tower.patch_embed.proj)
+
+    def patches(self, pixels: torch.Tensor) -> torch.Tensor:
+        return filmed(super().patches(pixels), self._frames)
+
+
+def load(of: PatchFiles, page: Features, engine: TorchEngine) -> OcrAdapter:
+    """LoadError says what in the directory cannot be used."""
+    engine.avoid_float16()
+    directory = of.files.directory
+    writer = engine.prepared(GlmWriter(engine.load(directory, AutoModelForImageTextToText), of))
+    return OcrAdapter(writer, open_tokenizer(directory), of.files, of.plan.most_pixels, of.counts, page)

@@ -1,0 +1,22 @@
+"""A page → what LightOnOCR reads: pixels as Pixtral's processor makes them, behind a system prompt."""
+
+from collections.abc import Sequence
+
+from sie_triton.checkpoints.lighton_ocr import LightOnFiles
+from sie_triton.contract import Part
+from sie_triton.families.ocr_prompt import OcrProcessor, Sizes
+from sie_triton.inputs.chat_template import Message
+from sie_triton.spec import ModelSpec
+
+USUAL_NEW_TOKENS = 4096
+
+
+class LightOnProcessor(OcrProcessor):
+    def __init__(self, of: LightOnFiles, system: str, spec: ModelSpec) -> None:
+        self._system = system
+        super().__init__(of.files, Sizes(of.plan.size, of.counts, of.plan.resample), USUAL_NEW_TOKENS, spec)
+
+    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
+        content = [{"type": "image"}, *([{"type": "text", "text": part.instruction}] if part.instruction else [])]
+        before = [{"role": "system", "content": self._system}] if self._system else []
+        return [*before, {"role": "user", "content": content}], 0

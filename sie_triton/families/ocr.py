@@ -1,0 +1,69 @@
+"""What families have in common that read a page and write what stands on it. No torch.
+
+page → as large as it is → vision transformer ┐
+instruction → chat template → tokens ─────────┴→ language model → tokens → markdown
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.chat_template import FILE
+from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.contract import Extraction, Findings, Line, ParameterValue, Rows
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.reading import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+    from sie_triton.families.ocr_prompt import OcrProcessor
+
+MARKDOWN = "markdown"
+
+# No score comes with generated words.
+CERTAIN = 1.0
+
+
+def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """What was written, as it is."""
+    (row,) = rows
+    label, text = json.loads(text_of(row))
+    return Findings(data=text, lines=[Line(text, None, label, CERTAIN)] if text else [])
+
+
+class OcrFamily(Family):
+    inputs = ("image",)
+    verbs = ("extract",)
+    extraction = Extraction((GENERATED,), findings)
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
+    parameters = (NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
+    generates = True
+    files = (FILE,)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not self.is_ours(directory):
+            return None
+        files = self.read(directory)
+        reason = f"config.json: {kind_of(directory)[0]}, pages and answers of up to {files.longest} tokens"
+        return Recognised(reason, files.longest, {}, extracts=True, weights=(directory,))
+
+    @abstractmethod
+    def is_ours(self, directory: Path) -> bool:
+        """By what config.json says."""
+
+    @abstractmethod
+    def read(self, directory: Path) -> PageFiles:
+        """LoadError names the file that cannot be used."""
+
+    @abstractmethod
+    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor": ...
+
+    @abstractmethod
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter: ...
+
+    def longest(self, directory: Path) -> int:
+        return self.read(directory).longest

@@ -1,0 +1,108 @@
+"""A page and what is asked of it → the tokens of a conversation, a token for each state of the image among them."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.contract import Features, Part
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.page_processor import PATCHES_PER_TOKEN
+from sie_triton.families.reading import Picture, Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.inputs.chat_template import ChatTemplate, Message
+from sie_triton.inputs.patches import resized_to
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+PAGE = (448, 336)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`size`: height and width of an image → those that the model reads, resized with Pillow's filter `resample`;
+    `counts`: these → its patches, and its tokens.
+    """
+
+    size: Callable[[int, int], tuple[int, int]]
+    counts: Callable[[int, int], tuple[int, int]]
+    resample: int
+
+
+class OcrProcessor(ReaderProcessor):
+    """`usual` is how many tokens may be written where nobody says."""
+
+    def __init__(self, files: PageFiles, sizes: Sizes, usual: int, spec: ModelSpec) -> None:
+        super().__init__(open_tokenizer(files.directory), spec.runtime)
+        self._template, self._sizes, self._usual = ChatTemplate.read(files.directory), sizes, usual
+        self._image_token, self._longest = files.image_token, min(spec.max_sequence_length, files.longest)
+        self._check()
+
+    @abstractmethod
+    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
+        """A conversation with an image in it, and the number of its task; InputError."""
+
+    def frame(self, part: Part) -> Prompt:
+        messages, number = self.asked(part)
+        try:
+            text = self._template.text(messages)
+        except InputError as exc:
+            raise InputError(f"parameter instruction: {exc}") from exc
+        ids = self._tokens(text)
+        if ids.count(self._image_token) != 1:
+            token = self._tokenizer.id_to_token(self._image_token)
+            raise InputError(f"parameter instruction: holds {token}, which stands for an image; leave it out")
+        most = new_tokens(part, self._usual, self._longest - len(ids))
+        return Prompt(ids, most, num_beams(part.options), number)
+
+    def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
+        size = self._sizes.size(picture.height, picture.width)
+        if not self._sizes.counts(*size)[1]:
+            given = f"has {picture.width} × {picture.height} pixels, of which nothing is read"
+            raise InputError(f"{where}: {given}; send a larger image")
+        return resized_to(picture, size, self._sizes.resample)
+
+    def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
+        return self._sizes.counts(*pixels.shape[:2])[0] // PATCHES_PER_TOKEN
+
+    def about(self, picture: Picture, prompt: Prompt) -> Prompt:
+        _, count = self._sizes.counts(*picture.pixels.shape[:2])
+        place = prompt.ids.index(self._image_token)
+        ids = [*prompt.ids[:place], *[self._image_token] * count, *prompt.ids[place + 1 :]]
+        # The last token that is generated is never read.
+        room = self._longest + 1 - len(ids)
+        if room < 1:
+            message = f"{picture.where}: becomes {count} of the {self._longest} tokens that are read"
+            raise InputError(f"{message}, and leaves no room for an answer; send a smaller image")
+        return replace(prompt, ids=ids, new_tokens=min(prompt.new_tokens, room))
+
+    def page(self) -> Features:
+        """Of one white page, asked for what is usual."""
+        white = np.full((*self._sizes.size(*PAGE), 3), 255, np.uint8)
+        return self.encode([self.frame(Part("image", [])).around(Picture(white, *PAGE, "image"))])
+
+    def _tokens(self, text: str) -> list[int]:
+        bos = self._template.special.get("bos_token")
+        is_whole = bos is not None and text.startswith(bos)
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=not is_whole).ids
+        return found
+
+    def _check(self) -> None:
+        """LoadError where the template does not write what the model reads of an image."""
+        where = self._template.where
+        try:
+            messages, _ = self.asked(Part("image", []))
+            ids = self._tokens(self._template.text(messages))
+        except InputError as exc:
+            raise LoadError(f"{where}: {exc}", "unsupported") from exc
+        if ids.count(self._image_token) != 1:
+            message = f"{where}: writes not one token {self._image_token}, which stands for an image in config.json"
+            raise LoadError(message, "unsupported")

@@ -1,0 +1,76 @@
+"""What readers of pages are asked by the name of a task, and how their images are cut into patches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.contract import Part
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.ocr_prompt import OcrProcessor, Sizes
+from sie_triton.families.reading import TASK_PARAMETER
+from sie_triton.inputs.chat_template import Message
+from sie_triton.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFiles:
+    """`size`: height and width of an image → those that the model reads."""
+
+    files: PageFiles
+    plan: PatchPlan
+    size: Callable[[int, int, PatchPlan], tuple[int, int]]
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(lambda height, width: self.size(height, width, self.plan), self.counts, self.plan.resample)
+
+    def counts(self, height: int, width: int) -> tuple[int, int]:
+        """Patches and tokens of an image of this size, as it is read."""
+        return self.plan.num_patches(height, width), self.plan.num_tokens(height, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """`prompts`: a task's name → what the model is asked. `usual` names one, where the model file has no `said`."""
+
+    prompts: Mapping[str, str]
+    usual: str
+    said: str = ""
+
+    def check(self) -> "Tasks":
+        """LoadError where the usual one is none of them."""
+        if self.usual not in self.names:
+            raise LoadError(f"default_task: {self._unknown(self.usual)}", "unsupported")
+        return self
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """By which a task may be called, its own words too → its name."""
+        return {each: name for name, words in self.prompts.items() for each in (name, words)}
+
+    def asked(self, part: Part) -> tuple[str, str]:
+        """The task's name, and what the model is asked: that, or else an instruction of the client's. InputError."""
+        given = part.options.get(TASK_PARAMETER.name)
+        called = self.usual if given is None else str(given)
+        if called not in self.names:
+            raise InputError(f"parameter task: {self._unknown(called)}")
+        name = self.names[called]
+        words = self.said if self.said and given is None else self.prompts[name]
+        return name, part.instruction or words
+
+    def _unknown(self, name: str) -> str:
+        return f"{name!r} is none of this model's tasks; give one of {', '.join(self.prompts)}"
+
+
+class TaskProcessor(OcrProcessor):
+    """The number of a task is its place among them."""
+
+    def __init__(self, of: PatchFiles, tasks: Tasks, usual_tokens: int, spec: ModelSpec) -> None:
+        self._tasks, self._numbers = tasks.check(), {name: i for i, name in enumerate(tasks.prompts)}
+        super().__init__(of.files, of.sizes, usual_tokens, spec)
+
+    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
+        name, words = self._tasks.asked(part)
+        content = [{"type": "image"}, {"type": "text", "text": words}]
+        return [{"role": "user", "content": content}], self._numbers[name]

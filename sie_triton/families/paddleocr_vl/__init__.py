@@ -1,0 +1,103 @@
+"""PaddleOCR-VL: text, tables, formulas, charts and seals of a page, by tasks (Cui et al., 2025).
+
+page → at about its own size → patches → SigLIP → a state for four patches, within the prompt → ERNIE → markdown
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.checkpoints.patches import USUAL, PatchPlan
+from sie_triton.contract.tensors import Tensor
+from sie_triton.errors import LoadError
+from sie_triton.families.base import Adapter, Options
+from sie_triton.families.ocr import OcrFamily
+from sie_triton.families.reading import READER_PARAMETERS
+from sie_triton.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.engine import TorchEngine
+    from sie_triton.families.ocr_prompt import OcrProcessor
+    from sie_triton.families.ocr_tasks import PatchFiles
+
+MODEL_TYPE = "paddleocr_vl"
+LONGEST = 131_072
+USUAL_NEW_TOKENS = 4096
+
+TASKS = {
+    "ocr": "OCR:",
+    "table": "Table Recognition:",
+    "formula": "Formula Recognition:",
+    "chart": "Chart Recognition:",
+    "spotting": "Spotting:",
+    "seal": "Seal Recognition:",
+}
+NAMES = tuple(TASKS)
+
+# Whose answers have places in them, and are no markdown.
+WITH_PLACES = ("spotting", "seal")
+
+# As the library's processor has it.
+USUAL_IMAGES = {
+    **USUAL,
+    "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+    "temporal_patch_size": 1,
+}
+
+TASK = Tensor("task_number", "INT32", (-1,), "[n] which of its tasks is asked", "", 0, len(TASKS) - 1)
+
+
+@dataclass(frozen=True)
+class PaddleOcrOptions(Options):
+    """`default_task` where a request names none."""
+
+    default_task: str = "ocr"
+
+
+class PaddleOcrVl(OcrFamily):
+    features = (*OcrFamily.features, TASK)
+    parameters = READER_PARAMETERS
+    options = PaddleOcrOptions
+    reference_adapters = ("paddleocr_vl:PaddleOCRVLAdapter",)
+
+    def is_ours(self, directory: Path) -> bool:
+        return kind_of(directory)[0] == MODEL_TYPE
+
+    def read(self, directory: Path) -> PageFiles:
+        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+
+    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
+        from sie_triton.families.ocr_tasks import Tasks
+        from sie_triton.families.paddleocr_vl.prompt import PaddleProcessor
+
+        tasks = Tasks(TASKS, self.options_of(spec).default_task)
+        return PaddleProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
+
+    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
+        from sie_triton.families.paddleocr_vl.adapter import load
+
+        return load(self.images(directory), self.processor(spec, directory).page(), engine)
+
+    def images(self, directory: Path) -> "PatchFiles":
+        """LoadError names the file that cannot be used."""
+        from sie_triton.families.ocr_tasks import PatchFiles
+
+        files = self.read(directory)
+        plan = PatchPlan.read(directory, files.vision, USUAL_IMAGES)
+        if plan.frames != 1:
+            message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
+            raise LoadError(f"{message}; patches of this model are seen once", "unsupported")
+        return PatchFiles(files, plan, page_size)
+
+
+def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
+    """Grown until both sides have a block of patches."""
+    from sie_triton.inputs.patches import patched_size
+
+    factor = plan.factor
+    if height < factor:
+        height, width = factor, round(width * factor / height)
+    if width < factor:
+        height, width = round(height * factor / width), factor
+    return patched_size(height, width, plan)

@@ -1,0 +1,16 @@
+"""A page and a task → what PaddleOCR-VL reads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sie_triton.contract import Features, Ragged
+from sie_triton.families.ocr_tasks import TaskProcessor
+from sie_triton.families.paddleocr_vl import TASK
+
+
+class PaddleProcessor(TaskProcessor):
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        numbers = [prompt.number for _, prompt in framed]
+        return {**super().encode(framed), TASK.name: Ragged(np.array(numbers, np.int32))}
