@@ -31,7 +31,11 @@ ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
 def save_lighton_ocr(directory: Path, tokenizer: Path, **image_settings: Any) -> None:
     """Pages of up to 64 × 64 in patches of 4."""
-    special = {"image_token": "<|image_pad|>", "image_break_token": "<|vision_pad|>", "image_end_token": "<|vision_end|>"}
+    special = {
+        "image_token": "<|image_pad|>",
+        "image_break_token": "<|vision_pad|>",
+        "image_end_token": "<|vision_end|>",
+    }
     names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
     fast = save_reader_tokenizer(
         directory,
@@ -68,7 +72,8 @@ def save_lighton_ocr(directory: Path, tokenizer: Path, **image_settings: Any) ->
 GLM_TEMPLATE = """[gMASK]<sop>
 {%- macro shown(content) -%}
     {%- for part in content -%}
-        {%- if part.type == 'image' -%}<|begin_of_image|><|image|><|end_of_image|>{%- else -%}{{ part.text }}{%- endif -%}
+        {%- if part.type == 'image' -%}<|begin_of_image|><|image|><|end_of_image|>
+        {%- else -%}{{ part.text }}{%- endif -%}
     {%- endfor -%}
 {%- endmacro -%}
 {%- set ns = namespace(last=-1) -%}
@@ -164,9 +169,9 @@ def save(directory: Path, model: transformers.PreTrainedModel, fast: Any) -> Non
     """With weights by which an answer depends on the image and on what was written before, and may end."""
     torch.manual_seed(7)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(std=parameter[0].numel() ** -0.5 * (3 if "o_proj" in name else 1.5))
+                parameter.normal_(std=parameter[0].numel() ** -0.5 * 2.5)
         model.get_input_embeddings().weight.normal_()
         head = model.get_output_embeddings().weight
         if head is not model.get_input_embeddings().weight:
@@ -233,3 +238,7 @@ def asked(*said: str, system: str = "") -> list[dict[str, Any]]:
     content = [{"type": "image"}, *({"type": "text", "text": each} for each in said)]
     before = [{"role": "system", "content": system}] if system else []
     return [*before, {"role": "user", "content": content}]
+
+
+SAVE = {"lighton_ocr": save_lighton_ocr, "glm_ocr": save_glm_ocr, "paddleocr_vl": save_paddleocr_vl}
+PROCESSORS = {"lighton_ocr": lighton_processor, "glm_ocr": glm_processor, "paddleocr_vl": paddle_processor}

@@ -8,12 +8,12 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sie_triton.checkpoints.chat_template import FILE
 from sie_triton.checkpoints.pages import PageFiles, kind_of
-from sie_triton.contract import Extraction, Findings, Line, ParameterValue, Rows
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
 from sie_triton.families.reading import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
 from sie_triton.spec import ModelSpec
@@ -39,8 +39,8 @@ class OcrFamily(Family):
     inputs = ("image",)
     verbs = ("extract",)
     extraction = Extraction((GENERATED,), findings)
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
-    parameters = (NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
+    features: ClassVar[tuple[Tensor, ...]] = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
+    parameters: ClassVar[tuple[Parameter, ...]] = (NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
     generates = True
     files = (FILE,)
 

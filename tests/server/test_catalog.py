@@ -40,8 +40,8 @@ def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
             run("models", "init", str(tiny_directory), "--name=my/tiny", f"--output={tmp_path / 'tiny.yaml'}")
             assert run("models", "add", str(tmp_path / "tiny.yaml"), *running) == "my/tiny: added\n"
             assert client.encode("my/tiny", "hello")["dense"].shape == (64,)
-            refused = run("models", "add", str(tmp_path / "models" / "org__glm-ocr.yaml"), *running, status=2)
-            assert "a model that reads documents (glm_ocr) is not served by this version" in refused
+            refused = run("models", "add", str(tmp_path / "models" / "org__nemo.yaml"), *running, status=2)
+            assert "a model that embeds pages for late interaction (nemo_colembed) is not served" in refused
             assert run("models", "rm", "my/tiny", *running) == "my/tiny: removed\n"
             assert set(client.list_models()) == names
             assert "my/tiny is not served" in run("models", "rm", "my/tiny", *running, status=2)

@@ -25,7 +25,7 @@ PROFILE_ORDER = ("extends", "compute_precision", "adapter_path", "adapter_option
 # Families to come.
 LATER = (
     *("clip", "siglip", "colpali", "colqwen2", "nemo_colembed", "qwen3_vl_embedding", "qwen3_vl_reranker"),
-    *("florence2", "donut", "grounding_dino", "owlv2", "glm_ocr", "lighton_ocr", "paddleocr_vl", "docling"),
+    *("florence2", "donut", "grounding_dino", "owlv2", "docling"),
 )
 
 # The hub names none.

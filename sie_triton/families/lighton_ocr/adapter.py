@@ -32,7 +32,7 @@ class EachAlone(torch.nn.Module):
             self.tower(image[None, :, :height, :width], image_sizes=[(height, width)]).last_hidden_state
             for image, (height, width) in zip(pixel_values, sizes, strict=True)
         ]
-        return BaseModelOutputWithPooling(last_hidden_state=torch.cat(states, 1))  # type: ignore[arg-type]
+        return BaseModelOutputWithPooling(last_hidden_state=torch.cat(states, 1))
 
 
 def _without_mask(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

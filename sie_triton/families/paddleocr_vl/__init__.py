@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.pages import PageFiles, kind_of
 from sie_triton.checkpoints.patches import USUAL, PatchPlan
 from sie_triton.contract.tensors import Tensor
@@ -84,7 +85,9 @@ class PaddleOcrVl(OcrFamily):
         from sie_triton.families.ocr_tasks import PatchFiles
 
         files = self.read(directory)
-        plan = PatchPlan.read(directory, files.vision, USUAL_IMAGES)
+        # config.json may have that of films, which the tower of this model has no use for.
+        vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
+        plan = PatchPlan.read(directory, Fields(files.vision.where, vision), USUAL_IMAGES)
         if plan.frames != 1:
             message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
             raise LoadError(f"{message}; patches of this model are seen once", "unsupported")
