@@ -37,6 +37,7 @@ RERANKER = "test/reranker"  # a language model
 CLIP = "test/clip"
 CLAP = "test/clap"
 FLORENCE2 = "test/florence2"
+PADDLE_OCR = "test/paddleocr-vl"
 SHORT = {"max_new_tokens": 12}
 OWL = "test/owl"  # objects in images
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
@@ -80,6 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     and one of each other family."""
     from tests.detectors import save_owl
     from tests.gliners import save_gliner
+    from tests.ocr import save_paddleocr_vl
     from tests.readers import save_florence2
     from tests.towers import save_clap, save_clip
 
@@ -97,6 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     save_clip(root / "clip", minilm_directory)
     save_clap(root / "clap", minilm_directory)
     save_florence2(root / "florence2", minilm_directory)
+    save_paddleocr_vl(root / "paddle", minilm_directory)
     owl = save_owl(root / "owl", minilm_directory)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
@@ -119,6 +122,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
         model_file(CLAP, root / "clap", "clap", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "audio")),
         model_file(FLORENCE2, root / "florence2", "florence2", {"extract": {}}, runtime=SHORT, inputs=("image",)),
+        model_file(PADDLE_OCR, root / "paddle", "paddleocr_vl", {"extract": {}}, runtime=SHORT, inputs=("image",)),
         model_file(OWL, owl, "owlv2", {"extract": {}}, inputs=("image",), runtime={"score_threshold": 0.3}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
@@ -128,6 +132,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
     closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP, FLORENCE2, OWL]
+    closed.append(PADDLE_OCR)
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sie_triton import BusyError, InputError
-from tests.conftest import FLORENCE2, SHORT
+from tests.conftest import FLORENCE2, PADDLE_OCR, SHORT
 from tests.pictures import pictures
 from tests.readers import Reader
 
@@ -56,3 +56,18 @@ def test_an_answer_that_takes_too_long_is_given_up(client, server):
     with pytest.raises(BusyError):
         client.extract(FLORENCE2, [{"image": file} for file in FILES] * 8, options={"max_new_tokens": 64}, timeout=0.05)
     assert client.extract(FLORENCE2, {"image": FILES[0]})["data"]
+
+
+def test_pages_of_many_sizes_are_read_together(client, server):
+    reader = Reader("paddleocr_vl", server.settings.models_dir.parent / "paddle")
+    asked = [{}, {"task": "seal"}, {"instruction": "What is the total?"}]
+    wanted = [reader(FILES, **{**SHORT, **each}) for each in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = list(pool.map(lambda each: read(client, **each), asked))
+    for answer, expected in zip(found, wanted, strict=True):
+        assert without_times(answer) == without_times(expected)
+    assert {line["label"] for page in found[1] for line in page["entities"]} == {"seal"}
+
+
+def read(client, instruction=None, **options):
+    return client.extract(PADDLE_OCR, [{"image": file} for file in FILES], instruction=instruction, options=options)
