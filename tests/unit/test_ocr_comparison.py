@@ -198,11 +198,13 @@ def test_features_that_do_not_agree_are_refused(ours):
         ours.adapter.forward(batch)
 
 
-def test_padding_is_not_seen_by_what_punishes_repetition(case, tmp_path, directory, library):
+def test_padding_is_not_seen_by_what_punishes_repetition(case, tmp_path, directory, ours, library):
     copy(directory, tmp_path)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.3}))
-    found = Reader(case.name, tmp_path)(FILES, **USUAL)
+    punishing = Reader(case.name, tmp_path)
+    assert (ours.adapter.encoder.pads, punishing.adapter.encoder.pads) == (True, False)
+    found = punishing(FILES, **USUAL)
     assert data(found) == [library.read(file, case.usual, repetition_penalty=1.3) for file in FILES]
     assert data(found) != [library.read(file, case.usual) for file in FILES]
 

@@ -84,6 +84,18 @@ def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
     assert same_answers("paddleocr_vl", directory, saved["paddleocr_vl"])
 
 
+def test_a_prompt_that_begins_as_the_tokenizer_would_begin_it(changed):
+    """It is not begun twice."""
+    directory = changed("paddleocr_vl")
+    path = directory / "chat_template.jinja"
+    path.write_text("{{ bos_token }}" + path.read_text())
+    (features,) = (Reader("paddleocr_vl", directory).batch([(FILES[:1], {})]).features,)
+    talk = asked("OCR:")
+    talk[0]["content"][0]["image"] = ocr.opened(FILES[0])
+    said = ocr.paddle_processor(directory).apply_chat_template(talk, add_generation_prompt=True, tokenize=True)
+    assert features["input_ids"].values.tolist() == said[0]
+
+
 def test_tasks_are_asked_by_name_or_in_their_own_words(saved):
     ours = Reader("paddleocr_vl", saved["paddleocr_vl"])
     library = Library(saved["paddleocr_vl"], transformers.PaddleOCRVLForConditionalGeneration, ocr.paddle_processor)
