@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
 PAGE = (448, 336)
 
+# Characters: these models read more, but a prompt is made while others wait.
+MAX_INSTRUCTION = 16_384
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -50,6 +53,9 @@ class OcrProcessor(ReaderProcessor):
         """A conversation with an image in it, and the number of its task; InputError."""
 
     def frame(self, part: Part) -> Prompt:
+        if len(part.instruction or "") > MAX_INSTRUCTION:
+            given = f"has {len(part.instruction or '')} characters"
+            raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are read beside a page")
         messages, number = self.asked(part)
         try:
             text = self._template.text(messages)

@@ -175,6 +175,8 @@ def test_wrong_requests_are_told_what_is_wrong(case, ours):
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)
     with pytest.raises(InputError, match=r"parameter instruction: holds .*, which stands for an image; leave it out"):
         ours(FILES[:1], instruction=f"Read {image}")
+    with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are read beside"):
+        ours(FILES[:1], instruction="x" * 16385)
     with pytest.raises(InputError, match="parameter instruction: leaves the model no room"):
         ours(FILES[:1], instruction="why " * 520)
     with pytest.raises(InputError, match=r"image\[0\]: becomes \d+ of the 512 tokens that are read, and leaves"):

@@ -127,6 +127,21 @@ def test_lighton_reads_a_page_without_a_word(saved):
     assert found == [library.read(file, asked(), **USUAL) for file in FILES]
 
 
+def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monkeypatch):
+    """Of all patches by all patches it would take gigabytes."""
+    ours, seen = Reader("lighton_ocr", saved["lighton_ocr"]), []
+    layer = ours.adapter.encoder._model.model.vision_encoder.tower.transformer.layers[0]
+    forward = layer.forward
+    monkeypatch.setattr(
+        layer,
+        "forward",
+        lambda states, mask, **more: seen.append((states.shape[1], mask)) or forward(states, mask, **more),
+    )
+    batch = ours.batch([(FILES, USUAL)])
+    ours.adapter.forward(batch)
+    assert seen == [(height * width // 16, None) for height, width in batch.features["image_sizes"].values.tolist()]
+
+
 def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
     """Sides in steps of a patch, of which two become a token."""
     images = json.loads((saved["lighton_ocr"] / "processor_config.json").read_text())["image_processor"]
