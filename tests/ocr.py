@@ -194,7 +194,7 @@ class Library:
 
     def inputs(self, file: bytes, messages: list[dict[str, Any]]) -> Any:
         text = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return self.processor(text=text, images=[opened(file)], return_tensors="pt")
+        return self.processor(text=text, images=[opened(file)], truncation=False, return_tensors="pt")
 
     def tokens(self, file: bytes, messages: list[dict[str, Any]], **options: Any) -> list[int]:
         """What is written, without the prompt."""

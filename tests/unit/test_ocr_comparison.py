@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +104,13 @@ def test_pages_of_all_sizes_together_are_read_as_the_library_reads_each(case, ou
     assert [each["entities"] for each in found] == [
         [{"text": text, "label": "markdown", "score": 1.0, "bbox": None}] for text in data(found)
     ]
+
+
+def test_threads_side_by_side_do_not_disturb_each_other(ours):
+    """Models keep something of the images that they were shown last."""
+    alone = [ours([file], **USUAL) for file in FILES]
+    with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        assert list(pool.map(lambda file: ours([file], **USUAL), FILES * 3)) == alone * 3
 
 
 def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, library):
