@@ -23,7 +23,8 @@ MODEL_TYPE = "glm_ocr"
 LONGEST = 131_072
 USUAL_NEW_TOKENS = 8192
 
-TASKS = {"ocr": "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
+OCR = "ocr"
+TASKS = {OCR: "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
 
 # As the library's processor has it.
 USUAL_IMAGES = {**USUAL, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
@@ -31,9 +32,9 @@ USUAL_IMAGES = {**USUAL, "size": {"shortest_edge": 112 * 112, "longest_edge": 28
 
 @dataclass(frozen=True)
 class GlmOcrOptions(Options):
-    """`default_task` where a request names none; `user_text`: what is asked then in its place."""
+    """`default_task` where a request names none; empty: text. `user_text`: what is asked then in its place."""
 
-    default_task: str = "ocr"
+    default_task: str = ""
     user_text: str = ""
 
 
@@ -52,7 +53,7 @@ class GlmOcr(OcrFamily):
         from sie_triton.families.ocr_tasks import TaskProcessor, Tasks
 
         options: GlmOcrOptions = self.options_of(spec)
-        tasks = Tasks(TASKS, options.default_task, options.user_text)
+        tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)
         return TaskProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:

@@ -26,8 +26,9 @@ MODEL_TYPE = "paddleocr_vl"
 LONGEST = 131_072
 USUAL_NEW_TOKENS = 4096
 
+OCR = "ocr"
 TASKS = {
-    "ocr": "OCR:",
+    OCR: "OCR:",
     "table": "Table Recognition:",
     "formula": "Formula Recognition:",
     "chart": "Chart Recognition:",
@@ -51,9 +52,9 @@ TASK = Tensor("task_number", "INT32", (-1,), "[n] which of its tasks is asked", 
 
 @dataclass(frozen=True)
 class PaddleOcrOptions(Options):
-    """`default_task` where a request names none."""
+    """`default_task` where a request names none; empty: text."""
 
-    default_task: str = "ocr"
+    default_task: str = ""
 
 
 class PaddleOcrVl(OcrFamily):
@@ -72,7 +73,7 @@ class PaddleOcrVl(OcrFamily):
         from sie_triton.families.ocr_tasks import Tasks
         from sie_triton.families.paddleocr_vl.prompt import PaddleProcessor
 
-        tasks = Tasks(TASKS, self.options_of(spec).default_task)
+        tasks = Tasks(TASKS, self.options_of(spec).default_task or OCR)
         return PaddleProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
