@@ -46,10 +46,12 @@ class ChatTemplate:
         """Up to where the answer begins; InputError where the template refuses the messages."""
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **self.special}
         try:
-            return self._template.render(messages=messages, **given)
+            text = self._template.render(messages=messages, **given)
+            text.encode()
         # It may do anything that Python can with texts and numbers.
         except Exception as exc:
             raise InputError(f"the model's chat template refuses the prompt: {first_line(exc)}") from exc
+        return text
 
 
 class _Names(Namespace):

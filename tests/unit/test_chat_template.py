@@ -44,6 +44,7 @@ def test_conversations_are_those_of_the_library(template):
         ("{{ 1 // 0 }}", "refuses the prompt: integer division"),
         ("{{ range(10 ** 9) | list }}", "refuses the prompt: Range too big"),
         ("{% include 'x' %}", "refuses the prompt: no loader"),
+        ("{{ '\\ud800' }}", "refuses the prompt: 'utf-8' codec can't encode"),
     ],
 )
 def test_a_template_that_does_more_is_refused(template, said):

@@ -200,6 +200,16 @@ def test_what_cannot_be_served(changed, name, files, said):
         Reader(name, directory)
 
 
+@pytest.mark.parametrize("pad", [10**9, -1, 1.5])
+def test_padding_that_is_no_token(changed, pad):
+    """On a GPU it would end the process."""
+    directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
+    with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
+        Reader("glm_ocr", directory)
+    without = {"pad_token_id": None, "eos_token_id": []}
+    assert Reader("glm_ocr", changed("glm_ocr", generation_config=without)).adapter.encoder._pad == 0
+
+
 def test_a_usual_task_that_is_none(saved):
     for name in ("glm_ocr", "paddleocr_vl"):
         with pytest.raises(LoadError, match="default_task: 'x' is none of this model's tasks; give one of ocr, table"):

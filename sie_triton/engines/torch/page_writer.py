@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.torch.generate import Deadline, Writer
 from sie_triton.engines.torch.patches import cut
+from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
 Images = Sequence[npt.NDArray[np.uint8]]
@@ -50,8 +51,7 @@ class PageWriter(Writer):
             setattr(said, name, None)
         said.do_sample = False
         self.pads = all(getattr(said, name, None) in (None, value) for name, value in OF_THE_PROMPT.items())
-        ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id or 0]
-        self._pad = ends[0] if said.pad_token_id is None else int(said.pad_token_id)
+        self._pad = self._padding(said)
 
     @abstractmethod
     def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
@@ -73,6 +73,17 @@ class PageWriter(Writer):
             **self.shown([self._scaled(each) for each in images], ids),
         }
         return [row[width:] for row in self.write(inputs, new_tokens, num_beams, deadline)]
+
+    def _padding(self, said: Any) -> int:
+        """As the library chooses it; LoadError where the model has no such token."""
+        ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id]
+        pad = next((each for each in (said.pad_token_id, *ends) if each is not None), 0)
+        if not isinstance(pad, int) or not 0 <= pad < self.vocab_size:
+            where = f"{self.config.name_or_path}/generation_config.json: pad_token_id, or else eos_token_id"
+            raise LoadError(
+                f"{where}: must be one of the model's {self.vocab_size} tokens (given {pad!r:.80})", "corrupt"
+            )
+        return pad
 
     def _scaled(self, image: npt.NDArray[np.uint8]) -> torch.Tensor:
         return (torch.from_numpy(image).to(self.device).float() * self._scale - self._mean) / self._std
