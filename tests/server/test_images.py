@@ -10,6 +10,7 @@ from PIL import Image
 
 from sie_triton import InputError, Item, SIEClient
 from tests.conftest import CLIP, MINILM, TINY
+from tests.flood import flooding, latencies, latency
 from tests.items import Served
 from tests.load import LONG, percentile, summary
 from tests.pictures import of_all_kinds, picture, pictures, saved
@@ -27,6 +28,8 @@ ITEMS = [
     {"image": FILES[4]},
     {"image": FILES[5]},
 ]
+
+TEXT = "how do vines climb?"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,7 @@ def test_an_image_however_a_caller_has_it(client, expected, tmp_path):
 
 @pytest.mark.parametrize("seconds", [4, LONG])
 def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
-    until, lock, latencies, wrong = time.monotonic() + seconds, threading.Lock(), [], []
+    until, lock, taken, wrong = time.monotonic() + seconds, threading.Lock(), [], []
 
     def ask(seed):
         random = np.random.default_rng(seed)
@@ -78,15 +81,15 @@ def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
                 took = time.perf_counter() - started
                 right = np.allclose([each["dense"] for each in found], expected[chosen], atol=1e-4)
                 with lock:
-                    latencies.append(took)
+                    taken.append(took)
                     wrong.extend([] if right else [chosen.tolist()])
 
     with ThreadPoolExecutor(16) as pool:
         for done in [pool.submit(ask, seed) for seed in range(16)]:
             done.result()
-    print(f"\n{len(latencies)} requests, {summary(latencies)}")
+    print(f"\n{len(taken)} requests, {summary(taken)}")
     assert wrong == []
-    assert len(latencies) > 16
+    assert len(taken) > 16
 
 
 def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
@@ -139,26 +142,9 @@ def test_photos_of_20_megabytes_beside_texts(server):
         client.encode(CLIP, ["load", {"image": photo}])
         for model in (MINILM, CLIP):
             client.encode(model, "load")
-            alone = [latency(client, model) for _ in range(300)]
-            stopped = threading.Event()
-
-            def send(stopped=stopped):
-                with SIEClient(server.grpc) as other:
-                    while not stopped.is_set():
-                        other.encode(CLIP, {"image": photo})
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            until, beside = time.monotonic() + 30, []
-            while time.monotonic() < until:
-                beside.append(latency(client, model))
-            stopped.set()
-            thread.join()
+            alone = [latency(client, TEXT, model) for _ in range(300)]
+            with flooding([lambda c: c.encode(CLIP, {"image": photo})], server) as flood:
+                beside = latencies(client, [TEXT], 30, model)
             print(f"\n{len(photo)} bytes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert flood.errors == []
             assert percentile(beside, 99) < percentile(alone, 99) + 250
-
-
-def latency(client, model):
-    started = time.perf_counter()
-    client.encode(model, "how do vines climb?")
-    return time.perf_counter() - started
