@@ -20,6 +20,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--image", "images", type=FILE, multiple=True, help="what to look in; may be repeated, and be beside texts"
 )
+@click.option("--pages", metavar="PAGES", help="of images that are PDFs: 1-3,8 or 5-; default: all")
 @click.option("--draw", type=click.Path(path_type=Path), help="save the one image with a box for each object here")
 @click.option("--threshold", type=click.FloatRange(0, 1), help="least score of what is told; default: the model's")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object an item, each on a line")
@@ -30,6 +31,7 @@ def extract(
     texts: tuple[str, ...],
     labels: str,
     images: tuple[Path, ...],
+    pages: str | None,
     draw: Path | None,
     threshold: float | None,
     as_json: bool,
@@ -47,7 +49,7 @@ def extract(
     tabs: the number of the text or image, "entity", label, score, where it starts and ends (characters, from 0), and
     the words; or "relation", its name, score, head and tail; or "classification", label and score; or "object", label,
     score, left, top, right and bottom in pixels; or "line", label, score and the words that were read in an image, with
-    the same four where they are known; or "data" and JSON.
+    the same four where they are known; or "data" and JSON. Of a PDF the number is followed by a colon and the page.
 
     Labels are needed by models that have none of their own; they may be phrases: --labels 'place of birth,date'.
     """
@@ -61,8 +63,10 @@ def extract(
     items: list[Any] = [*asked, *({"image": path} for path in images)]
     names = [name for each in labels.split(",") if (name := each.strip())]
     with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
-        results = client.extract(model, items, names, threshold=threshold)
+        results = client.extract(model, items, names, threshold=threshold, pages=pages)
     findings.show([*asked, *map(str, images)], results, as_json=as_json)
+    if draw and "pages" in results[-1]:
+        raise click.UsageError(f"--draw: {images[0]} is a PDF; give an image")
     if draw:
         drawing.save(images[0], results[-1]["objects"], draw)
 

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from sie_triton import InputError, Item, SIEClient
-from tests.conftest import CLIP, MINILM, TINY
+from tests import pdfs
+from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
 from tests.flood import flooding, latencies, latency
 from tests.items import Served
 from tests.load import LONG, percentile, summary
@@ -29,6 +30,7 @@ ITEMS = [
     {"image": FILES[5]},
 ]
 
+PDF = pdfs.pdf_of(pdfs.pages())
 TEXT = "how do vines climb?"
 
 
@@ -93,29 +95,19 @@ def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
 
 
 def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
-    stopped, failures, answered = threading.Event(), [], []
+    def ask_beside(client):
+        found = client.encode(CLIP, ITEMS[:4])
+        assert np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4)
 
-    def neighbour():
-        with SIEClient(server.grpc) as client:
-            while not stopped.is_set():
-                found = client.encode(CLIP, ITEMS[:4])
-                if not np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4):
-                    failures.append(found)
-                answered.append(1)
-
-    thread = threading.Thread(target=neighbour)
-    thread.start()
-    with SIEClient(server.grpc) as client:
-        for name, (content, said) in unreadable().items():
+    with SIEClient(server.grpc) as client, flooding([ask_beside], server) as flood:
+        for name, (content, said) in {**unreadable(), **pdfs.refused()}.items():
             if not content:
                 continue
-            with pytest.raises(InputError, match=r"image\[2\]: ") as told:
+            with pytest.raises(InputError, match=r"image\[2\](, page 1)?: ") as told:
                 client.encode(CLIP, ["a", {"image": FILES[0]}, {"image": content}, {"image": FILES[1]}])
             assert said in str(told.value), name
-    stopped.set()
-    thread.join()
-    assert failures == []
-    assert answered
+    assert flood.errors == []
+    assert flood.count
 
 
 def test_limits_and_what_else_is_refused(client):
@@ -131,6 +123,29 @@ def test_every_kind_of_file(client):
     kinds = of_all_kinds()
     found = client.encode(CLIP, [{"image": content} for content in kinds.values()])
     assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
+
+
+def test_a_pdf_has_a_result_for_each_page(client):
+    drawn = pdfs.drawn(PDF)
+    expected = [each["dense"] for each in client.encode(CLIP, [{"image": page} for page in drawn])]
+    first, of_pdf, last = client.encode(CLIP, ["a cat", {"image": PDF, "id": "report"}, {"image": drawn[0]}])
+    assert (of_pdf["id"], [page["page"] for page in of_pdf["pages"]]) == ("report", [1, 2, 3])
+    assert np.allclose([page["dense"] for page in of_pdf["pages"]], expected, atol=1e-5)
+    assert np.allclose(last["dense"], expected[0], atol=1e-5)
+    assert first["dense"].shape == (32,)
+    (second,) = client.encode(CLIP, {"image": PDF}, pages="2")["pages"]
+    assert (second["page"], np.allclose(second["dense"], expected[1], atol=1e-5)) == (2, True)
+    with pytest.raises(InputError, match=r"parameter pages: image\[0\] has 3 pages, 4 is not among them"):
+        client.encode(CLIP, {"image": PDF}, pages="1,4")
+    with pytest.raises(InputError, match="parameter pages: 'two' is not allowed"):
+        client.encode(CLIP, {"image": PDF}, pages="two")
+
+
+def test_what_is_read_on_each_page(client):
+    alone = client.extract(FLORENCE2, [{"image": page} for page in pdfs.drawn(PDF)], options=SHORT)
+    found = client.extract(FLORENCE2, {"image": PDF}, options=SHORT)
+    assert [page["data"] for page in found["pages"]] == [each["data"] for each in alone]
+    assert found["token_count"] == sum(each["token_count"] for each in alone)
 
 
 @pytest.mark.slow
