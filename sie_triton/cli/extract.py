@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sie_triton.cli.options import settings_options
 from sie_triton.settings import read_settings
+
+if TYPE_CHECKING:
+    from sie_triton.client import ExtractResult
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -53,7 +56,7 @@ def extract(
 
     Labels are needed by models that have none of their own; they may be phrases: --labels 'place of birth,date'.
     """
-    from sie_triton.cli import drawing, findings
+    from sie_triton.cli import findings
     from sie_triton.client import SIEClient
 
     if draw and len(images) != 1:
@@ -61,14 +64,23 @@ def extract(
     settings = read_settings(**flags)
     asked = list(texts) or ([] if images else list(_lines()))
     items: list[Any] = [*asked, *({"image": path} for path in images)]
-    names = [name for each in labels.split(",") if (name := each.strip())]
     with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
-        results = client.extract(model, items, names, threshold=threshold, pages=pages)
+        results = client.extract(model, items, _names(labels), threshold=threshold, pages=pages)
     findings.show([*asked, *map(str, images)], results, as_json=as_json)
-    if draw and "pages" in results[-1]:
-        raise click.UsageError(f"--draw: {images[0]} is a PDF; give an image")
     if draw:
-        drawing.save(images[0], results[-1]["objects"], draw)
+        _draw(images[0], results[-1], draw)
+
+
+def _names(labels: str) -> list[str]:
+    return [name for each in labels.split(",") if (name := each.strip())]
+
+
+def _draw(image: Path, result: "ExtractResult", path: Path) -> None:
+    from sie_triton.cli import drawing
+
+    if "pages" in result:
+        raise click.UsageError(f"--draw: {image} is a PDF; give an image")
+    drawing.save(image, result["objects"], path)
 
 
 def _lines() -> Iterator[str]:
