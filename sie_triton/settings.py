@@ -98,6 +98,7 @@ class Settings(BaseSettings):
     image_workers: int = Field(4, ge=1, le=256, description="threads of each model that decode images and sounds")
     max_image_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one image file")
     max_image_pixels: int = Field(100_000_000, ge=1, description="most pixels of one image, by its header")
+    max_pages: int = Field(100, ge=1, description="most pages that are read of one PDF")
     max_pixels_in_flight: int = Field(
         200_000_000, ge=1, description="most pixels that a model has decoded at once, of 3 bytes each; more wait"
     )
@@ -180,6 +181,7 @@ class Settings(BaseSettings):
             image_workers=self.image_workers,
             max_image_bytes=self.max_image_bytes,
             max_image_pixels=self.max_image_pixels,
+            max_pages=self.max_pages,
             max_pixels_in_flight=self.max_pixels_in_flight,
             max_document_bytes=self.max_document_bytes,
             max_audio_bytes=self.max_audio_bytes,

@@ -43,6 +43,7 @@ class Runtime:
     image_workers: int = 4
     max_image_bytes: int = 64 * 1024**2
     max_image_pixels: int = 100_000_000
+    max_pages: int = 100
     max_pixels_in_flight: int = 200_000_000
     max_document_bytes: int = 64 * 1024**2
     max_audio_bytes: int = 64 * 1024**2

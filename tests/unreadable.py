@@ -35,7 +35,6 @@ def _of_another_kind() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "noise", (np.random.default_rng(0).bytes(10_000), NONE)
     yield "svg", (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', NONE)
     yield "postscript", (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n", NONE)
-    yield "pdf", (b"%PDF-1.4\n%%EOF\n", NONE)
     yield "html", (b"<html><body>404</body></html>", NONE)
     yield "zip", (b"PK\x03\x04" + bytes(100), NONE)
     yield "a format that is not read", (saved(picture(), "PPM"), NONE)

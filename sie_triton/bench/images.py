@@ -17,6 +17,7 @@ from sie_triton.families import load_processor
 from sie_triton.inputs import NoFrame, kind_of
 from sie_triton.inputs.asked import Framed
 from sie_triton.inputs.images import ImageFile
+from sie_triton.inputs.pages import ALL, PageReader
 from sie_triton.scheduling.background import Background
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.preparing import Preparation
@@ -82,7 +83,9 @@ def decoding(directory: Path, num_workers: int) -> Callable[[], None]:
         pool = Background("images", lambda: None, num_workers)
         asked = [Framed(Part("items", list(files)), NoFrame(), kind)]
         done: list[object] = []
-        for strand in Preparation(processor, asked, lambda: True, done.append).strands(num_workers):
+        reader = PageReader(ALL, 0, 0)
+        made = Preparation(processor, asked, reader, lambda: True, lambda *given: done.append(given))
+        for strand in made.strands(num_workers):
             pool.submit(strand, failed.append)
         pool.close()
         if failed or not done:

@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sie_triton.cli.options import settings_options
 from sie_triton.settings import read_settings
+
+if TYPE_CHECKING:
+    from sie_triton.client import ExtractResult
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -20,6 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--image", "images", type=FILE, multiple=True, help="what to look in; may be repeated, and be beside texts"
 )
+@click.option("--pages", metavar="PAGES", help="of images that are PDFs: 1-3,8 or 5-; default: all")
 @click.option("--draw", type=click.Path(path_type=Path), help="save the one image with a box for each object here")
 @click.option("--threshold", type=click.FloatRange(0, 1), help="least score of what is told; default: the model's")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object an item, each on a line")
@@ -30,6 +34,7 @@ def extract(
     texts: tuple[str, ...],
     labels: str,
     images: tuple[Path, ...],
+    pages: str | None,
     draw: Path | None,
     threshold: float | None,
     as_json: bool,
@@ -47,11 +52,11 @@ def extract(
     tabs: the number of the text or image, "entity", label, score, where it starts and ends (characters, from 0), and
     the words; or "relation", its name, score, head and tail; or "classification", label and score; or "object", label,
     score, left, top, right and bottom in pixels; or "line", label, score and the words that were read in an image, with
-    the same four where they are known; or "data" and JSON.
+    the same four where they are known; or "data" and JSON. Of a PDF the number is followed by a colon and the page.
 
     Labels are needed by models that have none of their own; they may be phrases: --labels 'place of birth,date'.
     """
-    from sie_triton.cli import drawing, findings
+    from sie_triton.cli import findings
     from sie_triton.client import SIEClient
 
     if draw and len(images) != 1:
@@ -59,12 +64,23 @@ def extract(
     settings = read_settings(**flags)
     asked = list(texts) or ([] if images else list(_lines()))
     items: list[Any] = [*asked, *({"image": path} for path in images)]
-    names = [name for each in labels.split(",") if (name := each.strip())]
     with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
-        results = client.extract(model, items, names, threshold=threshold)
+        results = client.extract(model, items, _names(labels), threshold=threshold, pages=pages)
     findings.show([*asked, *map(str, images)], results, as_json=as_json)
     if draw:
-        drawing.save(images[0], results[-1]["objects"], draw)
+        _draw(images[0], results[-1], draw)
+
+
+def _names(labels: str) -> list[str]:
+    return [name for each in labels.split(",") if (name := each.strip())]
+
+
+def _draw(image: Path, result: "ExtractResult", path: Path) -> None:
+    from sie_triton.cli import drawing
+
+    if "pages" in result:
+        raise click.UsageError(f"--draw: {image} is a PDF; give an image")
+    drawing.save(image, result["objects"], path)
 
 
 def _lines() -> Iterator[str]:

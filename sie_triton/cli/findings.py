@@ -24,9 +24,19 @@ def show(texts: Sequence[str], results: Sequence[ExtractResult], *, as_json: boo
     elif console.is_terminal and console.color_system and not console.no_color:
         show_in_colour(console, texts, results)
     else:
-        for number, result in enumerate(results, 1):
+        numbers = [str(number) for number in range(1, len(results) + 1)]
+        for number, result in pages(numbers, results):
             for line in lines(result):
                 click.echo("\t".join(str(cell).translate(SPACES) for cell in (number, *line)))
+
+
+def pages(names: Sequence[str], results: Sequence[ExtractResult]) -> list[tuple[str, ExtractResult]]:
+    """A name and its result; of a PDF the name of each page, and the result of that."""
+    return [
+        (f"{name}:{page['page']}" if "page" in page else name, page)
+        for name, result in zip(names, results, strict=True)
+        for page in result.get("pages", [result])
+    ]
 
 
 def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
@@ -48,10 +58,11 @@ def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
 
 
 def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[ExtractResult]) -> None:
-    placed = [[entity for entity in result["entities"] if "start" in entity] for result in results]
+    told = pages(texts, results)
+    placed = [[entity for entity in result["entities"] if "start" in entity] for _, result in told]
     labels = dict.fromkeys(entity["label"] for entities in placed for entity in entities)
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    for text, entities, result in zip(texts, placed, results, strict=True):
+    for (text, result), entities in zip(told, placed, strict=True):
         console.print(in_colour(text, entities, colours), soft_wrap=True)
         for table in tables(result):
             console.print(table)

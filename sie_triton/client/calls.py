@@ -4,14 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from sie_triton.client.arguments import checked_model, encoded_entities, encoded_labels, request_parameters
 from sie_triton.client.items import Bytes, encoded, encoded_item, is_one, listed, objects
-from sie_triton.client.results import encode_results, extract_results, id_of, output, score_result, timing_of
-from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreEntry, ScoreOptions, ScoreResult
+from sie_triton.client.results import encode_results, extract_results, id_of, score_entries, score_result, timing_of
+from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreOptions, ScoreResult
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
-from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
+from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, TEXT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
@@ -141,14 +139,15 @@ class ScoreCall(Call):
         """All items ranked, from one response per piece."""
         if not self.pieces:
             return score_result(self._name, self._query, [])
-        read = [(output(response, SCORES), timing_of(response)) for response in responses]
-        scores = np.concatenate([each for each, _ in read])
         ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
-        entries = [
-            ScoreEntry(item_id=ids[i], score=float(scores[i]), rank=rank)
-            for rank, i in enumerate(np.argsort(-scores, kind="stable"))
-        ]
-        timing = max((timing for _, timing in read), key=lambda timing: timing["total_ms"])
+        timings, entries = [], []
+        for response, piece in zip(responses, self.pieces, strict=True):
+            timings.append(timing_of(response))
+            entries += score_entries(response, ids[piece])
+        entries.sort(key=lambda entry: -entry["score"])
+        for rank, entry in enumerate(entries):
+            entry["rank"] = rank
+        timing = max(timings, key=lambda timing: timing["total_ms"])
         return score_result(self._name, self._query, entries) | ScoreResult(timing=timing)
 
 

@@ -11,6 +11,9 @@ from sie_triton.client.types import EncodeResult, ExtractResult, ItemLike, Score
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import (
     EXTRACTION,
+    NUM_PAGES,
+    PAGE_NUMBERS,
+    SCORES,
     SPARSE_INDICES,
     SPARSE_VALUES,
     TIMING_FIELDS,
@@ -30,7 +33,15 @@ LENGTHS_SUFFIX = "_lengths"
 OF_CONTRACT = frozenset(
     tensor.name
     for output in ENCODE_OUTPUTS.values()
-    for tensor in (*output.tensors, output.quantized, output.scales, TOKEN_COUNT, TIMING_MS)
+    for tensor in (
+        *output.tensors,
+        output.quantized,
+        output.scales,
+        NUM_PAGES,
+        PAGE_NUMBERS,
+        TOKEN_COUNT,
+        TIMING_MS,
+    )
     if tensor is not None
 )
 
@@ -40,6 +51,19 @@ def score_result(model: str, query: ItemLike, entries: list[ScoreEntry]) -> Scor
     if id_of(query) is not None:
         result["query_id"] = str(id_of(query))
     return result
+
+
+def score_entries(response: Any, ids: Sequence[str]) -> list[ScoreEntry]:
+    """One per item, or per page of a PDF, not ranked yet."""
+    scores, pages = output(response, SCORES).tolist(), pages_of(response, len(ids))
+    places = [(name, number) for name, numbers in zip(ids, pages, strict=True) for number in numbers or [0]]
+    entries: list[ScoreEntry] = []
+    for (name, number), score in zip(places, scores, strict=True):
+        entry = ScoreEntry(item_id=name, score=score, rank=0)
+        if number:
+            entry["page"] = number
+        entries.append(entry)
+    return entries
 
 
 def id_of(item: ItemLike) -> Any:
@@ -67,31 +91,49 @@ def encode_results(
     # A model that needs no labels answers what was meant to encode.
     if response.as_numpy(EXTRACTION.name) is not None:
         raise InputError("model: does not encode; call extract")
-    results: list[EncodeResult] = []
-    for item, token_count in zip(items, output(response, TOKEN_COUNT).tolist(), strict=True):
-        result = EncodeResult(token_count=token_count, timing=timing_of(response))
-        if id_of(item) is not None:
-            result["id"] = id_of(item)
-        results.append(result)
+    counts, timing = output(response, TOKEN_COUNT).tolist(), timing_of(response)
+    results = [EncodeResult(token_count=each, timing=timing) for each in counts]
     for each in types or (*ENCODE_OUTPUTS, *own_outputs(response)):
         values = output_values(response, each, dtype)
         for result, value in zip(results, values, strict=bool(values)):
             result[each] = value  # type: ignore[literal-required]
         for result, row in zip(results, scale_values(response, each), strict=False):
             result[f"{each}_scales"] = row  # type: ignore[literal-required]
-    return results
+    return of_items(response, items, results)
 
 
 def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractResult]:
     """Read a response's JSON, one result per item."""
-    found, counts = output(response, EXTRACTION), output(response, TOKEN_COUNT).tolist()
-    results: list[ExtractResult] = []
-    for item, text, token_count in zip(items, found, counts, strict=True):
-        result = cast(ExtractResult, json.loads(text))
-        if id_of(item) is not None:
-            result["id"] = id_of(item)
-        results.append(result | ExtractResult(token_count=token_count, timing=timing_of(response)))
+    found, counts, timing = output(response, EXTRACTION), output(response, TOKEN_COUNT).tolist(), timing_of(response)
+    results = [
+        cast(ExtractResult, json.loads(text)) | ExtractResult(token_count=token_count, timing=timing)
+        for text, token_count in zip(found, counts, strict=True)
+    ]
+    return of_items(response, items, results)
+
+
+def of_items(response: Any, items: Sequence[ItemLike], rows: Sequence[Any]) -> list[Any]:
+    """Results of rows → of items, with their ids: that of a PDF has a result for each of its pages."""
+    results, start = [], 0
+    for item, numbers in zip(items, pages_of(response, len(items)), strict=True):
+        of_item = rows[start : start + max(1, len(numbers))]
+        start += len(of_item)
+        if numbers:
+            pages = [{**row, "page": number} for row, number in zip(of_item, numbers, strict=True)]
+            result = {"pages": pages, "token_count": sum(row["token_count"] for row in of_item)}
+            result["timing"] = of_item[0]["timing"]
+        else:
+            (result,) = of_item
+        results.append(result if id_of(item) is None else {**result, "id": id_of(item)})
     return results
+
+
+def pages_of(response: Any, num_items: int) -> list[list[int]]:
+    """Of each item, the numbers of the pages that were read of it; none where it is no PDF."""
+    counts = response.as_numpy(NUM_PAGES.name)
+    if counts is None:
+        return [[]] * num_items
+    return [each.tolist() for each in split(response.as_numpy(PAGE_NUMBERS.name), counts)]
 
 
 def scale_values(response: Any, output_type: str) -> list[Any]:

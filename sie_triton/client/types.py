@@ -1,7 +1,7 @@
 """What goes into the client and what comes out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +56,12 @@ class EncodeResult(TypedDict, total=False):
     `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the `output_dtype` asked for;
     `binary` and `ubinary` hold eight entries in a byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
     int8 and uint8 where the model's file asks for them: an entry q stands for scales[1] + scales[0] · q.
+    An image that is a PDF has `pages` in place of outputs: a result of each, whose number from 1 is `page`.
     """
 
     id: str
+    page: int
+    pages: "list[EncodeResult]"
     dense: npt.NDArray[Any]
     sparse: SparseVector
     multivector: npt.NDArray[Any]
@@ -71,11 +74,15 @@ class EncodeResult(TypedDict, total=False):
 
 
 class ScoreEntry(TypedDict):
-    """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant."""
+    """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant.
+
+    `page`, from 1, where the item is a PDF.
+    """
 
     item_id: str
     score: float
     rank: int
+    page: NotRequired[int]
 
 
 class ScoreResult(TypedDict, total=False):
@@ -134,10 +141,12 @@ class ExtractResult(TypedDict, total=False):
     """What was found in one item; a model leaves empty what it does not look for.
 
     `entities` stand in the order of the text. `data` is filled after an `output_schema`. `token_count` is the sum over
-    the pieces that a long item is read in.
+    the pieces that a long item is read in. An image that is a PDF has `pages` in place of all that: a result of each.
     """
 
     id: str
+    page: int
+    pages: "list[ExtractResult]"
     entities: list[Entity]
     relations: list[Relation]
     classifications: list[Classification]
@@ -150,12 +159,13 @@ class ExtractResult(TypedDict, total=False):
 class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; `options` are further request parameters of the model.
 
-    `timeout`: seconds for the whole call, retries included.
+    `pages` of images that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
     """
 
     instruction: str
     lora: str
     profile: str
+    pages: str | None
     options: Mapping[str, Any]
     timeout: float | None
 
@@ -163,7 +173,7 @@ class ScoreOptions(TypedDict, total=False):
 class EncodeOptions(TypedDict, total=False):
     """Keyword arguments of `encode`; `options` are further request parameters of the model.
 
-    `timeout`: seconds for the whole call, retries included.
+    `pages` of images that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
     """
 
     output_types: Sequence[str]
@@ -172,6 +182,7 @@ class EncodeOptions(TypedDict, total=False):
     is_query: bool
     lora: str
     profile: str
+    pages: str | None
     options: Mapping[str, Any]
     timeout: float | None
 
@@ -181,7 +192,7 @@ class ExtractOptions(TypedDict, total=False):
 
     `threshold`: the least score, from 0 to 1, of what is told, or one by label. `label_descriptions`: by label, what
     the model reads in its place. `flat_ner`: no entity lies in another. `multi_label`: the same words may have several
-    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model.
+    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model. `pages`: as in encode.
     `timeout`: seconds for the whole call, retries included.
     """
 
@@ -193,5 +204,6 @@ class ExtractOptions(TypedDict, total=False):
     instruction: str
     lora: str
     profile: str
+    pages: str | None
     options: Mapping[str, Any]
     timeout: float | None

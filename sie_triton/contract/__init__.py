@@ -14,7 +14,7 @@ from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DT
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
 from sie_triton.contract.tensors import ITEMS
-from sie_triton.contract.verb import Answering, Options, Verb
+from sie_triton.contract.verb import PAGES, Answering, Options, Verb, common_outputs
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
@@ -25,6 +25,7 @@ __all__ = [
     "ENCODE_OUTPUTS",
     "ITEMS",
     "OUTPUT_DTYPES",
+    "PAGES",
     "SCALED_DTYPES",
     "SCORE_MODES",
     "TASKS",
@@ -53,6 +54,7 @@ __all__ = [
     "Rows",
     "Verb",
     "check_parameters",
+    "common_outputs",
     "place",
     "shown",
 ]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.outputs import Output
 from sie_triton.contract.parameters import Parameter, ParameterValue
-from sie_triton.contract.tensors import Tensor
+from sie_triton.contract.tensors import IMAGE, Tensor
 from sie_triton.spec import ModelSpec, Profile
 
 Array = npt.NDArray[Any]
@@ -49,6 +49,11 @@ class Model:
     parameters: tuple[Parameter, ...] = ()
     scores_pairs: bool = False
     extraction: Extraction = Extraction()
+
+    @property
+    def reads_pages(self) -> bool:
+        """Whether an item may be a PDF."""
+        return IMAGE.name in self.spec.inputs
 
     @property
     def lengths(self) -> str:

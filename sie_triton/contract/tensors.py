@@ -73,6 +73,8 @@ EXTRACTION = Tensor("extraction", "BYTES", (-1,), "[n] one JSON object per item"
 FOUND_LENGTHS = Tensor("found_lengths", "INT32", (-1,), "[n] bytes of each item")
 FOUND = Tensor("found", "UINT8", (-1,), "[bytes] what was found, without its words; see findings", FOUND_LENGTHS.name)
 NUM_PIECES = Tensor("num_pieces", "INT32", (-1,), "[n] pieces that each item was read in")
+NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows of each that is a PDF; 0: no PDF, one row")
+PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] which page each is, from 1", NUM_PAGES.name)
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] in the order of TIMING_FIELDS")
 

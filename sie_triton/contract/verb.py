@@ -6,13 +6,21 @@ from typing import Any, ClassVar
 
 from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
-from sie_triton.contract.tensors import Tensor
+from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, Tensor
 from sie_triton.spec import Profile
 
 # An instruction goes with every text. A longer one, for each token that the model reads, would leave no room for the
 # texts, and cost its length for each of them.
 CHARACTERS_PER_TOKEN = 16
 LONGEST_INSTRUCTION = 32_768  # tokens
+
+PAGES = Parameter(
+    "pages",
+    str,
+    max_characters=1000,
+    for_prompt=True,
+    doc="of images that are PDFs, which pages, each an item of its own: 1-3,8, 5-; all where not said",
+)
 
 Options = Mapping[str, ParameterValue]
 
@@ -47,7 +55,7 @@ class Verb(ABC):
 
     @abstractmethod
     def outputs(self, model: Model) -> tuple[Tensor, ...]:
-        """What a client gets, beside the count of tokens and the timing."""
+        """What a client gets, before what all verbs answer."""
 
     @abstractmethod
     def forwarded(self, model: Model) -> tuple[Tensor, ...]:
@@ -100,6 +108,11 @@ class Verb(ABC):
         return {parameter.name: parameter for parameter in (*self.parameters(model), *model.parameters)}
 
 
+def common_outputs(model: Model) -> tuple[Tensor, ...]:
+    """What every verb answers, behind its own."""
+    return (*((NUM_PAGES, PAGE_NUMBERS) if model.reads_pages else ()), TOKEN_COUNT, TIMING_MS)
+
+
 def _apart(model: Model) -> str:
     """Where profiles are served that this model's weights cannot."""
     names = ", ".join(f"{model.spec.model}.{profile}" for profile in model.spec.apart)
@@ -121,4 +134,5 @@ def common_parameters(model: Model) -> tuple[Parameter, ...]:
         Parameter(
             "profile", str, profiles, for_prompt=True, hint=_apart(model), doc="named set of options of the model"
         ),
+        *((PAGES,) if model.reads_pages else ()),
     )

@@ -16,6 +16,7 @@ import numpy as np
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
+from sie_triton.pdf.document import Drawing
 from sie_triton.spec import Runtime
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class ImageFile:
 
     def __len__(self) -> int:
         return len(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(ImageFile):
+    """One of a PDF, drawn; its content is the drawing's."""
+
+    drawing: Drawing
 
 
 class ImageInput(InputKind):
@@ -81,6 +89,10 @@ class ImageReader:
         from PIL import Image
 
         where = file.where
+        if isinstance(file, Page):
+            with self._drawn(file) as picture:
+                yield picture
+            return
         self._check_file(file)
         with _blaming(where):
             # It reads the header only, and the limits on what that may say are ours.
@@ -93,6 +105,16 @@ class ImageReader:
                 with _blaming(where):
                     picture = _on_white(_upright(image))
                 yield picture
+
+    @contextmanager
+    def _drawn(self, page: Page) -> Iterator["Image"]:
+        from PIL import Image
+
+        drawing = page.drawing
+        self._check_size(page.where, drawing.width, drawing.height)
+        with self._room(drawing.width * drawing.height):
+            size = (drawing.width, drawing.height)
+            yield Image.frombuffer("RGB", size, drawing.pixels, "raw", "RGB", drawing.stride, 1)
 
     def _check_file(self, file: ImageFile) -> None:
         most = self._runtime.max_image_bytes

@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from sie_triton.contract import VERBS, Model, Verb
-from sie_triton.contract.tensors import CONTEXT, COST, LENGTHS, TIMING_MS, TOKEN_COUNT, Tensor, with_lengths
+from sie_triton.contract import VERBS, Model, Verb, common_outputs
+from sie_triton.contract.tensors import CONTEXT, COST, LENGTHS, Tensor, with_lengths
 from sie_triton.families import model_of
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
@@ -32,7 +32,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
     raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
     inputs = verb.inputs(model.spec.inputs)
     optional = {"optional": True} if _may_lack(inputs) else {}
-    outputs = [*verb.outputs(model), TOKEN_COUNT, TIMING_MS]
+    outputs = [*verb.outputs(model), *common_outputs(model)]
     between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
     asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
     # The steps know the verb by the names that its inputs have there.
@@ -104,7 +104,7 @@ def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], lis
     tensors = {
         "preprocess": (entry, to_inference),
         "inference": (to_inference, [*forward, CONTEXT]),
-        "postprocess": ([*forward, LENGTHS, CONTEXT, *passed_on], [*outputs, TOKEN_COUNT, TIMING_MS]),
+        "postprocess": ([*forward, LENGTHS, CONTEXT, *passed_on], [*outputs, *common_outputs(model)]),
     }
     of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
     may_lack = {tensor for inputs in of_verbs.values() if _may_lack(inputs) for tensor in inputs}

@@ -6,7 +6,7 @@ preprocess → inference → postprocess   the tensor `context`: the seal, then 
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
@@ -26,8 +26,9 @@ from sie_triton.stages.seal import SEAL_BYTES, Seal, Tensors
 class Context:
     """`options`: the checked parameters that later steps read, over what the profile says. Times are monotonic ns.
 
-    `num_items`: what the client sent as items. `ticket`: see records.tickets. Of the durations that inference adds,
-    `queue_ns` is the wait in which it was busy with other work, `batch_wait_ns` the wait in which it was idle.
+    `num_items`: what the client sent as items, of PDFs each page. `pages`: of each item sent, which pages of it were
+    read, none where it is no PDF; empty if no item is. `ticket`: see records.tickets. Of the durations that inference
+    adds, `queue_ns` is the wait in which it was busy with other work, `batch_wait_ns` the wait in which it was idle.
     """
 
     verb: Verb
@@ -42,6 +43,7 @@ class Context:
     queue_ns: int = 0
     batch_wait_ns: int = 0
     inference_ns: int = 0
+    pages: list[list[int]] = field(default_factory=list)
 
     def to_json(self) -> bytes:
         fields = [
@@ -57,6 +59,7 @@ class Context:
             self.queue_ns,
             self.batch_wait_ns,
             self.inference_ns,
+            self.pages,
         ]
         return json.dumps(fields).encode()
 
@@ -69,7 +72,7 @@ class Context:
         return cls(VERBS[verb], options, *others)
 
 
-OTHERS = [str, str, *[int] * 8]
+OTHERS = [str, str, *[int] * 8, list]
 
 
 class Contexts:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
 
+import numpy as np
+
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.model import Ints
-from sie_triton.contract.tensors import LENGTHS, TIMING_MS, TOKEN_COUNT
+from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.spec import ModelSpec
@@ -100,4 +102,12 @@ class Postprocess:
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
         outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
         also = {TOKEN_COUNT.name: arrived.lengths, TIMING_MS.name: timing_ms(arrived.context, started_ns)}
-        return {**outputs, **also}
+        return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
+
+
+def _pages(context: Context) -> Outputs:
+    pages = context.pages or [[]] * context.num_items
+    return {
+        NUM_PAGES.name: np.array(list(map(len, pages)), np.int32),
+        PAGE_NUMBERS.name: np.array([number for each in pages for number in each], np.int32),
+    }

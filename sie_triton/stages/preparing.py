@@ -1,11 +1,20 @@
-"""The elements of one request that take long, as images and sounds do, made ready by several threads beside others."""
+"""The elements of one request that take long, as images and sounds do, made ready by several threads beside others.
+
+A PDF among them becomes its pages.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
+from typing import Any
 
+from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
 from sie_triton.inputs.asked import Asked, Framed
+from sie_triton.inputs.pages import PageReader
+
+# Of each item, which pages of it were read.
+Pages = list[list[int]]
 
 
 class Preparation:
@@ -16,10 +25,19 @@ class Preparation:
     """
 
     def __init__(
-        self, processor: Processor, asked: Asked, is_wanted: Callable[[], bool], done: Callable[[Asked], None]
+        self,
+        processor: Processor,
+        asked: Asked,
+        reader: PageReader,
+        is_wanted: Callable[[], bool],
+        done: Callable[[Asked, Pages], None],
     ) -> None:
-        self._processor, self._asked, self._is_wanted, self._done = processor, asked, is_wanted, done
+        self._processor, self._asked, self._reader = processor, asked, reader
+        self._is_wanted, self._done = is_wanted, done
         self._elements = [element for framed in asked for element in framed.part.elements]
+        self._num_items = sum(len(framed.part.elements) for framed in asked if framed.part.name != QUERY.name)
+        self._prepared: list[list[Any]] = [[] for _ in self._elements]
+        self._pages: Pages = [[] for _ in range(self._num_items)]
         self._lock = Lock()
         self._num_taken = 0
         self._num_running = 0
@@ -32,14 +50,25 @@ class Preparation:
 
     def _strand(self) -> Iterator[None]:
         while (place := self._take()) is not None:
-            if not self._is_wanted():
-                return
-            element = self._elements[place]
-            self._elements[place] = self._processor.prepare(element)
-            if self._processor.is_slow(element):
-                yield
+            for element in self._read(place):
+                if not self._is_wanted():
+                    return
+                self._prepared[place].append(self._processor.prepare(element))
+                if self._processor.is_slow(element):
+                    yield
         if self._is_last():
-            self._done(self._prepared())
+            self._done(self._together(), self._pages)
+
+    def _read(self, place: int) -> Iterator[Any]:
+        """An element, or its pages; a query is no item, and is one image."""
+        element = self._elements[place]
+        pages = self._reader.pages(element) if place < self._num_items else None
+        if pages is None:
+            yield element
+            return
+        for number, page in pages:
+            self._pages[place].append(number)
+            yield page
 
     def _take(self) -> int | None:
         with self._lock:
@@ -52,9 +81,12 @@ class Preparation:
             self._num_running -= 1
             return self._num_running == 0
 
-    def _prepared(self) -> list[Framed]:
-        elements = iter(self._elements)
+    def _together(self) -> list[Framed]:
+        prepared = iter(self._prepared)
         return [
-            replace(framed, part=replace(framed.part, elements=[next(elements) for _ in framed.part.elements]))
+            replace(
+                framed,
+                part=replace(framed.part, elements=[one for _ in framed.part.elements for one in next(prepared)]),
+            )
             for framed in self._asked
         ]

@@ -11,13 +11,14 @@ from time import monotonic_ns
 
 import numpy as np
 
-from sie_triton.contract import VERBS, Features, Options, Verb
+from sie_triton.contract import PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import Cancelled, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors
+from sie_triton.inputs.pages import ALL, PageReader, Selection
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.scheduling import COST_FUNCTIONS
@@ -25,7 +26,7 @@ from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context, Contexts
-from sie_triton.stages.preparing import Preparation
+from sie_triton.stages.preparing import Pages, Preparation
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
@@ -39,6 +40,7 @@ class Reading:
 
     context: Context
     asked: Asked
+    pages: Selection = ALL
 
 
 class Preprocess(ColdStage[Processor]):
@@ -123,11 +125,16 @@ class Preprocess(ColdStage[Processor]):
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
         """Beside other requests, by several threads."""
 
-        def done(asked: Asked) -> None:
-            self.open.reply(request, self._answer_alone(processor, Reading(reading.context, asked)))
+        def done(asked: Asked, pages: Pages) -> None:
+            context = reading.context
+            context.num_items = context.verb.num_items([framed.part for framed in asked])
+            context.pages = pages if any(pages) else []
+            self.open.reply(request, self._answer_alone(processor, Reading(context, asked)))
 
-        preparation = Preparation(processor, reading.asked, partial(self._is_wanted, request), done)
-        for strand in preparation.strands(self._spec.runtime.image_workers):
+        runtime = self._spec.runtime
+        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes)
+        preparation = Preparation(processor, reading.asked, reader, partial(self._is_wanted, request), done)
+        for strand in preparation.strands(runtime.image_workers):
             self._slow.submit(strand, partial(self._give_up, request))
 
     def _is_wanted(self, request: Request) -> bool:
@@ -139,7 +146,8 @@ class Preprocess(ColdStage[Processor]):
         try:
             verb = self._verb_of(request)
             context, given = self._contexts.enter(request, verb, arrived_ns)
-            return Reading(context, self._asked(processor, request, context, given))
+            pages = Selection.read(str(given.get(PAGES.name, "")))
+            return Reading(context, self._asked(processor, request, context, given), pages)
         except SIEError as exc:
             return exc
         except Exception as exc:

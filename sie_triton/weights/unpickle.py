@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import first_line, shortened
 from sie_triton.errors import LoadError
-from sie_triton.weights import confined
+from sie_triton.processes import confined
 
 if TYPE_CHECKING:
     import torch

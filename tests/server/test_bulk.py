@@ -7,7 +7,6 @@ tests/server/test_bulk.py` runs the long ones, which print and assert latencies.
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,8 +21,11 @@ from sie_triton.render.build import write_repository
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.launch import Server
 from tests.conftest import GLINER, MINILM, MINILM_512, Running, fresh_settings, minilm_file
+from tests.flood import flooding, latencies, latency
 from tests.gliners import LABELS
 from tests.load import LONG, percentile, summary
+
+pytestmark = pytest.mark.alone
 
 NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
 
@@ -52,9 +54,8 @@ def test_one_text_beside_endless_extraction_by_another_model(server):
         client.extract(GLINER, bulk[:8], LABELS, threshold=0.9)
         alone = [latency(client, text) for text in small]
         with flooding([lambda c: c.extract(GLINER, bulk, LABELS, threshold=0.9)] * 2, server) as flood:
-            before, started, beside = server.status(GLINER), time.perf_counter(), []
-            while time.perf_counter() - started < 60:
-                beside.append(latency(client, small[len(beside) % len(small)]))
+            before = server.status(GLINER)
+            beside = latencies(client, small, seconds=60)
             sub_batch_ms = pass_ms(before, server.status(GLINER), 60)
     print(f"\nalone {summary(alone)}; sub-batch of the other {sub_batch_ms:.0f} ms")
     print(f"beside {flood.count} requests of {len(bulk)} texts to extract from {summary(beside)}")
@@ -100,42 +101,6 @@ def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
         assert percentile(beside, 50) <= 3 * percentile(alone, 50) + sub_batch_ms
 
 
-class Flood:
-    """Clients in threads of their own that call again and again until told to stop."""
-
-    def __init__(self, calls: list[Callable[[SIEClient], object]], server: Running) -> None:
-        self.count = 0
-        self.errors: list[Exception] = []
-        self.stopped = False
-        self._server = server
-        self._pool = ThreadPoolExecutor(len(calls))
-        self._running = [self._pool.submit(self._run, call) for call in calls]
-
-    def stop(self) -> None:
-        self.stopped = True
-        self._pool.shutdown()
-
-    def _run(self, call: Callable[[SIEClient], object]) -> None:
-        with SIEClient(self._server.grpc) as client:
-            while not self.stopped:
-                try:
-                    call(client)
-                    self.count += 1
-                except Exception as exc:
-                    self.errors.append(exc)
-                    return
-
-
-@contextmanager
-def flooding(calls: list[Callable[[SIEClient], object]], server: Running) -> Iterator[Flood]:
-    flood = Flood(calls, server)
-    time.sleep(0.5)
-    try:
-        yield flood
-    finally:
-        flood.stop()
-
-
 def beside_bulk(server: Running, texts_a_request: int, seconds: float) -> tuple[list[float], list[float], float]:
     """Latencies of one text at a time alone, then beside two endless bulk clients; ms of one sub-batch."""
     small, bulk = texts(200, seed=1), ask_raw(server, MINILM, texts(texts_a_request))
@@ -144,9 +109,7 @@ def beside_bulk(server: Running, texts_a_request: int, seconds: float) -> tuple[
         alone = [latency(client, text) for text in small]
         before = server.status(MINILM)
         with flooding([bulk] * 2, server) as flood:
-            started, beside = time.perf_counter(), []
-            while time.perf_counter() - started < seconds:
-                beside.append(latency(client, small[len(beside) % len(small)]))
+            beside = latencies(client, small, seconds)
             after = server.status(MINILM)
         assert flood.errors == []
     # The single texts are passes of their own.
@@ -190,10 +153,3 @@ def undivided(root: Path) -> Iterator[Running]:
     with Server(settings, root / "model_repository") as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)
-
-
-def latency(client: SIEClient, text: str, model: str = MINILM) -> float:
-    """Seconds."""
-    started = time.perf_counter()
-    client.encode(model, text)
-    return time.perf_counter() - started

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 from sie_triton import InputError, Item, SIEClient
-from tests.conftest import CLIP, MINILM, TINY
+from tests import pdfs
+from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
+from tests.flood import flooding, latencies, latency
 from tests.items import Served
 from tests.load import LONG, percentile, summary
 from tests.pictures import of_all_kinds, picture, pictures, saved
@@ -27,6 +29,9 @@ ITEMS = [
     {"image": FILES[4]},
     {"image": FILES[5]},
 ]
+
+PDF = pdfs.pdf_of(pdfs.pages())
+TEXT = "how do vines climb?"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def test_an_image_however_a_caller_has_it(client, expected, tmp_path):
 
 @pytest.mark.parametrize("seconds", [4, LONG])
 def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
-    until, lock, latencies, wrong = time.monotonic() + seconds, threading.Lock(), [], []
+    until, lock, taken, wrong = time.monotonic() + seconds, threading.Lock(), [], []
 
     def ask(seed):
         random = np.random.default_rng(seed)
@@ -78,41 +83,31 @@ def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
                 took = time.perf_counter() - started
                 right = np.allclose([each["dense"] for each in found], expected[chosen], atol=1e-4)
                 with lock:
-                    latencies.append(took)
+                    taken.append(took)
                     wrong.extend([] if right else [chosen.tolist()])
 
     with ThreadPoolExecutor(16) as pool:
         for done in [pool.submit(ask, seed) for seed in range(16)]:
             done.result()
-    print(f"\n{len(latencies)} requests, {summary(latencies)}")
+    print(f"\n{len(taken)} requests, {summary(taken)}")
     assert wrong == []
-    assert len(latencies) > 16
+    assert len(taken) > 16
 
 
 def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
-    stopped, failures, answered = threading.Event(), [], []
+    def ask_beside(client):
+        found = client.encode(CLIP, ITEMS[:4])
+        assert np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4)
 
-    def neighbour():
-        with SIEClient(server.grpc) as client:
-            while not stopped.is_set():
-                found = client.encode(CLIP, ITEMS[:4])
-                if not np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4):
-                    failures.append(found)
-                answered.append(1)
-
-    thread = threading.Thread(target=neighbour)
-    thread.start()
-    with SIEClient(server.grpc) as client:
-        for name, (content, said) in unreadable().items():
+    with SIEClient(server.grpc) as client, flooding([ask_beside], server) as flood:
+        for name, (content, said) in {**unreadable(), **pdfs.refused()}.items():
             if not content:
                 continue
-            with pytest.raises(InputError, match=r"image\[2\]: ") as told:
+            with pytest.raises(InputError, match=r"image\[2\](, page 1)?: ") as told:
                 client.encode(CLIP, ["a", {"image": FILES[0]}, {"image": content}, {"image": FILES[1]}])
             assert said in str(told.value), name
-    stopped.set()
-    thread.join()
-    assert failures == []
-    assert answered
+    assert flood.errors == []
+    assert flood.count
 
 
 def test_limits_and_what_else_is_refused(client):
@@ -130,6 +125,29 @@ def test_every_kind_of_file(client):
     assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
 
 
+def test_a_pdf_has_a_result_for_each_page(client):
+    drawn = pdfs.drawn(PDF)
+    expected = [each["dense"] for each in client.encode(CLIP, [{"image": page} for page in drawn])]
+    first, of_pdf, last = client.encode(CLIP, ["a cat", {"image": PDF, "id": "report"}, {"image": drawn[0]}])
+    assert (of_pdf["id"], [page["page"] for page in of_pdf["pages"]]) == ("report", [1, 2, 3])
+    assert np.allclose([page["dense"] for page in of_pdf["pages"]], expected, atol=1e-5)
+    assert np.allclose(last["dense"], expected[0], atol=1e-5)
+    assert first["dense"].shape == (32,)
+    (second,) = client.encode(CLIP, {"image": PDF}, pages="2")["pages"]
+    assert (second["page"], np.allclose(second["dense"], expected[1], atol=1e-5)) == (2, True)
+    with pytest.raises(InputError, match=r"parameter pages: image\[0\] has 3 pages, 4 is not among them"):
+        client.encode(CLIP, {"image": PDF}, pages="1,4")
+    with pytest.raises(InputError, match="parameter pages: 'two' is not allowed"):
+        client.encode(CLIP, {"image": PDF}, pages="two")
+
+
+def test_what_is_read_on_each_page(client):
+    alone = client.extract(FLORENCE2, [{"image": page} for page in pdfs.drawn(PDF)], options=SHORT)
+    found = client.extract(FLORENCE2, {"image": PDF}, options=SHORT)
+    assert [page["data"] for page in found["pages"]] == [each["data"] for each in alone]
+    assert found["token_count"] == sum(each["token_count"] for each in alone)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_photos_of_20_megabytes_beside_texts(server):
@@ -139,26 +157,9 @@ def test_photos_of_20_megabytes_beside_texts(server):
         client.encode(CLIP, ["load", {"image": photo}])
         for model in (MINILM, CLIP):
             client.encode(model, "load")
-            alone = [latency(client, model) for _ in range(300)]
-            stopped = threading.Event()
-
-            def send(stopped=stopped):
-                with SIEClient(server.grpc) as other:
-                    while not stopped.is_set():
-                        other.encode(CLIP, {"image": photo})
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            until, beside = time.monotonic() + 30, []
-            while time.monotonic() < until:
-                beside.append(latency(client, model))
-            stopped.set()
-            thread.join()
+            alone = [latency(client, TEXT, model) for _ in range(300)]
+            with flooding([lambda c: c.encode(CLIP, {"image": photo})], server) as flood:
+                beside = latencies(client, [TEXT], 30, model)
             print(f"\n{len(photo)} bytes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert flood.errors == []
             assert percentile(beside, 99) < percentile(alone, 99) + 250
-
-
-def latency(client, model):
-    started = time.perf_counter()
-    client.encode(model, "how do vines climb?")
-    return time.perf_counter() - started

@@ -1,7 +1,5 @@
 """Sounds and texts through a server: mixed in requests, however a caller has them, beside what cannot be read."""
 
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 from sie_triton import InputError, Item, SIEClient
 from tests.conftest import CLAP, CLIP, MINILM
+from tests.flood import flooding, latencies, latency
 from tests.items import Served
 from tests.load import percentile, summary
 from tests.sounds import of_all_kinds, saved, sound, sounds
@@ -23,6 +22,8 @@ ITEMS = [
     "",
     {"audio": FILES[3]},  # of three windows
 ]
+
+TEXT = "how do vines climb?"
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +93,9 @@ def test_sounds_of_ten_minutes_beside_texts(server):
     with SIEClient(server.grpc) as client:
         for model in (MINILM, CLAP):
             client.encode(model, "load")
-            alone = [latency(client, model) for _ in range(300)]
-            stopped, took = threading.Event(), []
-
-            def send(stopped=stopped, took=took):
-                with SIEClient(server.grpc) as other:
-                    while not stopped.is_set():
-                        started = time.perf_counter()
-                        other.encode(CLAP, {"audio": long})
-                        took.append(time.perf_counter() - started)
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            until, beside = time.monotonic() + 20, []
-            while time.monotonic() < until:
-                beside.append(latency(client, model))
-            stopped.set()
-            thread.join()
-            print(f"\n{np.median(took):.2f} s each, beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            alone = [latency(client, TEXT, model) for _ in range(300)]
+            with flooding([lambda c: c.encode(CLAP, {"audio": long})], server) as flood:
+                beside = latencies(client, [TEXT], 20, model)
+            print(f"\n{flood.count} of ten minutes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
+            assert flood.errors == []
             assert percentile(beside, 99) < percentile(alone, 99) + 500
-
-
-def latency(client, model):
-    started = time.perf_counter()
-    client.encode(model, "how do vines climb?")
-    return time.perf_counter() - started

@@ -27,14 +27,7 @@ RATE, WINDOW = MEL["sampling_rate"], MEL["sampling_rate"] * MEL["max_length_s"]
 # As laion's checkpoints have them.
 LAION = {"feature_size": 64, "frequency_min": 50, "frequency_max": 14_000}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """So small a model waits for its threads more than it computes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=["windows", "fusion"])

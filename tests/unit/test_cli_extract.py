@@ -58,6 +58,15 @@ def printed(monkeypatch):
     return show
 
 
+def test_of_a_pdf_each_page_is_told(printed):
+    pages = [{**SEEN, "page": 3}, {**SEEN, "page": 7}]
+    lines = printed(SEEN, {"pages": pages, "token_count": 1}).splitlines()
+    assert list(dict.fromkeys(line.split("\t")[0] for line in lines)) == ["1", "2:3", "2:7"]
+    shown = printed({"pages": pages, "token_count": 1}, **IN_COLOUR)
+    assert f"{TEXT[-9:]}:3" in shown.replace("\n", " ")
+    assert f"{TEXT[-9:]}:7" in shown.replace("\n", " ")
+
+
 IN_COLOUR = {"force_terminal": True, "color_system": "standard", "no_color": False}
 
 

@@ -137,7 +137,7 @@ def test_a_host_that_has_no_address(kind, transport):
 @pytest.mark.parametrize(("asked", "there"), [("http", "grpc"), ("grpc", "http")])
 def test_the_port_of_the_other_transport(kind, asked, there):
     with FakeTriton(there) as fake, kind(f"{asked}://127.0.0.1:{fake.port}") as client:
-        seconds_of(lambda: client.encode(MODEL, "a", timeout=0.5), Unreachable, f"{asked} port")
+        seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, f"{asked} port")
 
 
 @KINDS

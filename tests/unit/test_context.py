@@ -41,14 +41,15 @@ def seal(tmp_path):
 
 
 def test_every_field_comes_back_as_itself():
-    made = Context(SCORE, {"score_mode": "dense", "k": 0.5, "b": True}, "an id", "a trace", **COUNTED)
+    options, pages = {"score_mode": "dense", "k": 0.5, "b": True}, [[], [1, 3]]
+    made = Context(SCORE, options, "an id", "a trace", **COUNTED, pages=pages)
     assert Context.from_json(made.to_json()) == made
 
 
-@pytest.mark.parametrize("place", range(12))
+@pytest.mark.parametrize("place", range(13))
 def test_a_field_of_another_type_or_too_few_are_no_context(place):
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
-    assert len(fields) == 12
+    assert len(fields) == 13
     for wrong in ([*fields[:place], None, *fields[place + 1 :]], fields[:place], [*fields, 1]):
         with pytest.raises((ValueError, KeyError)):
             Context.from_json(json.dumps(wrong).encode())
@@ -57,7 +58,7 @@ def test_a_field_of_another_type_or_too_few_are_no_context(place):
 def test_a_number_is_no_truth_value():
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
     with pytest.raises(ValueError, match="other fields"):
-        Context.from_json(json.dumps([*fields[:-1], True]).encode())
+        Context.from_json(json.dumps([*fields[:-2], True, []]).encode())
 
 
 # --- what holds for a request

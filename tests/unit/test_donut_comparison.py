@@ -26,14 +26,7 @@ from tests.readers import DONUT_TASKS, Reader, save_donut
 FILES = pictures()
 CORD, DOCVQA = {"task": "<s_cord-v2>"}, {"task": "<s_docvqa>"}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other take ten times as long where the machine has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,14 +26,7 @@ OCR, OD = {"task": "<OCR_WITH_REGION>"}, {"task": "<OD>"}
 ANSWERS = Answers(frozenset(POST_PROCESSING["phrase_grounding"]["banned_grounding_tokens"]), 0.01)
 NEEDS_INPUT = {name: {"instruction": "a cat"} if task.reads_input else {} for name, task in TASKS.items()}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other take ten times as long where the machine has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from sie_triton.contract import Part
 from sie_triton.inputs import NoFrame, Processor, kind_of
 from sie_triton.inputs.asked import Framed
+from sie_triton.inputs.pages import ALL, PageReader
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.preparing import Preparation
 
@@ -50,6 +51,10 @@ def asked(*parts):
     return [Framed(Part("text", list(elements)), NoFrame(), TEXT) for elements in parts]
 
 
+def prepared(processor, parts, done, is_wanted=lambda: True):
+    return Preparation(processor, parts, PageReader(ALL, 9, 1 << 20), is_wanted, lambda asked, _: done.append(asked))
+
+
 def finish(strands):
     for _ in zip_longest(*strands):
         pass
@@ -58,7 +63,7 @@ def finish(strands):
 @pytest.mark.parametrize(("most", "strands"), [(1, 1), (2, 2), (8, 3)])
 def test_all_are_made_ready_once_and_handed_over_once(most, strands):
     processor, done = Slow(), []
-    made = Preparation(processor, asked("AbC", "Dee"), lambda: True, done.append).strands(most)
+    made = prepared(processor, asked("AbC", "Dee"), done).strands(most)
     assert len(made) == strands
     finish(made)
     (found,) = done
@@ -68,7 +73,7 @@ def test_all_are_made_ready_once_and_handed_over_once(most, strands):
 
 def test_a_request_that_nobody_waits_for_is_left():
     processor, done, answers = Slow(), [], iter([True, True])
-    preparation = Preparation(processor, asked("ABCDEF"), lambda: next(answers, False), done.append)
+    preparation = prepared(processor, asked("ABCDEF"), done, lambda: next(answers, False))
     finish(preparation.strands(1))
     assert processor.taken == ["A", "B"]
     assert done == []
@@ -76,7 +81,7 @@ def test_a_request_that_nobody_waits_for_is_left():
 
 def test_one_that_fails_hands_nothing_over():
     processor, done, failed = Slow(), [], []
-    for strand in Preparation(processor, asked("AXB"), lambda: True, done.append).strands(2):
+    for strand in prepared(processor, asked("AXB"), done).strands(2):
         try:
             finish([strand])
         except ValueError as exc:
@@ -89,11 +94,11 @@ def test_threads_share_one_request_and_a_small_one_does_not_wait_for_a_large_one
     processor, done = Slow(), []
     pool = Background("images", lambda: None, 3)
     for name in ("ABCDEFGHIJKL", "M"):
-        for strand in Preparation(processor, asked(name), lambda: True, lambda _, n=name: done.append(n)).strands(3):
+        for strand in prepared(processor, asked(name), done).strands(3):
             pool.submit(strand, pytest.fail)
     pool.close()
     assert processor.most == 3
-    assert done == ["M", "ABCDEFGHIJKL"]
+    assert [len(framed.part.elements) for (framed,) in done] == [1, 12]
 
 
 def test_threads_that_nobody_needs_are_not_started():

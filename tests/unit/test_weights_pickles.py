@@ -259,7 +259,7 @@ ATTEMPTS = {
 }
 TRY_EACH = """
 import ctypes, os, signal, sys, time
-from sie_triton.weights.confined import confine
+from sie_triton.processes.confined import confine
 libc = ctypes.CDLL(None, use_errno=True)
 def fail(): raise OSError
 attempts, is_confined = eval(sys.argv[2]), sys.argv[3] == "confined"

@@ -45,17 +45,23 @@ def order(directory: Path, status_directory: Path | None = None) -> Load:
     return Load(SPEC.to_json(), directory, "cpu", directory / "measured", lock, num_lanes=2, threads=1)
 
 
-@pytest.fixture(params=["started", "forked"])
+@pytest.fixture
 def worker(tiny_directory, tmp_path, deaths, request):
-    directory = request.getfixturevalue("nursery_directory") if request.param == "forked" else tmp_path
+    """Forked, or, where a test says so, started by itself."""
+    is_forked = getattr(request, "param", "forked") == "forked"
+    directory = request.getfixturevalue("nursery_directory") if is_forked else tmp_path
     worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
     parent = parent_of(worker.pid)
-    assert (parent == os.getpid()) == (request.param == "started")
+    assert (parent == os.getpid()) != is_forked
     yield worker
     worker.close()
     assert not is_alive(worker.pid)
 
 
+EITHER = pytest.mark.parametrize("worker", ["started", "forked"], indirect=True)
+
+
+@EITHER
 def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
     expected = load_adapter(SPEC, tiny_directory).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
@@ -70,7 +76,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    ("worker", "sent"),
+    [("started", signal.SIGKILL), *(("forked", each) for each in (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV))],
+    indirect=["worker"],
+)
 def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     os.kill(worker.pid, sent)
     wait_for(lambda: not is_running(worker.pid))  # a signal may take longer than a small pass

@@ -1,0 +1,99 @@
+"""Images that are PDFs → their pages, each an item of its own."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sie_triton.contract import PAGES
+from sie_triton.contract.tensors import IMAGE
+from sie_triton.errors import InputError
+from sie_triton.inputs.images import ImageFile, Page
+from sie_triton.pdf.document import is_pdf, opened
+
+RANGE = re.compile(r"([0-9]{1,9})(-([0-9]{1,9})?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which pages a request asks for: pairs of the first and the last, None: to the end; none: all."""
+
+    ranges: tuple[tuple[int, int | None], ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> "Selection":
+        """InputError where it is none.
+
+        >>> Selection.read("2-3, 8-").ranges
+        ((2, 3), (8, None))
+        """
+        return cls(tuple(map(_range, text.split(","))) if text else ())
+
+    def of(self, num_pages: int, where: str) -> list[int]:
+        """Their numbers, ascending, each once; InputError where the file has one of them not.
+
+        >>> Selection.read("9,2-3,3").of(9, "image[0]"), Selection().of(2, "image[0]")
+        ([2, 3, 9], [1, 2])
+        """
+        found: set[int] = set()
+        for first, last in self.ranges or ((1, None),):
+            if max(first, last or 0) > num_pages:
+                raise InputError(
+                    f"parameter {PAGES.name}: {where} has {num_pages} pages, {max(first, last or 0)} is not among them"
+                )
+            found.update(range(first, (last or num_pages) + 1))
+        return sorted(found)
+
+
+ALL = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class PageReader:
+    """What a request asks for of every PDF in it; a PDF of which that is more than `max_pages` is refused."""
+
+    selection: Selection
+    max_pages: int
+    max_bytes: int
+
+    def pages(self, element: Any) -> Iterator[tuple[int, Any]] | None:
+        """The number of each page, and `element` with it in place of its PDF; None where it has none.
+
+        Each is drawn as it is asked for. InputError names the image.
+        """
+        file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
+        if not isinstance(file, ImageFile) or not is_pdf(file.content):
+            return None
+        return ((page, _with_image(element, drawn)) for page, drawn in self._drawn(file))
+
+    def _drawn(self, file: ImageFile) -> Iterator[tuple[int, Page]]:
+        if len(file.content) > self.max_bytes:
+            raise InputError(
+                f"{file.where}: is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise "
+                "max_document_bytes"
+            )
+        with opened(file.content, file.where) as document:
+            numbers = self.selection.of(document.num_pages, file.where)
+            if len(numbers) > self.max_pages:
+                raise InputError(
+                    f"{file.where}: {len(numbers)} pages of it are asked for; at most {self.max_pages} are read: name "
+                    f"them by parameter {PAGES.name}, or raise max_pages"
+                )
+            for number in numbers:
+                drawing = document.draw(number)
+                yield number, Page(drawing.pixels, f"{file.where}, page {number}", drawing)
+
+
+def _with_image(element: Any, image: ImageFile) -> Any:
+    return {**element, IMAGE.name: image} if isinstance(element, Mapping) else image
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    found = RANGE.fullmatch(text.strip())
+    first, last = (int(found[1]), int(found[3] or found[1]) if not found[2] or found[3] else None) if found else (0, 0)
+    if first < 1 or (last is not None and last < first):
+        raise InputError(
+            f"parameter {PAGES.name}: {text.strip()[:40]!r} is not allowed; give numbers from 1, or ranges of them, as "
+            "in 1-3,8 or 5-"
+        )
+    return first, last

@@ -1,0 +1,186 @@
+"""PDFs as images: what their pages look like, which of them are read, and what files of any kind may cost."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+from PIL import Image
+
+from sie_triton.client.calls import ScoreCall
+from sie_triton.client.results import encode_results, extract_results
+from sie_triton.contract.tensors import TIMING_FIELDS
+from sie_triton.errors import InputError
+from sie_triton.inputs.images import ImageFile, ImageReader
+from sie_triton.inputs.pages import ALL, PageReader, Selection
+from sie_triton.pdf import document
+from sie_triton.pdf.document import is_pdf, opened
+from sie_triton.spec import Runtime
+from tests import pdfs
+from tests.items import Served
+from tests.pdfs import pages, pdf_of, slow, unreadable, written
+from tests.pictures import saved
+from tests.towers import save_clip
+
+PAGES = pages()
+PDF = pdf_of(PAGES)
+READER = PageReader(ALL, 9, 1 << 26)
+IMAGES = ImageReader(Runtime())
+
+
+def drawn(content: bytes, reader: PageReader = READER) -> list[tuple[int, np.ndarray]]:
+    found = []
+    for number, page in reader.pages(ImageFile(content, "image[4]")):
+        with IMAGES.opened(page) as picture:
+            found.append((number, np.asarray(picture)))
+    return found
+
+
+def refusal(content: bytes, reader: PageReader = READER) -> str:
+    with pytest.raises(InputError) as told:
+        drawn(content, reader)
+    return str(told.value)
+
+
+def test_a_page_is_drawn_as_the_library_draws_it():
+    """And shows what is on it, upright and in its colours."""
+    for (number, found), picture, expected in zip(drawn(PDF), PAGES, pdfs.drawn(PDF), strict=True):
+        assert np.array_equal(found, np.asarray(expected))
+        near = np.asarray(Image.fromarray(found).resize(picture.size)).astype(float)
+        assert np.abs(near - np.asarray(picture)).mean() < 12
+        assert np.abs(near[::-1] - np.asarray(picture)).mean() > 24
+        assert np.abs(near[:, :, ::-1] - np.asarray(picture)).mean() > 24
+        assert number == PAGES.index(picture) + 1
+
+
+def test_a_large_page_is_drawn_smaller():
+    ((_, found),) = drawn(written(box="0 0 20000 10000"))
+    assert 4_100_000 < found.shape[0] * found.shape[1] < 4_300_000
+    assert found.shape[1] == pytest.approx(2 * found.shape[0], abs=2)
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("", [1, 2, 3]), ("2", [2]), ("3,1-2,2", [1, 2, 3]), ("2-", [2, 3])])
+def test_which_pages_are_read(text, numbers):
+    assert [number for number, _ in drawn(PDF, PageReader(Selection.read(text), 9, 1 << 26))] == numbers
+
+
+@pytest.mark.parametrize("text", ["0", "3-2", "a", "1-2-3", "1,,2", "-2", "1e3", "٣", "9" * 10])
+def test_what_names_no_pages_is_refused(text):
+    with pytest.raises(InputError, match=r"^parameter pages: .* is not allowed; give numbers from 1"):
+        Selection.read(text)
+
+
+def test_limits_name_the_image_and_the_setting():
+    assert refusal(PDF, PageReader(ALL, 2, 1 << 26)) == (
+        "image[4]: 3 pages of it are asked for; at most 2 are read: name them by parameter pages, or raise max_pages"
+    )
+    assert len(drawn(PDF, PageReader(Selection.read("1,3"), 2, 1 << 26))) == 2
+    assert "send at most 99, or raise max_document_bytes" in refusal(PDF, PageReader(ALL, 9, 99))
+    assert refusal(PDF, PageReader(Selection.read("2,4"), 9, 1 << 26)) == (
+        "parameter pages: image[4] has 3 pages, 4 is not among them"
+    )
+
+
+@pytest.mark.parametrize("name", unreadable())
+def test_files_of_any_kind_cost_little(name):
+    """Refused by the name of the image, or drawn; nothing is left of what drew them."""
+    content, said = unreadable()[name]
+    assert is_pdf(content)
+    told = ""
+    try:
+        found = drawn(content)
+    except InputError as exc:
+        found, told = [], str(exc)
+    assert all(picture.size <= 14_000_000 for _, picture in found)
+    assert told.startswith("image[4]") or (found and not said)
+    assert said in told
+    assert psutil.Process().children() == []
+
+
+def test_a_page_that_takes_too_long(monkeypatch):
+    monkeypatch.setattr(document, "STEP_S", 0.5)
+    started = time.monotonic()
+    assert "is a PDF that takes longer than 0.5 s a page" in refusal(slow())
+    assert time.monotonic() - started < 5
+    assert psutil.Process().children() == []
+
+
+def test_nothing_goes_on_once_nobody_reads():
+    pages = READER.pages(ImageFile(PDF, "image[0]"))
+    next(pages)
+    assert psutil.Process().children()
+    pages.close()
+    assert psutil.Process().children() == []
+
+
+def test_what_draws_can_do_nothing_else():
+    with opened(PDF, "image[0]"):
+        (child,) = psutil.Process().children()
+        assert "\nSeccomp:\t2\n" in Path(f"/proc/{child.pid}/status").read_text()
+
+
+def test_images_are_no_pdfs():
+    noted = Image.Exif()
+    noted[0x010E] = "%PDF-1.7"
+    for content in (b"", saved(PAGES[0]), saved(PAGES[0], "JPEG", exif=noted)):
+        assert not is_pdf(content)
+        assert READER.pages(ImageFile(content, "image[0]")) is None
+    assert READER.pages({"text": "%PDF-1.7"}) is None
+    assert is_pdf(b"\xef\xbb\xbf\r\n%PDF-1.7")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory, minilm_directory) -> Served:
+    directory = tmp_path_factory.mktemp("clip")
+    save_clip(directory, minilm_directory)
+    return Served("clip", directory, dims={"dense": 32})
+
+
+def test_a_page_gives_what_an_image_of_it_gives(clip):
+    alone = [{"image": saved(Image.fromarray(found))} for _, found in drawn(PDF)]
+    expected = clip.encode(["a cat", *alone, "a dog"])["dense"]
+    found = clip.encode(["a cat", {"image": PDF}, "a dog"])["dense"]
+    assert np.allclose(found, expected, atol=1e-6)
+    assert np.allclose(clip.encode([{"image": PDF}], pages="2-")["dense"], expected[2:4], atol=1e-5)
+
+
+class Response(dict):
+    """Two rows of a PDF, between two items of one."""
+
+    def __init__(self, **tensors) -> None:
+        counts, timing = np.arange(3, 7, dtype=np.int32), np.arange(len(TIMING_FIELDS), dtype=np.float32)
+        pages = {"num_pages": np.array([0, 2, 0], np.int32), "page_numbers": np.array([2, 5], np.int32)}
+        super().__init__(token_count=counts, timing_ms=timing, **pages, **tensors)
+
+    as_numpy = dict.get
+
+    def get_response(self):
+        return {"outputs": [{"name": name} for name in self]}
+
+
+ITEMS = ["a", {"image": b"", "id": "doc"}, {"text": "c", "id": "last"}]
+
+
+def test_a_pdf_has_a_result_for_each_page():
+    first, of_pdf, last = encode_results(Response(dense=np.eye(4)), ITEMS, None, "float32")
+    assert (first["token_count"], last["id"], last["dense"].argmax()) == (3, "last", 3)
+    assert (of_pdf["id"], of_pdf["token_count"], of_pdf.get("dense")) == ("doc", 9, None)
+    assert [(page["page"], page["dense"].argmax()) for page in of_pdf["pages"]] == [(2, 1), (5, 2)]
+    found = [f'{{"data": {i}}}'.encode() for i in range(4)]
+    first, of_pdf, last = extract_results(Response(extraction=np.array(found, np.object_)), ITEMS)
+    assert (first["data"], last["data"]) == (0, 3)
+    assert [(page["page"], page["data"]) for page in of_pdf["pages"]] == [(2, 1), (5, 2)]
+
+
+def test_pages_are_ranked_each():
+    items = ["a", {"image": b"x", "id": "doc"}, {"text": "c", "id": "last"}]
+    call = ScoreCall(tritonclient.grpc, "org/model", "query", items, {})
+    scores = call.results([Response(scores=np.array([0.1, 0.9, 0.2, 0.5], np.float32))])["scores"]
+    assert [(each["item_id"], each.get("page"), each["rank"]) for each in scores] == [
+        ("doc", 2, 0),
+        ("last", None, 1),
+        ("doc", 5, 2),
+        ("item-0", None, 3),
+    ]
