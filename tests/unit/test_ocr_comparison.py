@@ -47,14 +47,7 @@ CASES = (
     Case("paddleocr_vl", transformers.PaddleOCRVLForConditionalGeneration, asked("OCR:")),
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other take ten times as long where the machine has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)

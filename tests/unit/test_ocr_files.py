@@ -26,14 +26,7 @@ from tests.stages import spec
 FILES = pictures()[:2]
 USUAL = {"max_new_tokens": 12}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other take ten times as long where the machine has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
