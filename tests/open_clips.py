@@ -1,5 +1,5 @@
 """Small models of open_clip: its modules, by their names and in their order, written out in plain torch, so that
-their state is what open_clip saves. open_clip itself needs torchvision, which is not there."""
+their state is what open_clip saves."""
 
 import json
 from collections import OrderedDict
@@ -181,7 +181,8 @@ class Towers(nn.Module):
         self.is_apart = bool(config.get("custom_text"))
         if self.is_apart:
             self.text = tower
-            self.logit_bias = nn.Parameter(torch.ones([]))
+            if "init_logit_bias" in config:
+                self.logit_bias = nn.Parameter(torch.ones([]))
         else:  # CLIP has the parts of it as its own
             for name, part in [*tower.named_children(), *tower.named_parameters(recurse=False)]:
                 setattr(self, name, part)
@@ -205,7 +206,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_cfg": {**TEXT, "norm_kwargs": {"eps": 1e-3}},
     },
     "clip, text apart": {"embed_dim": 32, "custom_text": True, "vision_cfg": VISION, "text_cfg": TEXT},
-    "siglip": {"embed_dim": 48, "custom_text": True, "vision_cfg": TIMM, "text_cfg": SIGLIP_TEXT},
+    "siglip": {
+        "embed_dim": 48,
+        "init_logit_bias": -10,
+        "custom_text": True,
+        "vision_cfg": TIMM,
+        "text_cfg": SIGLIP_TEXT,
+    },
 }
 
 

@@ -1,10 +1,15 @@
-"""Vectors of open_clip's checkpoints equal those of its modules on the same weights, and its way of making pixels.
+"""Vectors of open_clip's checkpoints equal its own on the same weights and files, and those of its modules.
 
-tests/open_clips.py has the modules, written out; the cut of an image is torchvision's, written out here.
+tests/open_clips.py has the modules, written out, for what differs in many ways; the cut of an image is torchvision's,
+written out here. open_clip itself runs in a process of its own, as transformers would change where torchvision is.
 """
 
 import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +38,9 @@ TEXTS = ["a photo of a Cat", "two dogs!", "one under_score,  and more"]
 # Their longer sides, once resized, are longer than 64 by 0, 1, 2, 3 and many pixels.
 IMAGES = [saved(picture(*size, seed=i)) for i, size in enumerate([(64, 64), (65, 64), (66, 64), (64, 67), (300, 31)])]
 SQUASHED = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
+
+# Installed apart by scripts/env.
+LIBRARIES = Path(sys.prefix) / "apart" / "open_clip"
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +103,32 @@ def test_texts_and_images(name, preprocess, tmp_path, minilm_directory):
     assert (images @ images.T - np.eye(len(IMAGES))).max() < 0.999
     together = served.encode([TEXTS[0], {"image": IMAGES[0]}, *TEXTS[1:]])["dense"][[0, 2, 3]]
     assert np.allclose(together, unit(model.encode_text(ids_of(tmp_path, name))), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory, minilm_directory):
+    """Name → the directory of a checkpoint, with what open_clip makes of it."""
+    directories = {name: tmp_path_factory.mktemp("open_clip") for name in CONFIGS}
+    for name, directory in directories.items():
+        built(directory, name, minilm_directory, SQUASHED if name == "siglip" else PREPROCESS)
+        np.save(directory / "ids.npy", ids_of(directory, name).numpy())
+        for i, file in enumerate(IMAGES):
+            (directory / f"image-{i}").write_bytes(file)
+    width, depth, heads, middle = open_clips.TIMM_SIZE
+    small = {"embed_dim": width, "depth": depth, "num_heads": heads, "mlp_ratio": middle / width, "img_size": 64}
+    arguments = ["tests.by_open_clip", json.dumps(small), *map(str, directories.values())]
+    command = [sys.executable, "-W", "ignore", "-m", *arguments]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(LIBRARIES)}, check=True, timeout=200)
+    return directories
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_vectors_are_those_of_open_clip(library, name):
+    found = np.load(library[name] / "vectors.npz")
+    served = Served(name.partition(",")[0], library[name], dims={"dense": CONFIGS[name]["embed_dim"]})
+    assert np.allclose(served.encode([{"image": file} for file in IMAGES])["dense"], found["images"], atol=1e-5)
+    assert np.allclose(served.encode(TEXTS)["dense"], found["texts"], atol=1e-5)
+    assert np.abs(found["images"][:1] - found["images"][1:]).max() > 1e-3
 
 
 def test_another_activation_fails_the_same_comparison(tmp_path, minilm_directory):
