@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from sie_triton import SIEClient
@@ -20,6 +21,9 @@ from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
 from tests.environments import add_arrays
 from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+
+# Models so small wait for threads longer than they compute, ten times so beside other tests.
+torch.set_num_threads(1)
 
 # Its library cannot be installed here: that is what it is for.
 collect_ignore = ["arrays_family"]

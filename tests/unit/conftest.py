@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from huggingface_hub import constants
 
 from sie_triton.controller import loop
@@ -83,15 +82,6 @@ def nursery_directory(tmp_path_factory) -> Iterator[Path]:
     with Companion("the nursery", command, directory / "log", {}):
         wait_for((directory / "nursery.pid").exists)
         yield directory
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """For models so small that they wait for threads longer than they compute, ten times so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -27,8 +27,6 @@ RATE, WINDOW = MEL["sampling_rate"], MEL["sampling_rate"] * MEL["max_length_s"]
 # As laion's checkpoints have them.
 LAION = {"feature_size": 64, "frequency_min": 50, "frequency_max": 14_000}
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module", params=["windows", "fusion"])
 def directory(request, tmp_path_factory, minilm_directory):

@@ -26,8 +26,6 @@ from tests.readers import DONUT_TASKS, Reader, save_donut
 FILES = pictures()
 CORD, DOCVQA = {"task": "<s_cord-v2>"}, {"task": "<s_docvqa>"}
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, minilm_directory):

@@ -26,8 +26,6 @@ OCR, OD = {"task": "<OCR_WITH_REGION>"}, {"task": "<OD>"}
 ANSWERS = Answers(frozenset(POST_PROCESSING["phrase_grounding"]["banned_grounding_tokens"]), 0.01)
 NEEDS_INPUT = {name: {"instruction": "a cat"} if task.reads_input else {} for name, task in TASKS.items()}
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, minilm_directory):

@@ -47,8 +47,6 @@ CASES = (
     Case("paddleocr_vl", transformers.PaddleOCRVLForConditionalGeneration, asked("OCR:")),
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def case(request):

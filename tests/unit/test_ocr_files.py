@@ -26,8 +26,6 @@ from tests.stages import spec
 FILES = pictures()[:2]
 USUAL = {"max_new_tokens": 12}
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, minilm_directory):

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sie_triton.contract import Label
 from sie_triton.errors import InputError
@@ -46,10 +45,7 @@ def gliner(tmp_path_factory, minilm_directory):
     """Reads 12 words at once, so that most documents are in pieces."""
     root = tmp_path_factory.mktemp("gliner")
     save_gliner(root, minilm_directory, max_len=12, max_width=3, num_rnn_layers=0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # there is little to compute, and more would wait for each other on a busy machine
-    yield Extractor("gliner", root / "model")
-    torch.set_num_threads(before)
+    return Extractor("gliner", root / "model")
 
 
 def pieces_of(extractor, text):
