@@ -17,6 +17,16 @@ from sie_triton.inputs.pages import PageReader
 Pages = list[list[int]]
 
 
+def takes_long(processor: Processor, asked: Asked) -> bool:
+    """Whether any element does; a query that is read with each element is made ready with the first."""
+    parts = [framed.part for framed in asked] if processor.prepares else []
+    return any(
+        processor.is_slow(element)
+        for part in parts
+        for element in (*part.elements, *([part.query] if part.query is not None else []))
+    )
+
+
 class Preparation:
     """Each of `strands` takes the next element that nobody has taken; the last to end calls `done` with all of them.
 

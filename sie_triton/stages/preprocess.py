@@ -26,7 +26,7 @@ from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context, Contexts
-from sie_triton.stages.preparing import Pages, Preparation
+from sie_triton.stages.preparing import Pages, Preparation, takes_long
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
@@ -91,7 +91,7 @@ class Preprocess(ColdStage[Processor]):
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
-        ready = [each for each in read if isinstance(each, Reading) and not self._is_slow(loaded, each)]
+        ready = [each for each in read if isinstance(each, Reading) and not takes_long(loaded, each.asked)]
         small = [each for each in ready if not is_bulk(each.asked)]
         done = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         answers: list[Answer] = []
@@ -112,15 +112,6 @@ class Preprocess(ColdStage[Processor]):
     def close(self) -> None:
         super().close()
         self._slow.close()
-
-    def _is_slow(self, processor: Processor, reading: Reading) -> bool:
-        """A query that is read with each element is made ready with the first."""
-        parts = [framed.part for framed in reading.asked] if processor.prepares else []
-        return any(
-            processor.is_slow(element)
-            for part in parts
-            for element in (*part.elements, *([part.query] if part.query is not None else []))
-        )
 
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
         """Beside other requests, by several threads."""

@@ -52,6 +52,7 @@ def test_a_format_is_known_by_what_is_in_the_file(name):
         (b"\xff\xfe\x00binary", "is no document that can be read"),
         (b"PK\x03\x04 cut off", "is no document that can be read"),
         (office("other/"), "is no document that can be read"),
+        (office("other/word/"), "is no document that can be read"),
         (office("word/", 100_000_000), "is an archive that grows to 10000000[0-9] bytes"),
         (b"%PDF-" + bytes(200_000), "has 200005 bytes; send at most 150000, or raise max_document_bytes"),
     ],

@@ -1,5 +1,7 @@
 """Checkpoints whose head is none of ours, through the library itself."""
 
+import json
+
 import pytest
 
 from sie_triton.errors import LoadError
@@ -46,6 +48,19 @@ def test_requests_keep_their_labels_and_thresholds(ours):
     assert {each["label"] for each in told} - {"person"}
     assert all(each["score"] >= 0.55 for each in told if each["label"] not in ("person", "日"))
     assert [found["entities"] for found in together[2]] == [[], []]
+
+
+def test_a_label_has_a_threshold_and_a_description_of_its_own(ours, library):
+    """The library is asked with the lowest, and what it finds for the others is held to theirs."""
+    usual = {"flat_ner": False, "multi_label": False}
+    (all_of,) = library[0].inference([TEXTS[0]], list(LABELS), threshold=0.3, **usual)
+    low = next(each for each in all_of if each["score"] < 0.5)
+    expected = [each for each in all_of if each["score"] >= (0.3 if each["label"] == low["label"] else 0.9)]
+    own = json.dumps({low["label"]: 0.3})
+    assert_same(ours(TEXTS[:1], LABELS, threshold=0.9, label_thresholds=own, flat_ner=False)[0], expected)
+    described = ours(TEXTS[:1], ["x"], label_descriptions=json.dumps({"x": LABELS[0]}), threshold=0.3)[0]
+    (found,) = library[0].inference([TEXTS[0]], [LABELS[0]], threshold=0.3)
+    assert_same(described, [{**each, "label": "x"} for each in found])
 
 
 def test_ours_says_who_serves_it(library):

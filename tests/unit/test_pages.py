@@ -104,6 +104,10 @@ def test_files_of_any_kind_cost_little(name):
     assert drawing() == []
 
 
+def test_an_error_names_the_page():
+    assert refusal(written(box="0 0 50000 1")).startswith("image[4], page 1: has 104167 × 3 pixels")
+
+
 def test_a_page_that_takes_too_long(monkeypatch):
     monkeypatch.setattr(document, "STEP_S", 0.5)
     started = time.monotonic()

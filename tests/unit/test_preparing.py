@@ -9,11 +9,13 @@ import pytest
 from sie_triton.contract import Part
 from sie_triton.inputs import NoFrame, Processor, kind_of
 from sie_triton.inputs.asked import Framed
+from sie_triton.inputs.images import ImageFile, Page
 from sie_triton.inputs.pages import ALL, PageReader
 from sie_triton.scheduling.background import Background
-from sie_triton.stages.preparing import Preparation
+from sie_triton.stages.preparing import Preparation, takes_long
+from tests.pdfs import pages, pdf_of
 
-TEXT = kind_of(["text"])
+TEXT, IMAGES = kind_of(["text"]), kind_of(["image"])
 
 
 class Slow(Processor):
@@ -99,6 +101,30 @@ def test_threads_share_one_request_and_a_small_one_does_not_wait_for_a_large_one
     pool.close()
     assert processor.most == 3
     assert [len(framed.part.elements) for (framed,) in done] == [1, 12]
+
+
+def test_what_takes_long():
+    slow = Slow()
+    assert [takes_long(slow, asked(each)) for each in ("abc", "abC")] == [False, True]
+    queried = [Framed(Part("text", ["a"], query=query), NoFrame(), TEXT) for query in ("q", "Q", None)]
+    assert [takes_long(slow, [each]) for each in queried] == [False, True, False]
+    slow.prepares = False
+    assert not takes_long(slow, asked("ABC"))
+
+
+def test_a_query_is_one_image():
+    """And of an item its pages are read."""
+    image, done = ImageFile(pdf_of(pages([(9, 9), (9, 9)])), "image[0]"), []
+    both = [Framed(Part(name, [image]), NoFrame(), IMAGES) for name in ("items", "query")]
+    finish(prepared(Processing(), both, done).strands(1))
+    assert [[type(each) for each in framed.part.elements] for framed in done[0]] == [[Page, Page], [ImageFile]]
+
+
+class Processing(Processor):
+    prepares = True
+
+    def encode(self, framed, *, is_query=False):
+        pytest.fail("nothing is encoded here")
 
 
 def test_threads_that_nobody_needs_are_not_started():
