@@ -16,7 +16,7 @@ import numpy as np
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
-from sie_triton.pdf.document import Drawing
+from sie_triton.pdf.document import Drawing, is_pdf
 from sie_triton.spec import Runtime
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class ImageReader:
         most = self._runtime.max_image_bytes
         if not file.content:
             raise InputError(f"{file.where}: is empty; send an image file")
+        if is_pdf(file.content):
+            raise InputError(f"{file.where}: is a PDF, which only items may be; send an image")
         if len(file.content) > most:
             raise InputError(
                 f"{file.where}: has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"

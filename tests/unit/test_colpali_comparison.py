@@ -8,13 +8,15 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.errors import LoadError
+from sie_triton.errors import InputError, LoadError
+from tests import pdfs
 from tests.items import Served
 from tests.pages import PageLibrary, same, save_colpali, vectors_of
-from tests.pictures import pictures
+from tests.pictures import pictures, saved
 
 TEXTS = ["What does the invoice say?", "two dogs", "", "naïve 😀 größe"]
 FILES = pictures()
+PDF = pdfs.pdf_of(pdfs.pages())
 OPTIONS = {"dims": {"multivector": 32}, "tasks": ("encode", "score"), "score_modes": ("maxsim",)}
 
 
@@ -74,6 +76,17 @@ def test_scores_are_those_of_the_processor(ours, library):
     expected = library.processor.score_retrieval([library.text(TEXTS[0])], [library.image(file) for file in FILES])
     assert np.allclose(answer["scores"], expected[0], rtol=1e-4)
     assert len(set(answer["scores"].round(3).tolist())) == len(FILES)
+
+
+def test_pages_of_a_pdf_are_scored_each(ours):
+    pages = [saved(page) for page in pdfs.drawn(PDF)]
+    (apart,) = ours.together("score", [({"query": [b"vines"], "image": [FILES[0], *pages]}, {})])
+    (whole,) = ours.together("score", [({"query": [b"vines"], "image": [FILES[0], PDF]}, {})])
+    assert np.allclose(whole["scores"], apart["scores"], rtol=1e-4)
+    (last,) = ours.together("score", [({"query": [b"vines"], "image": [PDF]}, {"pages": "2-"})])
+    assert np.allclose(last["scores"], apart["scores"][2:], rtol=1e-4)
+    with pytest.raises(InputError, match=r"query_image\[0\]: is a PDF, which only items may be"):
+        ours.together("score", [({"query_image": [PDF], "image": [FILES[0]]}, {})])
 
 
 def test_items_one_by_one_where_a_model_cannot_be_packed(ours, library):
