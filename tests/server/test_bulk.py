@@ -25,8 +25,6 @@ from tests.flood import flooding, latencies, latency
 from tests.gliners import LABELS
 from tests.load import LONG, percentile, summary
 
-pytestmark = pytest.mark.alone
-
 NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
 
 

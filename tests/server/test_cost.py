@@ -11,8 +11,6 @@ from sie_triton.scheduling.scheduler import Scheduler
 from tests.conftest import BUDGET, TINY, TINY_NO_HOOK
 from tests.parity import TO_ITSELF, assert_parity
 
-pytestmark = pytest.mark.alone
-
 TOKENS = 64  # per text, [CLS] and [SEP] included
 TEXT = " ".join(["river"] * (TOKENS - 2))
 CLIENTS = 64

@@ -31,8 +31,6 @@ from sie_triton.client.calls import EncodeCall
 from tests.conftest import MINILM, TINY, Running
 from tests.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def load(server: Running) -> Workload:
