@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines import base
 from sie_triton.engines.torch.encoder import lay_out, library_attention, num_bytes
+from sie_triton.engines.torch.pixels import Pixels
 
 
 class Deadline(StoppingCriteria):
@@ -74,10 +75,8 @@ class Generator(Writer):
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)
-        self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
-        self._shape = plan.shape
-        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
-        self._scale, self._offset = plan.scale / std, mean / std
+        self._pixels = Pixels(plan, self.device, self.dtype)
+        self.image_bytes = self._pixels.image_bytes
 
     @torch.inference_mode()
     def __call__(
@@ -94,9 +93,8 @@ class Generator(Writer):
 
         Those that it was given stand first, and padding may stand last.
         """
-        images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
         inputs = {
-            "pixel_values": (images.float() * self._scale - self._offset).to(self.dtype),
+            "pixel_values": self._pixels(pixels),
             **{name: self._tensor(each) for name, each in ids.items()},
             **options,
         }

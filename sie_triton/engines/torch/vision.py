@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
+from sie_triton.engines.torch.pixels import Pixels
 from sie_triton.engines.torch.tower import Tower
 
 Ints = npt.NDArray[np.int32]
@@ -20,10 +21,8 @@ class VisionTower(Tower):
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)
-        self.image_bytes = 3 * plan.shape[0] * plan.shape[1]
-        self._shape = plan.shape
-        mean, std = (torch.tensor(each, device=self.device)[:, None, None] for each in (plan.mean, plan.std))
-        self._scale, self._offset = plan.scale / std, mean / std
+        self._pixels = Pixels(plan, self.device, self.dtype)
+        self.image_bytes = self._pixels.image_bytes
 
     def takes(self, lengths: Ints, shapes: Ints) -> bool:
         """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
@@ -32,13 +31,12 @@ class VisionTower(Tower):
     @property
     def largest(self) -> tuple[int, int]:
         """Height and width in pixels."""
-        return self._shape
+        return self._pixels.shape
 
     @torch.inference_mode()
     def __call__(self, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.int16]) -> Any:
         """[images · image_bytes], in the unit of `plan` → what the model gives of all of them."""
-        images = torch.from_numpy(pixels).to(self.device).view(-1, *self._shape, 3).permute(0, 3, 1, 2)
-        return self._model(pixel_values=(images.float() * self._scale - self._offset).to(self.dtype))
+        return self._model(pixel_values=self._pixels(pixels))
 
 
 class PooledVisionTower(VisionTower):
