@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 
 import numpy as np
 import pytest
@@ -12,14 +11,12 @@ from PIL import Image, ImageOps
 
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.donut import DonutFiles
-from sie_triton.contract.tensors import lengths_of
-from sie_triton.engines.torch import generate
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import findings
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.donut.prompt import page
 from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
-from sie_triton.scheduling.job import rows_of
+from tests.deadlines import given_up, tokens_in
 from tests.pictures import of_all_kinds, picture, pictures, saved
 from tests.readers import DONUT_TASKS, Reader, save_donut
 
@@ -131,21 +128,11 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
 
 def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
     requests = [(FILES[:2], CORD), (FILES[2:3], {**CORD, "max_new_tokens": 9})]
-    whole = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
-    monkeypatch.setattr(ours.adapter, "answers", None)
-    ended = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns()))
-    assert (ended[GENERATED_LENGTHS.name] < whole[GENERATED_LENGTHS.name]).all()
-    assert not findings(rows_of(ended, 3, lengths_of([GENERATED]))[:1], {}).count
+    assert not findings(given_up(ours, requests, monkeypatch)[:1], {}).count
 
 
 def test_generation_ends_between_two_tokens(ours, monkeypatch):
-    calls = iter(range(1000))
-    monkeypatch.setattr(generate, "monotonic_ns", lambda: next(calls))
-    written = []
-    monkeypatch.setattr(ours.adapter, "text", lambda tokens, *_: written.append(tokens) or "")
-    ours.adapter.forward(ours.batch([(FILES[1:2], CORD)], deadline_ns=2))
-    assert next(calls) == 3, "asked before the pass, and after each of two tokens"
-    assert [len(tokens) for tokens in written] == [3]
+    assert tokens_in(2, ours, (FILES[1:2], CORD), monkeypatch) == [3]
 
 
 @pytest.mark.parametrize("kind", of_all_kinds())

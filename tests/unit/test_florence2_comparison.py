@@ -1,7 +1,6 @@
 """What Florence-2 finds equals what transformers generates and parses, on the same weights and files."""
 
 import io
-import time
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.contract.tensors import lengths_of
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import findings
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
-from sie_triton.scheduling.job import rows_of
+from sie_triton.families.reading import GENERATED_LENGTHS
+from tests.deadlines import given_up
 from tests.pictures import of_all_kinds, pictures
 from tests.readers import POST_PROCESSING, Reader, save_florence2, save_original
 
@@ -129,12 +127,7 @@ def test_an_image_of_each_kind(ours, library, kind):
 
 
 def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
-    requests = [(FILES[:2], OCR), (FILES[2:3], {**OCR, "max_new_tokens": 9})]
-    whole = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
-    monkeypatch.setattr(ours.adapter, "answers", None)
-    ended = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns()))
-    assert (ended[GENERATED_LENGTHS.name] < whole[GENERATED_LENGTHS.name])[:2].all()
-    assert not findings(rows_of(ended, 3, lengths_of([GENERATED]))[:1], {}).count
+    assert not findings(given_up(ours, [(FILES[:2], OCR)], monkeypatch)[:1], {}).count
 
 
 def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):

@@ -1,7 +1,6 @@
 """What LightOnOCR, GLM-OCR and PaddleOCR-VL read equals what transformers generates, on the same weights and files."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,12 @@ import torch
 import transformers
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.contract.tensors import lengths_of
-from sie_triton.engines.torch import generate
 from sie_triton.errors import InputError
 from sie_triton.families.lighton_ocr import SYSTEM
 from sie_triton.families.ocr import findings
-from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
-from sie_triton.scheduling.job import rows_of
+from sie_triton.families.reading import GENERATED_LENGTHS
 from tests import ocr
+from tests.deadlines import given_up, tokens_in
 from tests.ocr import Library, asked
 from tests.pictures import picture, pictures, saved
 from tests.readers import Reader
@@ -151,21 +148,11 @@ def test_an_answer_is_as_long_as_asked_for_and_as_there_is_room(case, ours, libr
 
 def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
     requests = [(FILES[:2], USUAL), (FILES[2:3], {"max_new_tokens": 9})]
-    whole = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
-    monkeypatch.setattr(ours.adapter, "answers", None)
-    ended = ours.adapter.forward(ours.batch(requests, deadline_ns=time.monotonic_ns()))
-    assert (ended[GENERATED_LENGTHS.name] < whole[GENERATED_LENGTHS.name]).all()
-    assert not findings(rows_of(ended, 3, lengths_of([GENERATED]))[:1], {}).count
+    assert not findings(given_up(ours, requests, monkeypatch)[:1], {}).count
 
 
 def test_generation_ends_between_two_tokens(ours, monkeypatch):
-    calls = iter(range(1000))
-    monkeypatch.setattr(generate, "monotonic_ns", lambda: next(calls))
-    written = []
-    monkeypatch.setattr(ours.adapter, "text", lambda tokens, *_: written.append(tokens) or "")
-    ours.adapter.forward(ours.batch([(FILES[2:3], USUAL)], deadline_ns=2))
-    assert next(calls) == 3, "asked before the pass, and after each of two tokens"
-    assert [len(tokens) for tokens in written] == [2]
+    assert tokens_in(2, ours, (FILES[2:3], USUAL), monkeypatch) == [2]
 
 
 def test_wrong_requests_are_told_what_is_wrong(case, ours):

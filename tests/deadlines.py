@@ -1,0 +1,32 @@
+"""Families that generate, and requests whose time is over before they have been answered."""
+
+import time
+from typing import Any
+
+import pytest
+
+from sie_triton.contract import Rows
+from sie_triton.contract.tensors import lengths_of
+from sie_triton.engines.torch import generate
+from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
+from sie_triton.scheduling.job import rows_of
+from tests.readers import Reader
+
+
+def given_up(reader: Reader, requests: Any, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
+    """The row of each item where time is over before the pass, for which nothing may have been generated."""
+    whole = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
+    monkeypatch.setattr(reader.adapter, "answers", None)
+    ended = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns()))
+    assert (ended[GENERATED_LENGTHS.name] < whole[GENERATED_LENGTHS.name]).all()
+    return rows_of(ended, len(ended[GENERATED_LENGTHS.name]), lengths_of([GENERATED]))
+
+
+def tokens_in(asks: int, reader: Reader, request: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each item has where time is over when it is asked for so many times more than once."""
+    calls, written = iter(range(1000)), []
+    monkeypatch.setattr(generate, "monotonic_ns", lambda: next(calls))
+    monkeypatch.setattr(reader.adapter, "text", lambda tokens, *_: written.append(len(tokens)) or "")
+    reader.adapter.forward(reader.batch([request], deadline_ns=asks))
+    assert next(calls) == asks + 1, "asked before the pass, and after each token"
+    return written
