@@ -75,6 +75,7 @@ def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, se
     timeout_ms = 500
     before = server.status(MINILM)
     outcome = asyncio.run(offer(server.grpc, load, 2 * capacity, seconds, timeout_ms * 1000))
+    settles(server)  # what was answered is counted after its answer is sent
     counted = {name: value - before[name] for name, value in server.status(MINILM).items()}
     late = np.array(outcome.refused) * 1e3 - timeout_ms
     print(f"\n{outcome.total} sent: {len(outcome.answered)} answered, {len(outcome.refused)} expired")
@@ -86,7 +87,6 @@ def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, se
     assert counted["num_expired"] == len(outcome.refused)
     assert counted["num_items"] < 0.7 * outcome.total
     assert np.percentile(late, 50) <= timeout_ms / 2
-    settles(server)
     if seconds >= 60:
         assert np.percentile(late, 99) <= 100
         assert len(outcome.answered) > 0.6 * counted["num_items"]
