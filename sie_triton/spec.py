@@ -26,9 +26,10 @@ class Runtime:
     cores. `image_workers` threads of each model decode its images and sounds, `max_pixels_in_flight` at once. A
     forward pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
     `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `precision`
-    empty: float32 on a CPU, float16 on a GPU. `status_dir` empty: a directory of the running tritonserver;
-    `cache_dir` and `environments_dir` empty: the user's directories for caches and data. The first holds
-    measurements and converted weights.
+    empty: float32 on a CPU, float16 on a GPU. A model holds `max_loras` LoRA adapters at once; with `allow_client_lora`
+    a request may name any of the hub's. `status_dir` empty: a directory of the running tritonserver; `loras_dir` empty:
+    no adapters are added to a running server; `cache_dir` and `environments_dir` empty: the user's directories for
+    caches and data. The first holds measurements and converted weights.
     """
 
     device: str = "auto"
@@ -50,7 +51,10 @@ class Runtime:
     max_audio_s: float = 600.0
     allow_hub: bool = True
     open_steps: bool = False
+    max_loras: int = 10
+    allow_client_lora: bool = False
     status_dir: str = ""
+    loras_dir: str = ""
     cache_dir: str = ""
     environments_dir: str = ""
 
@@ -112,7 +116,7 @@ class ModelSpec:
     has none reads query and text together. `inputs` are the kinds of input it reads. `environment` names the one its
     worker runs in; empty: that of the server. Lengths are in tokens. Profiles `apart` are models of their own,
     `model.profile`. `allow_pickle`: "tensors" lets weights that are only pickled be converted to safetensors; empty:
-    they are refused.
+    they are refused. `loras` are the LoRA adapters that a request may name: name → where it is, as `weights`.
     """
 
     model: str
@@ -133,6 +137,7 @@ class ModelSpec:
     allow_pickle: str = ""
     profiles: tuple[Profile, ...] = (Profile(),)
     apart: tuple[str, ...] = ()
+    loras: Mapping[str, str] = field(default_factory=dict)
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":

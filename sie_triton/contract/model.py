@@ -89,14 +89,16 @@ class Batch:
     """One sub-batch: the features of `num_items` items end to end, nothing padded.
 
     `is_query`: bool [items]. `outputs`: the output types that any of the items needs. `options`: the family's own
-    request parameters, one mapping an item; empty where the family has none. `group` is what all items have in common
-    that changes the forward pass. After `deadline_ns`, monotonic, nobody waits for any of the rows; None: not known.
+    request parameters, one mapping an item; empty where the family has none. `loras`: the name of each item's LoRA
+    adapter, "" for none; empty where no item has one. `group` is what all items have in common that changes the forward
+    pass. After `deadline_ns`, monotonic, nobody waits for any of the rows; None: not known.
     """
 
     features: Features
     is_query: npt.NDArray[np.bool_]
     outputs: frozenset[str] = frozenset()
     options: Sequence[Mapping[str, ParameterValue]] = ()
+    loras: Sequence[str] = ()
     group: Hashable = None
     deadline_ns: int | None = None
 

@@ -2,8 +2,12 @@
 
 import gc
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
+from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import ModelSpec
@@ -23,6 +27,24 @@ class Encoder:
     def use(self, path: str) -> None:
         """Take `path` from now on. Not while a forward pass runs."""
         self.path = path
+
+    def add_lora(self, name: str, directory: Path) -> int:
+        """Hold the LoRA adapter in `directory` under that name, beside forward passes that run; the bytes it takes.
+
+        LoadError says what in it cannot be used, and nothing has changed then.
+        """
+        raise LoadError("this model's engine takes no LoRA adapters", "unsupported")
+
+    def remove_lora(self, name: str) -> None:
+        """Forget it. No forward pass that uses it may run."""
+
+    @contextmanager
+    def adapted(self, loras: Sequence[str]) -> Iterator[None]:
+        """Inside, on this thread, forward passes run each item through the adapter of its place in `loras`.
+
+        "": through none. Empty: no item has one.
+        """
+        yield
 
 
 class Engine:

@@ -89,6 +89,7 @@ class Family(ABC):
     in where a model file names none. `reference_adapters` are names of it in SIE's own model files. `files` are
     patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`: without reading weights.
     `generates`: its forward passes make one token after another, and take seconds however little they cost.
+    `takes_loras`: its encoder runs LoRA adapters, those of several items side by side.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -107,6 +108,7 @@ class Family(ABC):
     files: ClassVar[tuple[str, ...]] = ()
     recognises_quickly: ClassVar[bool] = True
     generates: ClassVar[bool] = False
+    takes_loras: ClassVar[bool] = False
 
     @property
     def tasks(self) -> tuple[str, ...]:
