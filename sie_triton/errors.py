@@ -96,9 +96,9 @@ class LoadError(SIEError):
     def is_permanent(self) -> bool:
         return not REASONS[self.reason]
 
-    def refusal(self, remedy: str) -> "LoadError":
+    def refusal(self, remedy: str, what: str = "the model") -> "LoadError":
         """What clients are told: the reason, the details, and what happens next."""
-        return LoadError(f"{_NOT_LOADED} ({self.reason}): {self}; {remedy}", self.reason)
+        return LoadError(f"{what}{_NOT_LOADED} ({self.reason}): {self}; {remedy}", self.reason)
 
     @classmethod
     def parse(cls, text: str) -> "LoadError | None":
@@ -107,11 +107,11 @@ class LoadError(SIEError):
         >>> LoadError.parse(str(LoadError("no such directory", "not found").refusal("put it there"))).reason
         'not found'
         """
-        found = re.match(rf"{_NOT_LOADED} \((.+?)\): ", text)
+        found = re.match(rf"(?:the model|the LoRA adapter \S+){_NOT_LOADED} \((.+?)\): ", text)
         return cls(text, found[1]) if found and found[1] in REASONS else None
 
 
-_NOT_LOADED = "the model is not loaded"
+_NOT_LOADED = " is not loaded"
 
 
 class CatalogError(SIEError):

@@ -24,8 +24,9 @@ class Job:
     """`costs`, one an item, in the model's unit; `deadline_ns` and `ran`, (start, end), in monotonic ns.
 
     Items of different `group` never share a forward pass. `wanted` are the output types it must give, and `options`
-    those that the family reads there. The fields are written by whoever holds the job: first the stage, then one lane
-    at a time under the stage's lock.
+    those that the family reads there. `lora` is what the worker calls the LoRA adapter of its items; empty: there is
+    none. The fields are written by whoever holds the job: first the stage, then one lane at a time under the stage's
+    lock.
     """
 
     features: Features
@@ -35,6 +36,7 @@ class Job:
     deadline_ns: int = NEVER
     group: Hashable = None
     options: Mapping[str, ParameterValue] | None = None
+    lora: str = ""
     is_bulk: bool = False
     rows: list[Rows] = field(default_factory=list)
     error: SIEError | None = None
@@ -84,6 +86,11 @@ def cost(slot: Slot[J]) -> int:
     return job.costs[item]
 
 
+def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:
+    """The same, those of one LoRA adapter next to each other."""
+    return sorted(slots, key=lambda slot: slot[0].lora) if any(job.lora for job, _ in slots) else slots
+
+
 def pack(slots: SubBatch[J]) -> Batch:
     """The items of a sub-batch end to end."""
     first = slots[0][0]
@@ -99,6 +106,7 @@ def pack(slots: SubBatch[J]) -> Batch:
         is_query=np.array([job.is_query[item] for job, item in slots]),
         outputs=frozenset().union(*(job.wanted for job, _ in slots)),
         options=[] if first.options is None else [job.options or {} for job, _ in slots],
+        loras=[job.lora for job, _ in slots] if any(job.lora for job, _ in slots) else [],
         group=first.group,
         deadline_ns=max(job.deadline_ns for job, _ in slots),
     )

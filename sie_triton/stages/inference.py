@@ -8,7 +8,6 @@ the others.
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from threading import Lock
 from time import monotonic_ns
@@ -20,12 +19,14 @@ from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.job import NEVER, SubBatch, cost, pack, settle
+from sie_triton.scheduling.job import NEVER, SubBatch, cost, pack, settle, side_by_side
 from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.loader import Loader
+from sie_triton.stages.loras import Loras
 from sie_triton.stages.open_requests import expired
-from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
+from sie_triton.stages.replies import Replies
+from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
@@ -62,13 +63,14 @@ class Inference(ColdStage[Worker]):
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
         self._scheduler = Scheduler[Work](device, self._run, 1, cpu, self.fault)
         self._set_budget(spec.admission_cost)
-        self._replies = ThreadPoolExecutor(1, "reply")
         self._busy = BusyLog()
         self._books = Lock()
         self._replacing = Lock()
         self._ask_for_room = True
         super().__init__(status, spec.runtime.max_concurrent_requests)
+        self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
+        self._loras = Loras(spec.runtime.max_loras, self._loader.fetch_lora, self._submit, self.open, status)
 
     def deadline_ns(self, request: Request) -> int:
         known = self._desk.deadline_ns(request)
@@ -97,6 +99,7 @@ class Inference(ColdStage[Worker]):
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
         self.status.record["device_bytes"] = worker.loaded.device_bytes
+        self._loras.restore(worker)
         self._busy.add(started, monotonic_ns())
         return worker
 
@@ -130,7 +133,7 @@ class Inference(ColdStage[Worker]):
 
     def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
-        jobs = [job for job in read if isinstance(job, Work)]
+        jobs = self._ready([job for job in read if isinstance(job, Work)])
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
         little = self._is_quick and len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
         with self._scheduler.whole() if little and loaded.is_alive else nullcontext(0) as threads:
@@ -138,18 +141,15 @@ class Inference(ColdStage[Worker]):
                 self._run(small.pop(), threads)
         later = [job for job in jobs if not job.is_done]
         for job in later:
-            job.is_deferred = True
-            self.open.add(job.request, job.deadline_ns)
-        for job in later:
-            if job.is_bulk:
-                self._scheduler.submit_bulk(self._sub_batches([job]))
-        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
-        return [self._answer_of(job) if isinstance(job, Work) else job for job in read]
+            self._defer(job)
+        self._submit(later, small)
+        return [self._replies.now(job) if isinstance(job, Work) else job for job in read]
 
     def close(self) -> None:
         super().close()
+        self._loras.close()
         self._scheduler.close()
-        self._replies.shutdown()
+        self._replies.close()
         with self._replacing:
             if self._loaded is not None:
                 self._loaded.close()
@@ -167,6 +167,33 @@ class Inference(ColdStage[Worker]):
             self.status.add(num_expired=1)
             return expired()
         return work
+
+    def _ready(self, jobs: Sequence[Work]) -> list[Work]:
+        """Those that can run; the others wait for their LoRA adapters, or have failed."""
+        ready = []
+        for job in jobs:
+            try:
+                if self._loras.take(job):
+                    ready.append(job)
+                    continue
+            except SIEError as exc:
+                job.error = exc
+                continue
+            self._defer(job)
+            self._loras.wait(job)
+        return ready
+
+    def _defer(self, job: Work) -> None:
+        self.open.add(job.request, job.deadline_ns)
+        job.is_deferred = True
+
+    def _submit(self, jobs: Sequence[Work], small: Sequence[Batched] | None = None) -> None:
+        """`small`: sub-batches of those that are not bulk, where they are made already."""
+        for job in jobs:
+            if job.is_bulk:
+                self._scheduler.submit_bulk(self._sub_batches([job]))
+        small = self._sub_batches([job for job in jobs if not job.is_bulk]) if small is None else small
+        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
 
     def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
@@ -191,8 +218,10 @@ class Inference(ColdStage[Worker]):
         if bulk.is_bulk and self.open.is_cancelled(bulk.request):
             self._cancel(bulk)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
-        if slots:
-            self._attempt(slots, threads, HALVINGS)
+        with self._loras.running({job.lora for job, _ in slots if job.lora}) as held:
+            slots = [(job, item) for job, item in slots if not job.lora or job.lora in held]
+            if slots:
+                self._attempt(side_by_side(slots), threads, HALVINGS)
 
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
         """Answer for what went wrong outside the forward pass."""
@@ -227,7 +256,7 @@ class Inference(ColdStage[Worker]):
         for job in done:
             self._collect(job)
             if job.is_deferred:
-                self._replies.submit(self._reply, job)
+                self._replies.later(job)
 
     def _collect(self, job: Work) -> None:
         """Here and not where replies are sent: it takes its time, and replies of others would wait."""
@@ -268,19 +297,6 @@ class Inference(ColdStage[Worker]):
         self.status.add(num_sub_batches=1, num_items=len(slots), total_cost=total)
         if len(slots) > 1:
             self.status.raise_to(max_sub_batch_cost=total)
-
-    def _reply(self, job: Work) -> None:
-        if job.request in self.open:
-            self.open.reply(job.request, self._result(job))
-
-    def _answer_of(self, job: Work) -> Answer:
-        return DEFERRED if job.is_deferred else self._result(job)
-
-    def _result(self, job: Work) -> Outputs | SIEError:
-        try:
-            return job.error or self._outputs(job)
-        except Exception as exc:
-            return internal_error(self.name, exc)
 
     def _outputs(self, job: Work) -> Outputs:
         with self._books:

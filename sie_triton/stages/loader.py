@@ -14,11 +14,14 @@ from sie_triton.families import family
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.weights import cache_of, loadable, pin_of
+from sie_triton.weights import cache_of, loadable, locate, pin_of
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
 log = logging.getLogger(__name__)
+
+# As PEFT saves an adapter.
+LORA_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Loader:
@@ -60,6 +63,15 @@ class Loader:
             threads=threads,
             environment=environment,
         )
+
+    def fetch_lora(self, source: str) -> Path:
+        """The directory of a LoRA adapter; LoadError where it is not to be had."""
+
+        def tell(doing: str) -> None:
+            if self._closing.is_set():
+                raise LoadError("this process is about to end")
+
+        return locate(source, allow_hub=self._spec.runtime.allow_hub, patterns=LORA_FILES, tell=tell)
 
     def _environment(self) -> Venv | None:
         if not self._spec.environment:

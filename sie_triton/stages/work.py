@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from sie_triton.contract import VERBS, Rows
+from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
 from sie_triton.families import model_of
 from sie_triton.inputs.features import from_tensors, num_pieces
+from sie_triton.loras import KnownLoras
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
@@ -29,6 +30,11 @@ class Work(Job):
     computed: Rows = field(default_factory=dict)
     is_deferred: bool = False
 
+    @property
+    def lora_name(self) -> str:
+        """As the request has it."""
+        return str(self.context.options.get(LORA.name, ""))
+
 
 class Desk:
     """Takes what preprocess sends and hands on what postprocess gets. Holds no request; any thread may call it."""
@@ -36,6 +42,7 @@ class Desk:
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
+        self._loras = KnownLoras(spec)
         self._sent = with_lengths(self._model.features)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
@@ -64,6 +71,7 @@ class Desk:
             wanted=verb.needed(self._model, options),
             deadline_ns=context.deadline_ns,
             options={name: options[name] for name in self._own if name in options} if self._own else None,
+            lora=self._loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
         )
 
     def collect(self, work: Work) -> None:

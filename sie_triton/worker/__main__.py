@@ -1,7 +1,7 @@
 """The worker's own side: `python -m sie_triton.worker FD...`, started by `process.Worker` and by nobody else.
 
-The first descriptor brings the order to load, and its end ends the process; each other one is a lane,
-served by a thread: batch in, rows or the error out.
+The first descriptor brings the order to load and those that follow, and its end ends the process; each other one is a
+lane, served by a thread: batch in, rows or the error out.
 """
 
 import fcntl
@@ -26,10 +26,13 @@ from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
+    AddLora,
     Computed,
+    Done,
     Failed,
     Load,
     Loaded,
+    RemoveLora,
     WorkersControl,
     WorkersLane,
 )
@@ -47,18 +50,38 @@ def main(descriptors: Sequence[int]) -> None:
     control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
         order = control.recv()
+        assert isinstance(order, Load)
         try:
             engine, adapter, loaded = load(order)
         except Exception as exc:
-            error = load_error(exc)
-            control.send(Failed(str(error), error.reason))
+            control.send(failed(exc))
             return
         for lane in lanes:
             Thread(target=serve, args=(engine, adapter, lane), daemon=True).start()
         control.send(loaded)
-        control.poll(None)
+        while True:
+            control.send(carried_out(control.recv(), engine, adapter))
     # A thread may be in a forward pass that nobody waits for any more.
     os._exit(0)
+
+
+def carried_out(order: object, engine: Engine, adapter: Adapter) -> Done | Failed:
+    """What is asked for after the load. Forward passes go on beside it."""
+    try:
+        with naming_want_of_memory(engine, "the LoRA adapter"):
+            if isinstance(order, AddLora):
+                num_bytes = adapter.encoder.add_lora(order.name, order.directory)
+                return Done(num_bytes, on_device(engine))
+            assert isinstance(order, RemoveLora)
+            adapter.encoder.remove_lora(order.name)
+            return Done(device_bytes=on_device(engine))
+    except Exception as exc:
+        return failed(exc)
+
+
+def failed(error: Exception) -> Failed:
+    told = load_error(error)
+    return Failed(str(told), told.reason)
 
 
 def load_error(error: Exception) -> LoadError:
@@ -79,7 +102,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     seconds.lap("imports")
     hold(order.lock)
     seconds.lap("predecessor")
-    with naming_want_of_memory(engine):
+    with naming_want_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
         seconds.lap("weights")
         best = 0
@@ -90,19 +113,23 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
-    on_device = 0 if order.device == "cpu" else num_bytes
     limits = adapter.limits, spec.max_sequence_length
-    return engine, adapter, Loaded(*limits, adapter.weights_bytes, best, seconds.laps, on_device)
+    return engine, adapter, Loaded(*limits, adapter.weights_bytes, best, seconds.laps, on_device(engine))
+
+
+def on_device(engine: Engine) -> int:
+    """What the worker takes of a GPU; 0 on a CPU."""
+    return 0 if engine.device == "cpu" else engine.used_bytes()
 
 
 @contextmanager
-def naming_want_of_memory(engine: Engine) -> Iterator[None]:
+def naming_want_of_memory(engine: Engine, what: str) -> Iterator[None]:
     """By what was raised first."""
     try:
         yield
     except Exception as exc:
         if engine.is_out_of_memory(exc.__cause__ or exc):
-            raise LoadError("there is not enough memory for the weights", OUT_OF_MEMORY) from exc
+            raise LoadError(f"there is not enough memory for {what}", OUT_OF_MEMORY) from exc
         raise
 
 
@@ -153,7 +180,8 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane) -> None:
 
 def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Computed | Failed:
     try:
-        return Computed(adapter.forward(batch))
+        with adapter.encoder.adapted(batch.loras):
+            return Computed(adapter.forward(batch))
     except Exception as exc:
         if not engine.is_out_of_memory(exc):
             log.exception("inference failed")

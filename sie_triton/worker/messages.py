@@ -1,8 +1,8 @@
 """What a stage and its worker say to each other.
 
-The control channel brings Load, answered by Loaded or Failed; its end ends the worker. Each lane brings one Forward
-after the other, each answered by Computed or Failed. What a worker is asked to do between passes would be a message of
-the control channel too.
+The control channel brings Load, answered by Loaded or Failed, and then one AddLora or RemoveLora after the other, each
+answered by Done or Failed; its end ends the worker. Each lane brings one Forward after the other, each answered by
+Computed or Failed.
 """
 
 import json
@@ -78,6 +78,29 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class AddLora:
+    """Hold the LoRA adapter in `directory` under that name, while forward passes go on."""
+
+    name: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLora:
+    """Forget it; no forward pass uses it any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """`num_bytes` of memory are taken by what was added; `device_bytes` is as in Loaded."""
+
+    num_bytes: int = 0
+    device_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Forward:
     """One pass, with so many CPU threads."""
 
@@ -103,7 +126,8 @@ class Failed:
 OUT_OF_MEMORY = "out of memory"
 
 # As the stage has them, and as the worker does.
-Control = Channel[Load, Loaded | Failed]
+Order = AddLora | RemoveLora
+Control = Channel[Load | Order, Loaded | Done | Failed]
 Lane = Channel[Forward, Computed | Failed]
-WorkersControl = Channel[Loaded | Failed, Load]
+WorkersControl = Channel[Loaded | Done | Failed, Load | Order]
 WorkersLane = Channel[Computed | Failed, Forward]

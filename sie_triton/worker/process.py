@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import LifoQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
 
 from sie_triton.contract import Batch, Rows
@@ -14,7 +14,19 @@ from sie_triton.errors import LoadError, ModelError
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.nursery import fork
 from sie_triton.processes.pids import ProcessId
-from sie_triton.worker.messages import OUT_OF_MEMORY, Control, Failed, Forward, Lane, Load, Loaded
+from sie_triton.worker.messages import (
+    OUT_OF_MEMORY,
+    AddLora,
+    Control,
+    Done,
+    Failed,
+    Forward,
+    Lane,
+    Load,
+    Loaded,
+    Order,
+    RemoveLora,
+)
 
 RESIDENT_BYTES = "resident_bytes"
 
@@ -65,7 +77,8 @@ class Worker:
         Until then `loading` is called with it, from its birth on and every LOOK_S; what that raises ends it.
         """
         self.is_alive = True
-        self._timeout_s = forward_timeout_s
+        self._timeout_s, self._load_timeout_s = forward_timeout_s, load_timeout_s
+        self._ordering = Lock()
         self._died = died
         self._closing = False
         self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
@@ -76,7 +89,7 @@ class Worker:
         for lane in self._lanes:
             self._idle.put(lane)
         try:
-            self.loaded = self._load(load, load_timeout_s, loading)
+            self.loaded = self._load(load, loading)
         except BaseException:
             self.kill()
             self.close()
@@ -106,6 +119,17 @@ class Worker:
             raise MemoryError if answer.reason == OUT_OF_MEMORY else ModelError(answer.message)
         return answer.rows
 
+    def add_lora(self, name: str, directory: Path) -> Done:
+        """Hold that LoRA adapter. Any thread may call it, beside forward passes.
+
+        LoadError says why it is not held; WorkerDied.
+        """
+        return self._order(AddLora(name, directory))
+
+    def remove_lora(self, name: str) -> Done:
+        """As `add_lora`; no forward pass may use it."""
+        return self._order(RemoveLora(name))
+
     def kill(self) -> None:
         self.is_alive = False
         self._process.kill()
@@ -119,10 +143,25 @@ class Worker:
             lane.close()
         self._process.end(END_S)
 
-    def _load(self, load: Load, timeout_s: float, loading: Callable[[ProcessId], None]) -> Loaded:
+    def _order(self, order: Order) -> Done:
+        with self._ordering:
+            try:
+                self._control.send(order)
+                if not self._control.poll(self._load_timeout_s):
+                    self.kill()
+                answer = self._control.recv()
+            except (EOFError, OSError) as exc:
+                self.is_alive = False
+                raise WorkerDied("the process that computes ended") from exc
+        if isinstance(answer, Failed):
+            raise LoadError(answer.message, answer.reason)
+        assert isinstance(answer, Done)
+        return answer
+
+    def _load(self, load: Load, loading: Callable[[ProcessId], None]) -> Loaded:
         try:
             self._control.send(load)
-            self._watch_loading(timeout_s, loading)
+            self._watch_loading(self._load_timeout_s, loading)
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
             raise self._unloaded(load) from exc
@@ -130,6 +169,7 @@ class Worker:
             if load.environment and answer.reason == "dependency":
                 raise load.environment.broken(answer.message, "PACKAGE...")
             raise LoadError(answer.message, answer.reason)
+        assert isinstance(answer, Loaded)
         return answer
 
     def _unloaded(self, load: Load) -> LoadError:

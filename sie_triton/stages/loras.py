@@ -1,0 +1,281 @@
+"""The LoRA adapters that a model's worker holds: loaded on first use, beside all other work, and least recently used
+out."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Condition, Lock
+from time import monotonic, monotonic_ns
+from typing import Any
+
+from sie_triton.errors import BusyError, LoadError, SIEError
+from sie_triton.records.status import StatusWriter
+from sie_triton.stages.open_requests import OpenRequests
+from sie_triton.stages.work import Work
+from sie_triton.worker.process import Worker, WorkerDied
+
+log = logging.getLogger(__name__)
+
+LOADING, RESIDENT, FAILED = "loading", "resident", "failed"
+
+# So many are fetched side by side; the worker takes one after the other.
+MAX_FETCHES = 4
+
+RETRY_AFTER_S = 30.0
+
+# So long a load waits for a worker that takes the place of a dead one.
+WORKER_S = 120.0
+
+# How often it is looked whether an adapter is still in use that has to go.
+LOOK_S = 0.02
+
+# More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
+MOST_WAITING = 100
+
+
+@dataclass(slots=True, eq=False)
+class _Lora:
+    """`users` are jobs that were let through to the scheduler, as far as they are not answered, `waiting` those that
+    were not. While it is `leaving` nobody is let through any more.
+    """
+
+    name: str
+    source: str
+    state: str = LOADING
+    directory: Path = Path()
+    num_bytes: int = 0
+    last_used_ns: int = field(default_factory=monotonic_ns)
+    failure: LoadError | None = None
+    retry_at: float = 0.0
+    leaving: bool = False
+    num_running: int = 0
+    waiting: list[Work] = field(default_factory=list)
+    users: set[Work] = field(default_factory=set)
+
+    def as_record(self) -> dict[str, Any]:
+        """See records.loras."""
+        return {
+            "source": self.source,
+            "state": self.state,
+            "failure": str(self.failure or ""),
+            "bytes": self.num_bytes,
+            "last_used_ns": self.last_used_ns,
+        }
+
+
+class Loras:
+    """At most `limit` adapters of one model in its worker.
+
+    A job whose adapter is not there waits; it is among the `open` requests by then, and goes to `submit` once the
+    adapter is there. An adapter in use stays: where all are, the least recently used takes no more jobs and goes when
+    those it has are done. `fetch` makes a directory of a source. What is held goes to the `status` record.
+
+    Any thread may call any method. Nothing waits for an adapter but threads of this object's own.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        fetch: Callable[[str], Path],
+        submit: Callable[[Sequence[Work]], None],
+        open_requests: OpenRequests,
+        status: StatusWriter,
+    ) -> None:
+        self._limit = limit
+        self._fetch, self._submit, self._open, self._status = fetch, submit, open_requests, status
+        self._changed = Condition()
+        self._placing = Lock()
+        self._known: dict[str, _Lora] = {}
+        self._worker: Worker | None = None
+        self._closed = False
+        self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
+
+    def take(self, work: Work) -> bool:
+        """False where `work` has to `wait` for its adapter; LoadError where that has failed a moment ago, BusyError
+        where too many wait for it."""
+        if not work.lora:
+            return True
+        with self._changed:
+            each = self._known.get(work.lora)
+            if each is None:
+                return False
+            if each.state == FAILED and each.failure is not None and monotonic() < each.retry_at:
+                raise each.failure
+            if each.state == RESIDENT and not each.leaving:
+                self._use(each, [work])
+                return True
+            if len(each.waiting) >= MOST_WAITING:
+                raise BusyError(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
+            return False
+
+    def wait(self, work: Work) -> None:
+        """Of a job that `take` did not let through, and that is deferred by now."""
+        with self._changed:
+            each = self._known.get(work.lora)
+            is_new = each is None or each.state == FAILED
+            if each is None or is_new:
+                each = self._known[work.lora] = _Lora(work.lora_name, work.lora)
+            each.name, each.last_used_ns = work.lora_name, monotonic_ns()
+            is_here = each.state == RESIDENT and not each.leaving
+            if is_here:
+                self._use(each, [work])
+            else:
+                each.waiting.append(work)
+            if is_new:
+                self._loaders.submit(self._load, each)
+        if is_here:
+            self._submit([work])
+
+    @contextmanager
+    def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
+        """Inside, those of `loras` that it gives stay in the worker. The jobs of the others are answered."""
+        with self._changed:
+            held = [each for each in map(self._known.get, loras) if each is not None and each.state == RESIDENT]
+            for each in held:
+                each.num_running += 1
+        try:
+            yield {each.source for each in held}
+        finally:
+            with self._changed:
+                for each in held:
+                    each.num_running -= 1
+                self._changed.notify_all()
+
+    def restore(self, worker: Worker) -> None:
+        """`worker` is new: it gets what the one before it had. What it does not take is loaded again when asked for."""
+        with self._changed:
+            self._worker = worker
+            held = self._resident()
+            self._changed.notify_all()
+        for each in held:
+            try:
+                worker.add_lora(each.source, each.directory)
+            except SIEError as exc:
+                log.error("lora %s: is not held any more: %s", each.name, exc)
+                with self._changed:
+                    self._forget(each)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._loaders.shutdown(wait=True, cancel_futures=True)
+
+    def _load(self, each: _Lora) -> None:
+        try:
+            each.directory = self._fetch(each.source)
+            with self._placing:
+                self._place(each)
+        except SIEError as exc:
+            self._fail(each, exc)
+        except BaseException as exc:
+            log.exception("lora %s failed", each.name)
+            self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
+        self._tell()
+
+    def _place(self, each: _Lora) -> None:
+        """Into the worker, and those that wait for it into the scheduler."""
+        self._make_room()
+        while True:
+            worker = self._worker_now()
+            try:
+                done = worker.add_lora(each.source, each.directory)
+            except WorkerDied:
+                self._wait_for_another(worker)
+                continue
+            with self._changed:
+                if self._worker is worker:
+                    each.state, each.num_bytes = RESIDENT, done.num_bytes
+                    self._status.record["device_bytes"] = done.device_bytes
+                    waiting, each.waiting = each.waiting, []
+                    self._use(each, waiting)
+                    break
+        log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
+        self._submit([work for work in waiting if self._is_wanted(work)])
+
+    def _make_room(self) -> None:
+        """For one more."""
+        with self._changed:
+            while len(self._resident()) >= self._limit:
+                victim = self._victim()
+                if self._is_used(victim):
+                    victim.leaving = True
+                    self._changed.wait(LOOK_S)
+                    self._check_open()
+                    continue
+                worker, waiting = self._worker, victim.waiting
+                self._forget(victim)
+                if waiting:  # they came while it was leaving
+                    again = self._known[victim.source] = _Lora(victim.name, victim.source, waiting=waiting)
+                    self._loaders.submit(self._load, again)
+                break
+            else:
+                return
+        log.info("lora %s: makes room", victim.name)
+        if worker is not None:
+            with suppress(SIEError):
+                worker.remove_lora(victim.source)
+
+    def _victim(self) -> _Lora:
+        """The least recently used one, of those that nobody uses if there are some."""
+        leaving = [each for each in self._resident() if each.leaving]
+        return min(leaving or self._resident(), key=lambda each: (self._is_used(each), each.last_used_ns))
+
+    def _is_used(self, each: _Lora) -> bool:
+        each.users = {work for work in each.users if self._is_wanted(work)}
+        return bool(each.users or each.num_running)
+
+    def _is_wanted(self, work: Work) -> bool:
+        return work.request in self._open if work.is_deferred else not work.is_done
+
+    def _use(self, each: _Lora, jobs: Sequence[Work]) -> None:
+        each.users.update(jobs)
+        each.last_used_ns = monotonic_ns()
+
+    def _resident(self) -> list[_Lora]:
+        return [each for each in self._known.values() if each.state == RESIDENT]
+
+    def _forget(self, each: _Lora) -> None:
+        if self._known.get(each.source) is each:
+            del self._known[each.source]
+
+    def _fail(self, each: _Lora, error: SIEError) -> None:
+        remedy = f"it is tried again with the first request after {RETRY_AFTER_S:g} s"
+        told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
+        log.error("%s", told)
+        with self._changed:
+            each.failure = told if isinstance(told, LoadError) else None
+            each.state, each.retry_at = FAILED, monotonic() + RETRY_AFTER_S
+            waiting, each.waiting = each.waiting, []
+            for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
+                self._forget(old)
+        for work in waiting:
+            self._open.reply(work.request, told)
+
+    def _worker_now(self) -> Worker:
+        with self._changed:
+            if self._worker is None:
+                raise LoadError("the process that computes is gone")
+            return self._worker
+
+    def _wait_for_another(self, dead: Worker) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._worker is not dead or self._closed, WORKER_S)
+            self._check_open()
+            if self._worker is dead:
+                raise LoadError("the process that computes ended, and none has taken its place")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BusyError("this process is about to end; retry")
+
+    def _tell(self) -> None:
+        """The record, of what is held now."""
+        with self._placing, self._changed:
+            if self._worker is not None:
+                held = sum(each.num_bytes for each in self._resident())
+                self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held
+            self._status.write_loras({each.name: each.as_record() for each in self._known.values()})
