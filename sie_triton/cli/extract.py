@@ -63,14 +63,18 @@ def extract(
 
     if draw and len(images) != 1:
         raise click.UsageError(f"--draw: needs one --image, not {len(images)}")
-    settings = read_settings(**flags)
     asked = list(texts) or ([] if images else list(_lines()))
     items: list[Any] = [*asked, *({"image": path} for path in images)]
-    with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
+    with SIEClient(url or _url(**flags)) as client:
         results = client.extract(model, items, _names(labels), threshold=threshold, pages=pages, lora=lora)
     findings.show([*asked, *map(str, images)], results, as_json=as_json)
     if draw:
         _draw(images[0], results[-1], draw)
+
+
+def _url(**flags: Any) -> str:
+    settings = read_settings(**flags)
+    return f"grpc://{settings.host}:{settings.grpc_port}"
 
 
 def _names(labels: str) -> list[str]:
