@@ -23,10 +23,14 @@ WRONG, CONFLICT, UNKNOWN = "wrong", "conflict", "unknown"
 
 @dataclass(frozen=True)
 class Served:
-    """`source` is a model file, or the directory that a model was recognised in; `changed_at` as in RFC 3339."""
+    """`source` is a model file, or the directory that a model was recognised in; `changed_at` as in RFC 3339.
+
+    `loras` are the LoRA adapters of the model file, name → where; None: the model takes none.
+    """
 
     source: str
     changed_at: str
+    loras: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Serving:
     @property
     def added_dir(self) -> Path:
         return self.data_dir / "models"
+
+    @property
+    def loras_dir(self) -> Path:
+        """Files of the LoRA adapters that were added to the running server."""
+        return self.data_dir / "loras"
 
     @property
     def models_dir(self) -> Path | None:

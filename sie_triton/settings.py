@@ -105,6 +105,12 @@ class Settings(BaseSettings):
     max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
     max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one audio file")
     max_audio_s: float = Field(600, gt=0, le=86_400, description="most seconds that one audio file takes")
+    max_loras_per_model: int = Field(
+        10, ge=1, le=1000, description="most LoRA adapters that a model has in memory; the least recently used one goes"
+    )
+    allow_client_lora: bool = Field(
+        False, description="let a request name any LoRA adapter of the model hub, by its id, and have it fetched"
+    )
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
@@ -161,6 +167,7 @@ class Settings(BaseSettings):
             self.portable_runtime,
             device=choose_device(self.device),
             status_dir=str(self.status_dir),
+            loras_dir=str(self.loras_dir),
             cache_dir=str(self.data_dir.absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
@@ -188,6 +195,8 @@ class Settings(BaseSettings):
             max_audio_s=self.max_audio_s,
             allow_hub=self.hf_fallback,
             open_steps=self.open_steps,
+            max_loras=self.max_loras_per_model,
+            allow_client_lora=self.allow_client_lora,
         )
 
     @property
@@ -201,6 +210,11 @@ class Settings(BaseSettings):
     @property
     def status_dir(self) -> Path:
         return self.data_dir.absolute() / "status"
+
+    @property
+    def loras_dir(self) -> Path:
+        """Files of the LoRA adapters that were added to the running server."""
+        return self.data_dir.absolute() / "loras"
 
     @property
     def stub_dir(self) -> Path:

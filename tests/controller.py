@@ -2,11 +2,14 @@
 
 import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import wait
 from time import monotonic_ns
 
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.controller.token import TOKEN_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter, status_path
 
@@ -67,3 +70,20 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def status_of(settings, path, method="GET", body=None, **headers) -> tuple[int, str]:
+    request = urllib.request.Request(url(settings, path), method=method, data=body, headers=headers)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+
+
+def url(settings, path):
+    return f"http://127.0.0.1:{settings.controller_port}{path}"
+
+
+def admin(settings) -> dict[str, str]:
+    return {"Authorization": f"Bearer {(settings.data_dir / TOKEN_FILE).read_text()}"}

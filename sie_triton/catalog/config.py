@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
-from sie_triton.catalog.options import LORA, Frozen, Profile, RuntimeOptions
+from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions
 from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, Encode, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
@@ -29,7 +30,8 @@ EnvironmentName = Annotated[str, AfterValidator(check_environment)]
 class ModelConfig(Frozen):
     """One model file. `hf_id` or `weights_path` says where the weights are, never both; `package_backed`: a package
     brings them. `max_sequence_length` None: the checkpoint says it. `allow_pickle: tensors`: weights that are there as
-    a pickle only are converted. `environment` is the one that its workers run in.
+    a pickle only are converted. `environment` is the one that its workers run in. `loras` are the LoRA adapters
+    that requests may name, and where each is.
     """
 
     sie_id: ModelName
@@ -40,6 +42,7 @@ class ModelConfig(Frozen):
     license: str | None = None
     allow_pickle: Literal["tensors"] | None = None
     environment: EnvironmentName | None = None
+    loras: Loras = Field(default={})
     inputs: Inputs = Inputs()
     tasks: Tasks
     max_sequence_length: Tokens | None = None
@@ -147,14 +150,16 @@ class ModelConfig(Frozen):
 
     def variants(self) -> "list[ModelConfig]":
         """Its profiles that need weights of their own, each as a model: `org/name.profile`; those whose family is not
-        served fail when they are resolved. What differs in a LoRA adapter is none.
+        served fail when they are resolved.
         """
-        return [self._variant(name) for name, keys in self.apart.items() if LORA not in keys]
+        return [self._variant(name) for name in self.apart]
 
     def _variant(self, name: str) -> "ModelConfig":
         source = f"{self.source}: profiles.{name}"
         fields = {key: getattr(self, key) for key in self.model_fields_set}
         given = {"sie_id": f"{self.sie_id}.{name}", "profiles": {"default": self.profile(name)}}
+        if not (other := self._family(name)) or not family(other).takes_loras:
+            fields.pop("loras", None)
         try:
             variant = ModelConfig(**{**fields, **given})
         except ValidationError as exc:
@@ -169,11 +174,11 @@ class ModelConfig(Frozen):
         kind, lines = family(self.family), []
         for name in self.profiles:
             keys = self.apart.get(name, ())
-            if LORA in keys:
-                lines.append(f"profiles.{name}: is not served: this version has no LoRA adapters")
-            elif keys:
+            if keys:
                 differs = f"{', '.join(keys)} differs from profiles.default"
                 lines.append(f"profiles.{name}: is a model of its own, {self.sie_id}.{name}: {differs}")
+            elif not self._is_served(name):
+                lines.append(f"profiles.{name}: is not served: the family {self.family} takes no LoRA adapters")
             else:
                 lines += without_effect(name, self.profile(name), self.family, kind)
         return [f"warning: {self.source}: {line}" for line in lines]
@@ -202,7 +207,12 @@ class ModelConfig(Frozen):
     def _served_profiles(self) -> dict[str, Profile]:
         """Those that the weights of the default profile serve too."""
         names = ["default", *(name for name in self.profiles if name != "default")]
-        return {name: self.profile(name) for name in names if name not in self.apart}
+        return {name: self.profile(name) for name in names if self._is_served(name)}
+
+    def _is_served(self, name: str) -> bool:
+        """Not one that needs weights of its own, or an adapter that the family does not take."""
+        can_be = not self.profile(name).adapter_options.runtime.lora_id or family(self.family).takes_loras
+        return name == "default" or (can_be and name not in self.apart)
 
     def _check_served(self, kind: Family) -> None:
         """CatalogError names what is asked for and the family does not do."""
@@ -212,6 +222,8 @@ class ModelConfig(Frozen):
         if not wanted or set(wanted) - set(kind.tasks):
             missing = ", ".join(sorted(set(wanted) - set(kind.tasks))) or "none"
             refused.append(f"tasks: {missing} cannot be served; the family {name} has {', '.join(kind.tasks)}")
+        if self.loras and not kind.takes_loras:
+            refused.append(f"loras: cannot be served; the family {name} takes no LoRA adapters")
         refused += refusals(self.profile("default"), name, kind)
         refused += self._unknown_options()
         if refused:
@@ -261,7 +273,8 @@ class ModelConfig(Frozen):
             profiles=tuple(
                 profile_spec(name, each, tuple(dims), kind.parameters, self.source) for name, each in runtimes.items()
             ),
-            apart=tuple(name for name, keys in self.apart.items() if LORA not in keys),
+            apart=tuple(self.apart),
+            loras=adapters(self.loras, runtimes, self.source),
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
         if refused := [f"{self.source}: {line}" for line in kind.refusals(spec)]:

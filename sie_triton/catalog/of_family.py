@@ -68,6 +68,8 @@ def profile_spec(
     chosen: dict[str, Any] = {"output_types": ",".join(wanted or has)} if has else {}
     if options.normalize is not None:
         chosen["normalize"] = options.normalize
+    if options.lora_id:
+        chosen["lora"] = options.lora_id
     return ProfileSpec(
         name=name,
         parameters={**chosen, **_own(name, options, parameters, source)},

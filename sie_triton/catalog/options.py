@@ -119,7 +119,6 @@ class Profile(Frozen):
             **{f"adapter_options.loadtime.{key}": loadtime.own.get(key) for key in sorted(options)},
             **{f"adapter_options.runtime.{key}": runtime.own.get(key) for key in sorted(options)},
             "adapter_options.runtime.max_seq_length": runtime.max_seq_length,
-            LORA: runtime.lora_id,
         }
 
     def with_defaults(self, options: frozenset[str], parameters: frozenset[str] = frozenset()) -> RuntimeOptions:

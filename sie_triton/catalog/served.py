@@ -4,7 +4,7 @@ warned about where it changes nothing."""
 from collections.abc import Iterator, Mapping
 
 from sie_triton.catalog.of_family import option_names, own_parameters
-from sie_triton.catalog.options import OF_BOTH, Profile
+from sie_triton.catalog.options import LORA, OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
 
 # Of runtime options: those of texts that are not read in pairs.
@@ -40,9 +40,9 @@ def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]
 
 def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
     """Of what the default profile asks of the weights."""
-    where, lora = "profiles.default.adapter_options.runtime.lora_id", default.adapter_options.runtime.lora_id
-    if lora is not None:
-        yield f"{where}: {lora!r} cannot be served; leave it out to serve the weights without it, or merge it into them"
+    if (lora := default.adapter_options.runtime.lora_id) and not kind.takes_loras:
+        remedy = "leave it out to serve the weights without it, or merge it into them"
+        yield f"profiles.default.{LORA}: {lora!r} cannot be served; the family {name} takes no LoRA adapters; {remedy}"
     if default.engine is not None and default.engine not in kind.engines:
         usable = ", ".join(kind.engines)
         yield f"profiles.default.engine: {default.engine!r} cannot be served; the family {name} can use {usable}"

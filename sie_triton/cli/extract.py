@@ -24,6 +24,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--image", "images", type=FILE, multiple=True, help="what to look in; may be repeated, and be beside texts"
 )
 @click.option("--pages", metavar="PAGES", help="of images that are PDFs: 1-3,8 or 5-; default: all")
+@click.option("--lora", metavar="NAME", help="LoRA adapter of the model to run them through")
 @click.option("--draw", type=click.Path(path_type=Path), help="save the one image with a box for each object here")
 @click.option("--threshold", type=click.FloatRange(0, 1), help="least score of what is told; default: the model's")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object an item, each on a line")
@@ -35,6 +36,7 @@ def extract(
     labels: str,
     images: tuple[Path, ...],
     pages: str | None,
+    lora: str | None,
     draw: Path | None,
     threshold: float | None,
     as_json: bool,
@@ -61,14 +63,18 @@ def extract(
 
     if draw and len(images) != 1:
         raise click.UsageError(f"--draw: needs one --image, not {len(images)}")
-    settings = read_settings(**flags)
     asked = list(texts) or ([] if images else list(_lines()))
     items: list[Any] = [*asked, *({"image": path} for path in images)]
-    with SIEClient(url or f"grpc://{settings.host}:{settings.grpc_port}") as client:
-        results = client.extract(model, items, _names(labels), threshold=threshold, pages=pages)
+    with SIEClient(url or _url(**flags)) as client:
+        results = client.extract(model, items, _names(labels), threshold=threshold, pages=pages, lora=lora)
     findings.show([*asked, *map(str, images)], results, as_json=as_json)
     if draw:
         _draw(images[0], results[-1], draw)
+
+
+def _url(**flags: Any) -> str:
+    settings = read_settings(**flags)
+    return f"grpc://{settings.host}:{settings.grpc_port}"
 
 
 def _names(labels: str) -> list[str]:

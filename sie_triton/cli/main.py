@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | render | models | env | extract | bench | perf`."""
+"""The command line: `sie-triton serve | render | models | lora | env | extract | bench | perf`."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
+from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import SIEError
@@ -30,6 +31,8 @@ RENDER_SETTINGS = (
     "cpu_threads",
     "preload_models",
     "open_steps",
+    "max_loras_per_model",
+    "allow_client_lora",
     "hf_fallback",
 )
 
@@ -147,6 +150,7 @@ def evict(model: str, **flags: Any) -> None:
 
 
 cli.add_command(models)
+cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(extract)
 

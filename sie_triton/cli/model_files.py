@@ -83,6 +83,7 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
         "longest item": length,
         "options": ", ".join(f"{name}: {value}" for name, value in spec.options.items() if value not in (None, "", {})),
     }
+    rows["adapters"] = "\n".join(f"{name}: {where}" for name, where in spec.loras.items())
     for profile in spec.profiles:
         said: dict[str, Any] = {
             **profile.parameters,

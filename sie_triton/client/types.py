@@ -159,11 +159,11 @@ class ExtractResult(TypedDict, total=False):
 class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; `options` are further request parameters of the model.
 
-    `pages` of images that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
+    `lora` and `pages`: as in encode. `timeout`: seconds for the whole call, retries included.
     """
 
     instruction: str
-    lora: str
+    lora: str | None
     profile: str
     pages: str | None
     options: Mapping[str, Any]
@@ -173,14 +173,15 @@ class ScoreOptions(TypedDict, total=False):
 class EncodeOptions(TypedDict, total=False):
     """Keyword arguments of `encode`; `options` are further request parameters of the model.
 
-    `pages` of images that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
+    `lora`: the name of one of the model's LoRA adapters, over what the profile says; "" for none. `pages` of images
+    that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
     """
 
     output_types: Sequence[str]
     output_dtype: str
     instruction: str
     is_query: bool
-    lora: str
+    lora: str | None
     profile: str
     pages: str | None
     options: Mapping[str, Any]
@@ -192,8 +193,8 @@ class ExtractOptions(TypedDict, total=False):
 
     `threshold`: the least score, from 0 to 1, of what is told, or one by label. `label_descriptions`: by label, what
     the model reads in its place. `flat_ner`: no entity lies in another. `multi_label`: the same words may have several
-    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model. `pages`: as in encode.
-    `timeout`: seconds for the whole call, retries included.
+    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model. `lora`, `pages`: as in
+    encode. `timeout`: seconds for the whole call, retries included.
     """
 
     threshold: float | Mapping[str, float] | None
@@ -202,7 +203,7 @@ class ExtractOptions(TypedDict, total=False):
     multi_label: bool
     output_schema: Any
     instruction: str
-    lora: str
+    lora: str | None
     profile: str
     pages: str | None
     options: Mapping[str, Any]

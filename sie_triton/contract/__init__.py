@@ -14,7 +14,7 @@ from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DT
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
 from sie_triton.contract.tensors import ITEMS
-from sie_triton.contract.verb import PAGES, Answering, Options, Verb, common_outputs
+from sie_triton.contract.verb import LORA, PAGES, Answering, Options, Verb, common_outputs
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
@@ -24,6 +24,7 @@ TASKS = tuple(VERBS)
 __all__ = [
     "ENCODE_OUTPUTS",
     "ITEMS",
+    "LORA",
     "OUTPUT_DTYPES",
     "PAGES",
     "SCALED_DTYPES",

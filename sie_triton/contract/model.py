@@ -40,7 +40,8 @@ class Model:
     where it is not ragged, by its values.
 
     `outputs` are those of encode by name. `parameters` are the family's own; with `scores_pairs` query and text go
-    through the model together. `extraction` is of use where it extracts.
+    through the model together. `extraction` is of use where it extracts. With `takes_loras` a request may name a LoRA
+    adapter.
     """
 
     spec: ModelSpec
@@ -49,6 +50,7 @@ class Model:
     parameters: tuple[Parameter, ...] = ()
     scores_pairs: bool = False
     extraction: Extraction = Extraction()
+    takes_loras: bool = False
 
     @property
     def reads_pages(self) -> bool:

@@ -22,6 +22,15 @@ PAGES = Parameter(
     doc="of images that are PDFs, which pages, each an item of its own: 1-3,8, 5-; all where not said",
 )
 
+LONGEST_LORA = 200  # characters of an adapter's name
+
+LORA = Parameter(
+    "lora",
+    str,
+    max_characters=LONGEST_LORA,
+    doc="LoRA adapter of the model that items run through, over the profile's; empty: none",
+)
+
 Options = Mapping[str, ParameterValue]
 
 
@@ -134,5 +143,6 @@ def common_parameters(model: Model) -> tuple[Parameter, ...]:
         Parameter(
             "profile", str, profiles, for_prompt=True, hint=_apart(model), doc="named set of options of the model"
         ),
+        *((LORA,) if model.takes_loras else ()),
         *((PAGES,) if model.reads_pages else ()),
     )

@@ -3,24 +3,24 @@
 import asyncio
 import contextlib
 import hmac
+import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
 from time import monotonic_ns
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.loop import PERIOD_S, Controller
+from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import NotServed
-from sie_triton.controller.models import STATES, Model
+from sie_triton.controller.models import Model
+from sie_triton.controller.names import sie_name, triton_name
 from sie_triton.controller.refresh import Outcome, Refused
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.status import LOAD_PHASES
 from sie_triton.serving import UNKNOWN, WRONG
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,9 @@ def application(controller: Controller, admin_token: str) -> web.Application:
             web.put("/v1/models", api.add),
             web.get("/v1/models/{model}", api.model),
             web.delete("/v1/models/{model}", api.remove),
+            web.get("/v1/models/{model}/loras", api.loras),
+            web.put("/v1/models/{model}/loras", api.add_lora),
+            web.delete("/v1/models/{model}/loras/{name:.+}", api.remove_lora),
             web.post("/v1/models/{model}/{action:load|evict|unload}", api.act),
         ]
     )
@@ -108,13 +111,14 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         memory = self._controller.memory
-        models = [self._described(model) for model in self._served().values()]
+        adapters = self._controller.loras.in_memory()
+        models = [self._described(model, adapters) for model in self._served().values()]
         total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
         problems = dict(self._controller.changes.problems)
         return web.json_response({"models": models, "memory": total, "problems": problems})
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(self._described(self._find(request)))
+        return web.json_response(self._described(self._find(request), self._controller.loras.in_memory()))
 
     async def add(self, request: web.Request) -> web.Response:
         """A model file as the body; returns when the model is in service."""
@@ -144,6 +148,23 @@ class Api:
             raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return web.json_response({"model": sie_name(model), "done": action})
 
+    async def loras(self, request: web.Request) -> web.Response:
+        return web.json_response(await asyncio.to_thread(self._controller.loras.listed, self._find(request).name))
+
+    async def add_lora(self, request: web.Request) -> web.Response:
+        """The body is {"name": …, "source": …} as JSON; from then on requests may name it."""
+        self._check_token(request)
+        model, given = self._find(request).name, await _lora_in(request)
+        done = await _done(self._controller.loras.add, model, *given)
+        return web.json_response({"model": sie_name(model), "name": given[0], "done": done})
+
+    async def remove_lora(self, request: web.Request) -> web.Response:
+        """Requests that are in progress go on with it."""
+        self._check_token(request)
+        model, name = self._find(request).name, request.match_info["name"]
+        done = await _done(self._controller.loras.remove, model, name)
+        return web.json_response({"model": sie_name(model), "name": name, "done": done})
+
     def _evict(self, model: str) -> Any:
         return self._controller.evict(model, "asked for")
 
@@ -159,11 +180,11 @@ class Api:
     def _served(self) -> dict[str, Model]:
         return {model.name: model for model in self._controller.models.values() if not model.is_removed}
 
-    def _described(self, model: Model) -> dict[str, Any]:
-        """With the file that it comes from, as far as that is known."""
-        files = self._controller.changes.files
-        source = (files.models.get(sie_name(model.name)) or files.models.get(model.name)) if files else None
-        return describe(model) | (asdict(source) if source else {})
+    def _described(self, model: Model, adapters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """With the file that it comes from, as far as that is known; `adapters` are the bytes of those in memory."""
+        served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
+        described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
+        return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:
         """The name of a model that may be out of service."""
@@ -190,12 +211,29 @@ async def _changed(change: Future[Outcome]) -> Outcome:
         raise web.HTTPBadGateway(text=f"{exc}\n") from exc
 
 
+async def _done(change: Callable[..., str], *given: str) -> str:
+    """To an adapter."""
+    try:
+        return await asyncio.to_thread(change, *given)
+    except Refused as exc:
+        raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
+    except OSError as exc:
+        raise web.HTTPInternalServerError(text=f"the adapter cannot be written down: {exc}\n") from exc
+
+
+async def _lora_in(request: web.Request) -> tuple[str, str]:
+    wanted = 'body: must be JSON as {"name": "banking", "source": "org/name"}\n'
+    try:
+        given = json.loads(await request.read())
+    except (ValueError, RecursionError) as exc:
+        raise web.HTTPBadRequest(text=wanted) from exc
+    if not isinstance(given, dict) or given.keys() != {"name", "source"} or {*map(type, given.values())} != {str}:
+        raise web.HTTPBadRequest(text=wanted)
+    return given["name"], given["source"]
+
+
 def _name(request: web.Request) -> str:
     return triton_name(request.match_info["model"])
-
-
-def triton_name(name: str) -> str:
-    return name.replace("/", "__")
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -215,48 +253,3 @@ def describe(model: Model) -> dict[str, Any]:
         "waits_for_bytes": model.wants,
         "num_draining": len(model.going),
     }
-
-
-def sie_name(name: str) -> str:
-    """
-    >>> sie_name("BAAI__bge-m3")
-    'BAAI/bge-m3'
-    """
-    return name.replace("__", "/", 1)
-
-
-class Collector:
-    """Prometheus metrics of the controller's latest round; the event loop's thread collects them, nothing raises."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def collect(self) -> Iterator[Metric]:
-        memory = self._controller.memory
-        used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=["source"])
-        used.add_metric([memory.source], memory.used)
-        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory there is", labels=["source"])
-        limit.add_metric([memory.source], memory.limit)
-        state = GaugeMetricFamily("sie_model_state", "1 for the state a model is in", labels=["model", "state"])
-        size = GaugeMetricFamily("sie_model_memory_bytes", "memory of a model's worker", labels=["model"])
-        seconds = GaugeMetricFamily(
-            "sie_model_load_seconds", "what the last load took, by phase", labels=["model", "phase"]
-        )
-        for model in self._controller.models.values():
-            if model.is_removed:
-                continue
-            name = sie_name(model.name)
-            size.add_metric([name], model.num_bytes)
-            for phase in LOAD_PHASES:
-                seconds.add_metric([name, phase], model.record[f"{phase}_ns"] / 1e9)
-            for each in ("cold", "dead", *STATES.values()):
-                state.add_metric([name, each], float(model.state == each))
-        swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
-        for (name, reason), count in self._controller.swaps.counts.copy().items():
-            swaps.add_metric([sie_name(name), reason], count)
-        loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])
-        for name, count in self._controller.num_loads.copy().items():
-            loads.add_metric([sie_name(name)], count)
-        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory over what there is")
-        pressure.add_metric([], memory.used / memory.limit)
-        yield from (used, limit, pressure, state, size, seconds, loads, swaps)

@@ -17,13 +17,14 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
 from sie_triton.controller.models import Stages, num_open
+from sie_triton.controller.names import sie_name
 from sie_triton.controller.refresh import Outcome, Refused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.editions import model_of
 from sie_triton.errors import ServerError
 from sie_triton.records.status import STAGES
-from sie_triton.serving import CONFLICT, Serving, read_serving
+from sie_triton.serving import CONFLICT, Served, Serving, read_serving
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class Changes:
     def problems(self) -> Mapping[str, str]:
         """What is wrong, by model file, or by Triton's name of a model that cannot be brought into service."""
         return {**(self.files.problems if self.files else {}), **self._failures}
+
+    def served(self, model: str) -> Served | None:
+        """What the model files say of it; None where that is not known."""
+        return (self.files.models.get(sie_name(model)) or self.files.models.get(model)) if self.files else None
 
     def tick(self, stages: Stages) -> None:
         if self.files is None:

@@ -46,7 +46,7 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
 
 
 def act(settings: Settings, model: str, action: str) -> None:
-    done = ask(settings, f"{_path(model)}/{action}", "POST")
+    done = ask(settings, f"{path_of(model)}/{action}", "POST")
     Console().print(f"{done['model']}: {action} done", highlight=False)
 
 
@@ -57,7 +57,7 @@ def add(settings: Settings, model_file: str) -> None:
 
 
 def remove(settings: Settings, model: str) -> None:
-    done = ask(settings, _path(model), "DELETE")
+    done = ask(settings, path_of(model), "DELETE")
     Console().print(f"{done['model']}: {done['done']}", highlight=False)
 
 
@@ -80,7 +80,7 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
         raise ServerError(f"what answers at {url} is no controller; --host and --controller-port say where") from exc
 
 
-def _path(model: str) -> str:
+def path_of(model: str) -> str:
     return f"{MODELS}/{quote(model.replace('/', '__'), safe='')}"
 
 
@@ -92,7 +92,8 @@ def table(answer: Any) -> Table:
     made = Table(title="SIE on Triton", caption=used)
     for name in ("model", "state"):
         made.add_column(name, overflow="fold")
-    for name in ("memory", "last used", "in progress"):
+    has_loras = any(model["num_loras"] for model in answer["models"])
+    for name in ("memory", "last used", "in progress", *(["loras"] if has_loras else [])):
         made.add_column(name, justify="right")
     made.add_column("share")
     for model in sorted(answer["models"], key=lambda m: (m["state"] == "cold", m["model"])):
@@ -102,6 +103,7 @@ def table(answer: Any) -> Table:
             _gib(model["memory_bytes"]) if model["memory_bytes"] else "",
             "never" if model["idle_s"] is None else f"{model['idle_s']:.0f} s ago",
             str(model["pending"] or ""),
+            *([str(model["num_loras"] or "")] if has_loras else []),
             ProgressBar(total=max(1, memory["limit_bytes"]), completed=model["memory_bytes"], width=20),
         )
     return made

@@ -17,7 +17,7 @@ from sie_triton.controller.models import Model, Processes, Stages
 from sie_triton.controller.swaps import Swaps
 from sie_triton.editions import model_of
 from sie_triton.processes.pids import ProcessId
-from sie_triton.records.status import Record, process_of, status_path
+from sie_triton.records.status import Record, loras_path, process_of, status_path
 
 log = logging.getLogger(__name__)
 
@@ -116,4 +116,6 @@ class Healing:
 
     def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:
         for record in dead:
-            status_path(self._directory, steps, stage, record["pid"]).unlink(missing_ok=True)
+            path = status_path(self._directory, steps, stage, record["pid"])
+            for each in (path, loras_path(path)):
+                each.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import IO
 
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
+from sie_triton.controller.loras import Loras
 from sie_triton.controller.memory import Memory, sample, server_bytes
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.models import Model, inference_records, models_of, read_stages
@@ -50,6 +51,7 @@ class Controller:
         self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
         self.swaps = Swaps(control, self._steps_of)
         self.changes = Changes(settings.data_dir, control, self.swaps)
+        self.loras = Loras(settings.loras_dir, self._directory, self.changes)
         self._healing = Healing(self._directory, self.swaps)
         self.models: Mapping[str, Model] = {}
         self.memory = Memory(0, 1, "nothing measured yet")

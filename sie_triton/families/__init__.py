@@ -131,7 +131,7 @@ def model_of(spec: ModelSpec) -> Model:
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}
-    return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs, kind.extraction)
+    return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs, kind.extraction, kind.takes_loras)
 
 
 def fitted(spec: ModelSpec, directory: Path) -> ModelSpec:

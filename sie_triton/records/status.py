@@ -159,11 +159,17 @@ class StatusWriter:
         return [r for r in records if r["pid"] != os.getpid() and process_of(r).is_alive]
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        for path in (self._path, loras_path(self._path)):
+            path.unlink(missing_ok=True)
 
 
 def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
     return directory / f"{model}-{stage}.{pid}.status"
+
+
+def loras_path(status: Path) -> Path:
+    """Where the process with that status record says which LoRA adapters it has; see records/loras.py."""
+    return status.with_suffix(".loras")
 
 
 class StatusReader:
@@ -197,7 +203,7 @@ def read_records(directory: Path, pattern: str) -> list[Record]:
     found = []
     for path in sorted(directory.glob(f"{pattern}.*.status")):
         with suppress(OSError, ValueError):
-            found.append(_read(path))
+            found.append(read_record(path))
     return found
 
 
@@ -213,7 +219,7 @@ def records_of_editions(directory: Path, steps: str, stage: str) -> list[tuple[i
         name = path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}")
         if model_of(name) == model:
             with suppress(OSError, ValueError):
-                found.append((edition_of(name), _read(path)))
+                found.append((edition_of(name), read_record(path)))
     return found
 
 
@@ -224,7 +230,7 @@ def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
         model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
         if name.endswith(".status") and stage in found:
             with suppress(OSError, ValueError):
-                record = _read(directory / name)
+                record = read_record(directory / name)
                 found[stage].setdefault(model, []).append(record)
     return found
 
@@ -239,7 +245,7 @@ def worker_of(record: Record | np.void) -> ProcessId:
     return ProcessId(int(record["worker_pid"]), int(record["worker_started"]))
 
 
-def _read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     data = path.read_bytes()
     record = dict(zip(FIELDS, LAYOUT.unpack(data), strict=True)) if len(data) == LAYOUT.size else {"version": 0}
     if record["version"] != VERSION:

@@ -84,13 +84,19 @@ def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
     for model in models:
         check_dims(model)
-    return specs if runtime is None else [replace(spec, weights=_of_this_machine(spec.weights)) for spec in specs]
+    return specs if runtime is None else list(map(_of_this_machine, specs))
 
 
-def _of_this_machine(weights: str) -> str:
-    """Wherever a stage is started.
+def _of_this_machine(spec: ModelSpec) -> ModelSpec:
+    """Wherever a stage is started."""
+    loras = {name: _absolute(where) for name, where in spec.loras.items()}
+    return replace(spec, weights=_absolute(spec.weights), loras=loras)
 
-    >>> _of_this_machine("hub://org/model"), _of_this_machine("/a/b")
+
+def _absolute(weights: str) -> str:
+    """
+
+    >>> _absolute("hub://org/model"), _absolute("/a/b")
     ('hub://org/model', '/a/b')
     """
     return weights if "://" in weights else str(Path(weights).expanduser().absolute())

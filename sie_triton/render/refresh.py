@@ -22,6 +22,8 @@ from sie_triton.catalog import ModelConfig, load_file, triton_name
 from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
 from sie_triton.errors import CatalogError, LoadError, ServerError
+from sie_triton.families import model_of
+from sie_triton.loras import added_path
 from sie_triton.private import private_directory
 from sie_triton.render.build import NO_HOOK, checked_options, environment_warnings, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
@@ -176,7 +178,8 @@ class Refresh:
             render(repository, specs, self._options, self._hook, edition)
             self._edition = edition
             (self.outcome.added if found is None else self.outcome.changed).append(name)
-        self._served[model.sie_id] = Served(model.source, changed_at)
+        loras = specs[0].loras if model_of(specs[0]).takes_loras else None
+        self._served[model.sie_id] = Served(model.source, changed_at, loras)
 
     def _remove(self, wanted: set[str]) -> None:
         of_tasks = tuple(f"-{task}" for task in TASKS)
@@ -227,6 +230,8 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
             return Outcome(refused=exc.why, reason=str(exc))
         look.run()
         look.write()
+        for model in look.outcome.removed if remove else ():
+            added_path(serving.loras_dir, model).unlink(missing_ok=True)
         return look.outcome
 
 

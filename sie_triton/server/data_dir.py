@@ -83,7 +83,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def remove_records(status_dir: Path) -> None:
     """Of stages that are all gone; the files of those that stay, the nursery and the controller, are kept."""
-    for pattern in ("*.status", "*.room"):
+    for pattern in ("*.status", "*.room", "*.loras*"):
         for path in status_dir.glob(pattern):
             path.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 import numpy as np
 
-from sie_triton.contract import PAGES, VERBS, Features, Options, Verb
+from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import Cancelled, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
@@ -19,6 +19,7 @@ from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors
 from sie_triton.inputs.pages import ALL, PageReader, Selection
+from sie_triton.loras import KnownLoras
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.scheduling import COST_FUNCTIONS
@@ -61,6 +62,7 @@ class Preprocess(ColdStage[Processor]):
         self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
         self._contexts = Contexts(self._model, Seal(status.directory, is_open=spec.runtime.open_steps))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._loras = KnownLoras(spec)
         if spec.runtime.device == "cpu":
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -137,6 +139,8 @@ class Preprocess(ColdStage[Processor]):
         try:
             verb = self._verb_of(request)
             context, given = self._contexts.enter(request, verb, arrived_ns)
+            if lora := context.options.get(LORA.name):
+                self._loras.source(lora)
             pages = Selection.read(str(given.get(PAGES.name, "")))
             return Reading(context, self._asked(processor, request, context, given), pages)
         except SIEError as exc:

@@ -1,19 +1,25 @@
 """A stage at its own seam, a controller at its own, a real nursery."""
 
+import asyncio
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from huggingface_hub import constants
 
+from sie_triton.bench.ports import free_ports
 from sie_triton.controller import loop
+from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
+from sie_triton.controller.token import admin_token
 from sie_triton.environments.venv import Venv, find
 from sie_triton.processes.supervisor import Companion
 from sie_triton.records.status import StatusWriter
-from sie_triton.settings import read_settings
+from sie_triton.settings import Settings, read_settings
 from sie_triton.stages.inference import Inference
 from sie_triton.weights import download
 from sie_triton.worker.process import Worker
@@ -49,6 +55,26 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
     monkeypatch.setattr(loop, "server_bytes", lambda *_: 100)
     yield controller
     controller.close()
+
+
+@pytest.fixture
+def door(controller, tmp_path) -> Iterator[Settings]:
+    """Served without a given token; those of a client that may find it."""
+    (port,) = free_ports(1)
+    settings = read_settings(data_dir=tmp_path, controller_port=port)
+    controller._directory.mkdir(parents=True, exist_ok=True)
+    app = application(controller, admin_token(tmp_path, ""))
+    events = asyncio.new_event_loop()
+    runner = web.AppRunner(app)
+    events.run_until_complete(runner.setup())
+    events.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    thread = threading.Thread(target=events.run_forever)
+    thread.start()
+    yield settings
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), events).result()
+    events.call_soon_threadsafe(events.stop)
+    thread.join()
+    events.close()
 
 
 @pytest.fixture

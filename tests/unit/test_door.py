@@ -1,65 +1,23 @@
 """The controller's HTTP door, on a real socket, and the command line that knocks there."""
 
-import asyncio
 import json
 import math
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from aiohttp import web
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.bench.ports import free_ports
 from sie_triton.cli import cli
-from sie_triton.controller.api import application
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import Outcome, Refused
 from sie_triton.controller.token import TOKEN_FILE, admin_token
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving
-from sie_triton.settings import Settings, read_settings
-from tests.controller import stage, wait_for
+from tests.controller import admin, stage, status_of, wait_for
 
 LONG_NAME = "org__" + "a-very-long-name-of-a-model-" * 3 + "end"
-
-
-@pytest.fixture
-def door(controller, tmp_path) -> Iterator[Settings]:
-    """Served without a given token; those of a client that may find it."""
-    (port,) = free_ports(1)
-    settings = read_settings(data_dir=tmp_path, controller_port=port)
-    controller._directory.mkdir(parents=True, exist_ok=True)
-    app = application(controller, admin_token(tmp_path, ""))
-    loop = asyncio.new_event_loop()
-    runner = web.AppRunner(app)
-    loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield settings
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-def status_of(settings, path, method="GET", body=None, **headers) -> tuple[int, str]:
-    request = urllib.request.Request(url(settings, path), method=method, data=body, headers=headers)
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as exc:
-        return exc.code, exc.read().decode()
-
-
-def url(settings, path):
-    return f"http://127.0.0.1:{settings.controller_port}{path}"
 
 
 def test_ready_is_what_tritonserver_says(door, control):
@@ -168,10 +126,6 @@ def asked(controller, monkeypatch):
     monkeypatch.setattr(controller.changes, "add", change)
     monkeypatch.setattr(controller.changes, "remove", change)
     return made
-
-
-def admin(settings) -> dict[str, str]:
-    return {"Authorization": f"Bearer {(settings.data_dir / TOKEN_FILE).read_text()}"}
 
 
 def test_a_model_file_is_added_and_a_model_removed(door, asked):

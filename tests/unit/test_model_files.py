@@ -33,7 +33,6 @@ def dense_file(directory: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"runtime": {"lora_id": "fin"}}, "profiles.default.adapter_options.runtime.lora_id: 'fin' cannot be served"),
         (
             {"loadtime": {"config_kwargs": {"rope_scaling": 2}}},
             "loadtime.config_kwargs.rope_scaling: cannot be served; allowed are unpad_inputs, ",
@@ -67,7 +66,6 @@ def test_what_has_no_effect_is_said(tmp_path, minilm_directory):
         "splade",
         {"encode": {"sparse": {"dim": 30522}}},
         runtime={"pooling": "cls"},
-        profiles={"tuned": {"lora_id": "fin", "pooling": "cls"}},
     )
     models = tmp_path / "models"
     models.mkdir()
@@ -75,8 +73,7 @@ def test_what_has_no_effect_is_said(tmp_path, minilm_directory):
     settings = read_settings(models_dir=models)
     where = f"warning: {path}: profiles"
     assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
-        f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade",
-        f"{where}.tuned: is not served: this version has no LoRA adapters",
+        f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade"
     ]
 
 

@@ -12,6 +12,7 @@ from sie_triton.render.build import selected, write_repository
 from sie_triton.settings import read_settings
 from sie_triton.spec import ANY_LENGTH, Runtime
 from tests import reference_files
+from tests.loras import set_takes_loras
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +106,28 @@ def test_the_text_of_labels_is_no_input(directory):
     assert resolved(directory, "dino").inputs == resolved(directory, "owlv2").inputs == ("image",)
 
 
-def test_profiles_that_need_weights_of_their_own(directory):
+def test_profiles_that_need_weights_of_their_own(directory, monkeypatch):
+    set_takes_loras(monkeypatch, "bge_m3", False)
     config = load_file(directory / "org__bge-m3.yaml")
-    assert config.apart == {
-        "banking": ("adapter_options.runtime.lora_id",),
-        "flag": ("compute_precision", "adapter_options.runtime.pooling"),
-    }
+    assert config.apart == {"flag": ("compute_precision", "adapter_options.runtime.pooling")}
     (flag,) = config.variants()
     assert (flag.sie_id, flag.base, flag.resolve(Runtime()).runtime.precision) == ("org/bge-m3.flag", "org/bge-m3", "")
     spec = config.resolve(Runtime())
     assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse"], ("flag",))
     said = "\n".join(config.warnings())
-    assert "profiles.banking: is not served: this version has no LoRA adapters" in said
+    assert "profiles.banking: is not served: the family bge_m3 takes no LoRA adapters" in said
     assert "profiles.flag: is a model of its own, org/bge-m3.flag: compute_precision, " in said
+
+
+def test_a_profile_with_an_adapter_is_served_where_the_family_takes_some(directory, monkeypatch):
+    set_takes_loras(monkeypatch, "bge_m3", True)
+    config = load_file(directory / "org__bge-m3.yaml")
+    spec = config.resolve(Runtime())
+    assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse", "banking"], ("flag",))
+    assert spec.profile("banking").parameters["lora"] == "org/bge-m3-lora"
+    assert (spec.profile("banking").instruction, spec.profile("default").parameters.get("lora")) == ("Classify", None)
+    assert spec.loras == {"org/bge-m3-lora": "hub://org/bge-m3-lora"}
+    assert not any("banking" in line for line in config.warnings())
 
 
 def test_a_request_for_such_a_profile_is_told_where_it_is(directory):

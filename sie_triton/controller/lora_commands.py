@@ -1,0 +1,72 @@
+"""What `sie-triton lora` does: ask a running controller for the LoRA adapters of a model, and change them."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table
+
+from sie_triton.controller.commands import STYLES, ask, path_of
+from sie_triton.loras import PATHS
+from sie_triton.settings import Settings
+
+
+def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
+    answer = ask(settings, _path(model))
+    console = Console()
+    if as_json:
+        console.print_json(data=answer)
+    elif answer["loras"]:
+        console.print(table(answer))
+    elif answer["takes_loras"]:
+        console.print(
+            f"{answer['model']}: none; sie-triton lora add {answer['model']} NAME SOURCE adds one", style="dim"
+        )
+    else:
+        console.print(f"{answer['model']}: models of its family take no LoRA adapters", style="dim")
+
+
+def add(settings: Settings, model: str, name: str, source: str) -> None:
+    body = {"name": name, "source": located(source)}
+    done = ask(settings, _path(model), "PUT", json.dumps(body).encode())
+    _tell(f"{done['model']}: {name}: {done['done']}, from {body['source']}")
+
+
+def remove(settings: Settings, model: str, name: str) -> None:
+    done = ask(settings, f"{_path(model)}/{quote(name, safe='')}", "DELETE")
+    _tell(f"{done['model']}: {name}: {done['done']}")
+
+
+def located(source: str) -> str:
+    """A directory of whoever asks as the server finds it; an id of the hub as it is."""
+    path = Path(source).expanduser()
+    return str(path.absolute()) if source.startswith(PATHS) or path.is_dir() else source
+
+
+def table(answer: Any) -> Table:
+    """By name; those in memory with their size."""
+    made = Table(title=f"LoRA adapters of {answer['model']}")
+    for name in ("name", "where", "from", "state"):
+        made.add_column(name, overflow="fold")
+    for name in ("memory", "last used"):
+        made.add_column(name, justify="right")
+    for lora in answer["loras"]:
+        made.add_row(
+            lora["name"],
+            lora["source"],
+            lora["from"],
+            f"[{STYLES[lora['state']]}]{lora['state']}" + (f": {lora['failure']}" if lora["failure"] else ""),
+            f"{lora['memory_bytes'] / 2**20:.1f} MiB" if lora["memory_bytes"] else "",
+            "never" if lora["idle_s"] is None else f"{lora['idle_s']:.0f} s ago",
+        )
+    return made
+
+
+def _tell(line: str) -> None:
+    Console().print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _path(model: str) -> str:
+    return f"{path_of(model)}/loras"

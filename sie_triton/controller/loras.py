@@ -1,0 +1,127 @@
+"""LoRA adapters of a running server: what its models have, how each is, more of them.
+
+model file, file of what was added, the stages' records → GET /v1/models/NAME/loras
+PUT, DELETE → file of what was added → the stages, with the next request that names one
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from time import monotonic_ns
+from typing import Any
+
+from sie_triton.controller.changes import NO_CHANGES, Changes
+from sie_triton.controller.names import sie_name
+from sie_triton.controller.refresh import Refused
+from sie_triton.loras import HUB, PATHS, add, added_path, check_name, is_hub_id, read, remove, source_of
+from sie_triton.records.loras import Lora, read_all_loras, read_loras, resident
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served
+
+# Of an adapter as PEFT saves it.
+ADAPTER_FILE = "adapter_config.json"
+
+LONGEST_SOURCE = 4096  # characters
+
+ABSOLUTE = "must begin with /: the server runs in another directory than you"
+
+
+class Loras:
+    """Those of all models, by Triton's names of these.
+
+    Any thread may call; changes are made one after the other. Refused says what cannot be changed; OSError where the
+    file cannot be written.
+    """
+
+    def __init__(self, added: Path, status: Path, changes: Changes) -> None:
+        self._directory, self._status, self._changes = added, status, changes
+        self._lock = Lock()
+
+    def in_memory(self) -> dict[str, list[int]]:
+        """The bytes of each adapter that a model has in memory, by model."""
+        found = read_all_loras(self._status)
+        return {model: [lora["bytes"] for lora in resident(loras)] for model, loras in found.items()}
+
+    def listed(self, model: str) -> dict[str, Any]:
+        """As JSON; times in seconds."""
+        served, states = self._changes.served(model), read_loras(self._status, model)
+        known = {name: (source, "added") for name, source in read(self._path(model)).items()}
+        if served and served.loras:
+            known |= {name: (source, "model file") for name, source in served.loras.items()}
+        known |= {name: (lora["source"], _whose(name, lora)) for name, lora in states.items() if name not in known}
+        rows = [_described(name, *of, states.get(name)) for name, of in sorted(known.items())]
+        return {"model": sie_name(model), "takes_loras": bool(served and served.loras is not None), "loras": rows}
+
+    def add(self, model: str, name: str, source: str) -> str:
+        """What was done."""
+        served = self._taking(model)
+        try:
+            check_name(name)
+        except ValueError as exc:
+            raise Refused(WRONG, f"name: {exc} (given {name[:300]!r})") from exc
+        self._check_whose(name, served)
+        where = checked_source(source)
+        with self._lock:
+            return "replaced" if add(self._path(model), name, where) else "added"
+
+    def remove(self, model: str, name: str) -> str:
+        self._check_whose(name, self._taking(model))
+        with self._lock:
+            if not remove(self._path(model), name):
+                added = ", ".join(sorted(read(self._path(model)))) or "none"
+                raise Refused(UNKNOWN, f"{name[:300]!r} was not added to {sie_name(model)}; added are {added}")
+        return "removed"
+
+    def _taking(self, model: str) -> Served:
+        if self._changes.files is None:
+            raise Refused(CONFLICT, NO_CHANGES)
+        served = self._changes.served(model)
+        if served is None or served.loras is None:
+            raise Refused(CONFLICT, f"{sie_name(model)}: models of its family take no LoRA adapters")
+        return served
+
+    def _check_whose(self, name: str, served: Served) -> None:
+        if name in (served.loras or {}):
+            raise Refused(CONFLICT, f"{name} comes from the model file {served.source}; change it there")
+
+    def _path(self, model: str) -> Path:
+        return added_path(self._directory, model)
+
+
+def checked_source(text: str) -> str:
+    """Where an adapter is that is there, as ModelSpec.loras has it; Refused."""
+    try:
+        source = source_of(os.path.expanduser(text))
+    except ValueError as exc:
+        raise Refused(WRONG, f"source: {exc} (given {text[:300]!r})") from exc
+    if len(source) > LONGEST_SOURCE or not source.isprintable():
+        raise Refused(WRONG, f"source: must be at most {LONGEST_SOURCE} letters that can be shown")
+    if not source.startswith(PATHS):
+        return source
+    if not source.startswith("/"):
+        raise Refused(WRONG, f"source: {source} {ABSOLUTE}")
+    if not os.path.isdir(source):
+        raise Refused(WRONG, f"source: {source} is no directory that the server can read")
+    if not os.path.isfile(os.path.join(source, ADAPTER_FILE)):
+        raise Refused(WRONG, f"source: {source} has no {ADAPTER_FILE}; give an adapter's directory, as PEFT saves it")
+    return source
+
+
+def _whose(name: str, lora: Lora) -> str:
+    """Of an adapter that a process has and that is nowhere listed."""
+    return "client" if is_hub_id(name) and lora["source"] == HUB + name else "removed"
+
+
+def _described(name: str, source: str, origin: str, lora: Lora | None) -> Mapping[str, Any]:
+    """One that was replaced is cold until a request names it again."""
+    known = lora if lora and lora["source"] == source else None
+    used = known["last_used_ns"] if known else 0
+    return {
+        "name": name,
+        "source": source,
+        "from": origin,
+        "state": known["state"] if known else "cold",
+        "failure": (known["failure"] or None) if known else None,
+        "memory_bytes": known["bytes"] if known else 0,
+        "idle_s": round((monotonic_ns() - used) / 1e9, 3) if used else None,
+    }

@@ -1,0 +1,64 @@
+"""What Prometheus is told of the models."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.models import STATES
+from sie_triton.controller.names import sie_name
+from sie_triton.records.status import LOAD_PHASES
+
+
+class Collector:
+    """Prometheus metrics of the controller's latest round; the event loop's thread collects them, nothing raises."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._memory()
+        yield from self._models()
+        yield from self._counts()
+
+    def _memory(self) -> Iterator[Metric]:
+        memory = self._controller.memory
+        used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=["source"])
+        used.add_metric([memory.source], memory.used)
+        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory there is", labels=["source"])
+        limit.add_metric([memory.source], memory.limit)
+        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory over what there is")
+        pressure.add_metric([], memory.used / memory.limit)
+        yield from (used, limit, pressure)
+
+    def _models(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily("sie_model_state", "1 for the state a model is in", labels=["model", "state"])
+        size = GaugeMetricFamily("sie_model_memory_bytes", "memory of a model's worker", labels=["model"])
+        seconds = GaugeMetricFamily(
+            "sie_model_load_seconds", "what the last load took, by phase", labels=["model", "phase"]
+        )
+        loras = GaugeMetricFamily("sie_model_loras", "LoRA adapters that a model has in memory", labels=["model"])
+        lora_bytes = GaugeMetricFamily("sie_model_lora_bytes", "memory of those adapters", labels=["model"])
+        in_memory = self._controller.loras.in_memory()
+        for model in self._controller.models.values():
+            if model.is_removed:
+                continue
+            name = sie_name(model.name)
+            size.add_metric([name], model.num_bytes)
+            adapters = in_memory.get(model.name, [])
+            loras.add_metric([name], len(adapters))
+            lora_bytes.add_metric([name], sum(adapters))
+            for phase in LOAD_PHASES:
+                seconds.add_metric([name, phase], model.record[f"{phase}_ns"] / 1e9)
+            for each in ("cold", "dead", *STATES.values()):
+                state.add_metric([name, each], float(model.state == each))
+        yield from (state, size, seconds, loras, lora_bytes)
+
+    def _counts(self) -> Iterator[Metric]:
+        swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
+        for (name, reason), count in self._controller.swaps.counts.copy().items():
+            swaps.add_metric([sie_name(name), reason], count)
+        loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])
+        for name, count in self._controller.num_loads.copy().items():
+            loads.add_metric([sie_name(name)], count)
+        yield from (loads, swaps)

@@ -1,0 +1,76 @@
+"""Which LoRA adapters a process has: a file of JSON beside its status record, written anew with each change.
+
+stage → `org__name-inference.<pid>.loras` → controller
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from sie_triton.editions import edition_of, model_of
+from sie_triton.records.status import process_of, read_record
+
+
+class Lora(TypedDict):
+    """One adapter. `source` as in ModelSpec.loras; `failure` says why it could not be loaded; `last_used_ns` monotonic,
+    0 when never.
+    """
+
+    source: str
+    state: Literal["loading", "resident", "failed"]
+    failure: str
+    bytes: int
+    last_used_ns: int
+
+
+Loras = dict[str, Lora]
+
+FIELDS = Lora.__annotations__.keys()
+
+
+def write_loras(path: Path, loras: Mapping[str, Lora]) -> None:
+    """By name, in one moment for all who read. One thread of the process at a time. OSError."""
+    fresh = path.with_suffix(".loras.new")
+    fresh.write_text(json.dumps(loras))
+    fresh.replace(path)
+
+
+def read_all_loras(directory: Path) -> dict[str, Loras]:
+    """Those of all living processes, by Triton's name of the model; of two that have one the later says how it is."""
+    found: dict[str, list[tuple[int, int, Loras]]] = {}
+    for path in directory.glob("*-inference.*.loras"):
+        with suppress(OSError, ValueError):
+            record, loras = read_record(path.with_suffix(".status")), _read(path)
+            if process_of(record).is_alive:
+                steps = path.name.rsplit(".", 2)[0].removesuffix("-inference")
+                found.setdefault(model_of(steps), []).append((edition_of(steps), record["generation"], loras))
+    return {
+        model: {name: lora for *_, loras in sorted(each, key=_age) for name, lora in loras.items()}
+        for model, each in found.items()
+    }
+
+
+def read_loras(directory: Path, model: str) -> Loras:
+    """Those of one model."""
+    return read_all_loras(directory).get(model, {})
+
+
+def resident(loras: Mapping[str, Lora]) -> list[Lora]:
+    return [lora for lora in loras.values() if lora["state"] == "resident"]
+
+
+def _age(of_process: tuple[int, int, Loras]) -> tuple[int, int]:
+    return of_process[:2]
+
+
+def _read(path: Path) -> Loras:
+    found: Loras = json.loads(path.read_text())
+    if not isinstance(found, dict) or not all(map(_is_lora, found.values())):
+        raise ValueError(f"{path}: holds no adapters")
+    return found
+
+
+def _is_lora(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == FIELDS

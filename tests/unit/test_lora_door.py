@@ -1,0 +1,249 @@
+"""LoRA adapters of a running server through the controller's door, and on the command line."""
+
+import json
+import math
+import re
+import threading
+from time import monotonic_ns
+
+import pytest
+from click.testing import CliRunner
+
+from sie_triton.cli import cli
+from sie_triton.controller.commands import ask, show
+from sie_triton.loras import KnownLoras, added_path, read
+from sie_triton.records.loras import write_loras
+from sie_triton.records.status import loras_path
+from sie_triton.serving import Served, Serving
+from sie_triton.settings import read_settings
+from tests.controller import admin, stage, status_of, wait_for
+from tests.stages import spec
+
+PATH = "/v1/models/org__a/loras"
+MODELS = {
+    "org/a": Served("/m/a.yaml", "2026-01-01T00:00:00+00:00", {"filed": "hub://org/filed", "org/filed": "/filed"}),
+    "none": Served("/m/none.yaml", "2026-01-01T00:00:00+00:00"),
+}
+
+
+@pytest.fixture
+def served(door, controller, pids):
+    """The stage of org/a; `none` is of a family that takes no adapters."""
+    process = stage(controller, "org__a", pids[0])
+    stage(controller, "none", pids[1])
+    wait_for(lambda: controller.models.keys() == {"org__a", "none"})
+    controller.changes.files = Serving((), {"data_dir": str(door.data_dir)}, "/", models=MODELS)
+    controller.changes._due = math.inf
+    return process
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    directory = tmp_path / "my adapter"
+    directory.mkdir()
+    (directory / "adapter_config.json").write_text("{}")
+    return directory
+
+
+def put(door, name, source, path=PATH):
+    return status_of(door, path, "PUT", json.dumps({"name": name, "source": str(source)}).encode(), **admin(door))
+
+
+def delete(door, name, path=PATH):
+    return status_of(door, f"{path}/{name}", "DELETE", **admin(door))
+
+
+def has(process, **loras):
+    """In memory, or on their way: name → source, state and bytes; used a minute ago."""
+    names = ("source", "state", "bytes", "failure")
+    used = {"last_used_ns": monotonic_ns() - 60 * 10**9}
+    write_loras(
+        loras_path(process._path),
+        {name: dict(zip(names, (*of, ""), strict=False)) | used for name, of in loras.items()},
+    )
+
+
+def listed(door):
+    return {lora["name"]: lora for lora in ask(door, PATH)["loras"]}
+
+
+def test_what_is_added_is_known_to_the_stages(door, served, adapter):
+    code, text = put(door, "new", adapter)
+    assert (code, json.loads(text)) == (200, {"model": "org/a", "name": "new", "done": "added"})
+    known = KnownLoras(spec(model="org/a", runtime=read_settings(data_dir=door.data_dir, device="cpu").runtime))
+    assert known.source("new") == str(adapter)
+    assert json.loads(put(door, "new", "org/new@v2")[1])["done"] == "replaced"
+    assert known.source("new") == "hub://org/new@v2"
+    assert known.names() == ("new",)
+
+
+@pytest.mark.parametrize("name", ["new", "org/new", "a/b/c.d", "a//b", "a/../b"])
+def test_a_name_may_have_slashes_and_goes_as_it_came(door, served, name):
+    assert put(door, name, "org/x")[0] == 200
+    result = run(door, "rm", "org/a", name)
+    assert result.output == f"org/a: {name}: removed\n"
+    assert read(added_path(door.data_dir / "loras", "org/a")) == {}
+
+
+def test_each_is_told_with_where_it_is_from_and_how_it_is(door, served, adapter):
+    put(door, "new", adapter)
+    put(door, "moved", "org/second")
+    has(
+        served,
+        filed=("hub://org/filed", "resident", 5000),
+        new=(str(adapter), "failed", 0, "no weights in it"),
+        moved=("hub://org/first", "resident", 7),
+        **{"org/mine": ("hub://org/mine", "loading", 0), "gone": ("/gone", "resident", 1)},
+    )
+    answer = listed(door)
+    assert {name: (lora["from"], lora["state"], lora["source"]) for name, lora in answer.items()} == {
+        "filed": ("model file", "resident", "hub://org/filed"),
+        "gone": ("removed", "resident", "/gone"),
+        "moved": ("added", "cold", "hub://org/second"),
+        "new": ("added", "failed", str(adapter)),
+        "org/filed": ("model file", "cold", "/filed"),
+        "org/mine": ("client", "loading", "hub://org/mine"),
+    }
+    assert list(answer) == sorted(answer)
+    assert (answer["new"]["failure"], answer["filed"]["failure"]) == ("no weights in it", None)
+    assert (answer["filed"]["memory_bytes"], answer["moved"]["memory_bytes"]) == (5000, 0)
+    assert 59 < answer["filed"]["idle_s"] < 90
+    assert answer["org/filed"]["idle_s"] is None
+
+
+def test_memory_of_adapters_is_counted(door, served, capsys):
+    has(served, a=("/a", "resident", 5000), b=("/b", "resident", 700), c=("/c", "loading", 80))
+    counted = {model["model"]: (model["num_loras"], model["lora_bytes"]) for model in ask(door, "/v1/models")["models"]}
+    assert counted == {"org/a": (2, 5700), "none": (0, 0)}
+    assert ask(door, "/v1/models/org__a")["num_loras"] == 2
+    _, metrics = status_of(door, "/metrics")
+    assert re.findall(r"^(sie_model_lora\w+\{.*) (.*)$", metrics, re.MULTILINE) == [
+        ('sie_model_loras{model="none"}', "0.0"),
+        ('sie_model_loras{model="org/a"}', "2.0"),
+        ('sie_model_lora_bytes{model="none"}', "0.0"),
+        ('sie_model_lora_bytes{model="org/a"}', "5700.0"),
+    ]
+    show(door)
+    with_some = capsys.readouterr().out
+    has(served)
+    show(door)
+    assert ("loras" in with_some, "loras" in capsys.readouterr().out) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "code", "told"),
+    [
+        ("a b", "org/x", 400, r"name: must be 1 to 200 letters .* \(given 'a b'\)"),
+        ("x" * 201, "org/x", 400, "name: must be 1 to 200 letters"),
+        ("new", "x", 400, r"source: must be an id of the model hub \(org/name, .* \(given 'x'\)"),
+        ("new", "./x", 400, r"source: \./x must begin with /"),
+        ("new", "/nowhere/at/all", 400, "source: /nowhere/at/all is no directory that the server can read"),
+        ("new", "/usr", 400, r"source: /usr has no adapter_config\.json; give an adapter's directory"),
+        ("new", "/usr\0", 400, "source: must be at most 4096 letters that can be shown"),
+        ("new", "/" + "x" * 4096, 400, "source: must be at most 4096 letters that can be shown"),
+        ("org/filed", "org/x", 409, r"org/filed comes from the model file /m/a\.yaml; change it there"),
+    ],
+)
+def test_what_cannot_be_added_is_told_and_nothing_is_written(door, served, name, source, code, told):
+    found, text = put(door, name, source)
+    assert (found, len(text.splitlines())) == (code, 1)
+    assert re.match(told, text), text
+    assert not (door.data_dir / "loras").exists()
+
+
+def test_what_cannot_be_removed_is_told(door, served):
+    put(door, "new", "org/x")
+    assert delete(door, "other") == (404, "'other' was not added to org/a; added are new\n")
+    assert delete(door, "org/filed") == (409, "org/filed comes from the model file /m/a.yaml; change it there\n")
+    assert delete(door, "x", "/v1/models/nobody/loras")[0] == 404
+    assert delete(door, "x", "/v1/models/none/loras")[0] == 409
+    assert list(read(added_path(door.data_dir / "loras", "org/a"))) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"name": "a"}', b'{"name": "a", "source": 1}', b"[" * 10**5, b"\xff"]
+)
+def test_a_body_that_is_none_is_refused(door, served, body):
+    assert status_of(door, PATH, "PUT", body, **admin(door)) == (
+        400,
+        'body: must be JSON as {"name": "banking", "source": "org/name"}\n',
+    )
+
+
+def test_only_the_operator_adds_and_removes(door, served):
+    body = json.dumps({"name": "a", "source": "org/x"}).encode()
+    assert status_of(door, PATH, "PUT", body)[0] == 401
+    assert status_of(door, f"{PATH}/a", "DELETE")[0] == 401
+    assert status_of(door, PATH, "PUT", b"x" * (1024**2 + 1), **admin(door))[0] == 413
+    assert status_of(door, PATH)[0] == 200
+    assert not (door.data_dir / "loras").exists()
+
+
+def test_a_model_that_takes_none_and_one_that_is_not_served(door, controller, served):
+    none = "/v1/models/none/loras"
+    assert put(door, "a", "org/x", none) == (409, "none: models of its family take no LoRA adapters\n")
+    assert ask(door, none) == {"model": "none", "takes_loras": False, "loras": []}
+    code, text = put(door, "a", "org/x", "/v1/models/org__b/loras")
+    assert (code, text) == (404, "org/b is not served; served are none, org/a\n")
+    controller.changes.files = None
+    code, text = put(door, "a", "org/x")
+    assert code == 409
+    assert "the models of this server cannot be changed" in text
+
+
+def test_changes_at_once_lose_nothing(door, controller, served):
+    names = [f"adapter-{i}" for i in range(16)]
+    threads = [threading.Thread(target=controller.loras.add, args=("org__a", name, "org/x")) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(read(added_path(door.data_dir / "loras", "org/a"))) == sorted(names)
+
+
+# --- on the command line
+
+
+def run(door, *arguments, status=0):
+    command = ["lora", *map(str, arguments), "--controller-port", str(door.controller_port)]
+    if arguments[0] != "ls":
+        command += ["--data-dir", str(door.data_dir)]
+    result = CliRunner().invoke(cli, command, env={"COLUMNS": "200"}, catch_exceptions=bool(status))
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_added_listed_and_removed(door, served, adapter, monkeypatch):
+    monkeypatch.chdir(adapter.parent)
+    assert "org/filed" in run(door, "ls", "org/a").output
+    assert run(door, "add", "org/a", "here", "./my adapter").output == f"org/a: here: added, from {adapter}\n"
+    assert run(door, "add", "org/a", "there", "my adapter").output == f"org/a: there: added, from {adapter}\n"
+    assert run(door, "add", "org/a", "there", "org/x").output == "org/a: there: replaced, from org/x\n"
+    has(served, here=(str(adapter), "resident", 3 * 2**20))
+    rows = {cells[0]: cells[1:] for line in run(door, "ls", "org/a").output.splitlines() if (cells := cells_of(line))}
+    assert rows["here"] == [str(adapter), "added", "resident", "3.0 MiB", "60 s ago"]
+    assert rows["there"] == ["hub://org/x", "added", "cold", "", "never"]
+    assert rows["filed"] == ["hub://org/filed", "model file", "cold", "", "never"]
+    names = [lora["name"] for lora in json.loads(run(door, "ls", "org/a", "--json").output)["loras"]]
+    assert names == ["filed", "here", "org/filed", "there"]
+    assert run(door, "rm", "org/a", "here").output == "org/a: here: removed\n"
+    assert "is no directory that the server can read" in str(
+        run(door, "add", "org/a", "x", "./none", status=1).exception
+    )
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.split("│")[1:-1]]
+
+
+def test_a_model_without_any_says_what_to_do(door, controller, served):
+    assert "none: models of its family take no LoRA adapters" in run(door, "ls", "none").output
+    controller.changes.files = Serving((), {}, "/", models={"none": Served("/m", "", {})})
+    assert "none: none; sie-triton lora add none NAME SOURCE adds one" in run(door, "ls", "none").output
+
+
+def test_help_teaches_with_an_example():
+    shown = CliRunner().invoke(cli, ["lora", "--help"]).output
+    assert "sie-triton lora add BAAI/bge-m3 banking org/bge-m3-banking" in shown
+    for command in ("ls", "add", "rm"):
+        assert "Usage: " in CliRunner().invoke(cli, ["lora", command, "--help"]).output

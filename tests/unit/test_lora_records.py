@@ -1,0 +1,78 @@
+"""What stages say of the LoRA adapters that they have: of living processes, the later over the earlier."""
+
+import pytest
+
+from sie_triton.controller.healing import Healing
+from sie_triton.controller.models import models_of, read_stages
+from sie_triton.editions import steps_name
+from sie_triton.processes.pids import ProcessId
+from sie_triton.records.loras import read_all_loras, read_loras, resident, write_loras
+from sie_triton.records.status import StatusWriter, loras_path, status_path
+from sie_triton.server.data_dir import remove_records
+
+
+def lora(source="/x", state="resident", num_bytes=7, failure=""):
+    return {"source": source, "state": state, "failure": failure, "bytes": num_bytes, "last_used_ns": 5}
+
+
+def process(directory, pid, model="org__m", generation=0, **loras):
+    """That has written down its adapters."""
+    writer = StatusWriter(directory, model, "inference", generation)
+    writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
+    writer._path = writer._path.rename(status_path(directory, model, "inference", pid))
+    write_loras(loras_path(writer._path), loras)
+    return writer
+
+
+def test_what_a_process_writes_is_read(tmp_path, pids):
+    loras = {"a": lora(), "b": lora(state="loading"), "c": lora(state="failed", failure="no such directory")}
+    process(tmp_path, pids[0], **loras)
+    process(tmp_path, pids[1], "org__other", a=lora("/y"))
+    assert read_loras(tmp_path, "org__m") == loras
+    assert read_all_loras(tmp_path) == {"org__m": loras, "org__other": {"a": lora("/y")}}
+    assert resident(loras) == [loras["a"]]
+    assert read_loras(tmp_path, "org__none") == {}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".status", ".loras"}
+
+
+def test_the_latest_process_of_the_latest_edition_says_how_an_adapter_is(tmp_path, pids):
+    process(tmp_path, pids[0], steps_name("org__m", 10), generation=1, a=lora("/newest"))
+    process(tmp_path, pids[1], steps_name("org__m", 9), generation=2, a=lora("/middle"), b=lora("/middle"))
+    process(tmp_path, pids[2], steps_name("org__m", 9), generation=1, b=lora("/old"), c=lora("/old"))
+    found = {name: each["source"] for name, each in read_loras(tmp_path, "org__m").items()}
+    assert found == {"a": "/newest", "b": "/middle", "c": "/old"}
+
+
+def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
+    writer = process(tmp_path, child.pid, a=lora())
+    writer.record["started"] += 1  # another has its pid
+    assert read_all_loras(tmp_path) == {}
+    writer.record["started"] -= 1
+    assert read_all_loras(tmp_path)
+    child.kill()
+    child.wait()
+    assert read_all_loras(tmp_path) == {}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"source": "/x"}}', "\xff"])
+def test_what_is_no_record_is_not_read(tmp_path, pids, content):
+    writer = process(tmp_path, pids[0], a=lora())
+    loras_path(writer._path).write_text(content, encoding="latin-1")
+    process(tmp_path, pids[1], "org__other", a=lora())
+    assert list(read_all_loras(tmp_path)) == ["org__other"]
+
+
+def test_they_go_with_the_status_record(tmp_path, child, pids):
+    process(tmp_path, pids[0], a=lora()).remove()
+    assert list(tmp_path.iterdir()) == []
+    process(tmp_path, pids[0], a=lora())
+    remove_records(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    process(tmp_path, pids[0], generation=1, a=lora())
+    dead = loras_path(process(tmp_path, child.pid, a=lora())._path)
+    child.kill()
+    child.wait()
+    stages = read_stages(tmp_path)
+    Healing(tmp_path, None).heal(stages, models_of(stages))
+    assert not dead.exists()
+    assert read_loras(tmp_path, "org__m")
