@@ -7,7 +7,7 @@ Which of them a model can take is found out by running it (`probe.py`), not by i
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,10 @@ class Encoder(base.Encoder):
     def remove_lora(self, name: str) -> None:
         self.loras.remove(name)
 
-    def adapted(self, loras: Sequence[str]) -> AbstractContextManager[None]:
-        return self.loras.adapted(loras)
+    @contextmanager
+    def adapted(self, loras: Sequence[str]) -> Iterator[None]:
+        with self.loras.adapted(loras):
+            yield
 
     @torch.inference_mode()
     def hidden_states(

@@ -176,5 +176,5 @@ def whole_weight(layer: torch.nn.Module) -> torch.Tensor:
     """[out, in] of a linear layer, [words, d] of an embedding."""
     if isinstance(layer, PrepackedLinear):
         return layer.whole_weight()
-    weight: Any = layer.weight
-    return weight.detach().T if isinstance(layer, Conv1D) else weight.detach()
+    weight: torch.Tensor = layer.weight.detach()  # type: ignore[operator]
+    return weight.T if isinstance(layer, Conv1D) else weight

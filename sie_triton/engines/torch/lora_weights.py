@@ -30,7 +30,7 @@ ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN
 UNREAD = "pooler.dense"
 
 # How far an embedding that is saved with an adapter may be from the base's: one is rounded, as a rule.
-SAME_TABLE = {"rtol": 1e-2, "atol": 1e-5}
+SAME_RTOL, SAME_ATOL = 1e-2, 1e-5
 
 # Keys of layers there begin with it.
 BACKBONE = "backbone: "
@@ -41,13 +41,13 @@ Tensors = Mapping[str, torch.Tensor]
 @dataclass(slots=True)
 class Model:
     """Where layers are found: in the `backbone`, and by their whole names in the `heads`, which give only the `kept`
-    rows of some layers. `beside` are the names of further encoders, which take no adapters.
+    rows of some layers. `beside` are names of modules that hold further encoders, which take no adapters.
     """
 
     backbone: torch.nn.Module
     heads: list[torch.nn.Module] = field(default_factory=list)
     kept: dict[str, Sequence[int]] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
+    beside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Place:
 
     @property
     def layer(self) -> torch.nn.Module:
-        module = getattr(self.parent, self.name)
-        return module.base if isinstance(module, Adapted) else module  # type: ignore[no-any-return]
+        module: torch.nn.Module = getattr(self.parent, self.name)
+        return module.base if isinstance(module, Adapted) else module
 
     @property
     def reads_others(self) -> bool:
@@ -109,7 +109,7 @@ class Reader:
         for start in range(len(names)):
             prefix, path = ".".join(names[:start]), ".".join(names[start:])
             parent = parent_in(self._model.backbone, names[start:])
-            if parent is not None and not prefix.startswith(self._model.beside):
+            if parent is not None and not self._model.beside & set(names[:start]):
                 return Place(parent, names[-1], BACKBONE + path, prefix)
         for number, head in enumerate(self._model.heads):
             if (parent := parent_in(head, names)) is not None:
@@ -160,7 +160,7 @@ class Made:
         self._is_turned = self._is_words or isinstance(layer, Conv1D)
         self._bias: torch.Tensor | None = getattr(layer, "bias", None)
         self._scale: torch.Tensor | None = getattr(layer, "embed_scale", None) if self._is_words else None
-        shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type, union-attr]
+        shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type]
         # Of an embedding, words and d.
         self._in, self._out = shape if self._is_turned else shape[::-1]
 
@@ -202,12 +202,13 @@ class Made:
     def _gain(self, change: torch.Tensor) -> torch.Tensor:
         """DoRA (Liu et al., 2024): a learnt length of each row of the weight, [out], in the place of its own."""
         magnitude, weight = self._taken(MAGNITUDE, (self._out,)), whole_weight(self._layer).float()
-        return magnitude / torch.linalg.vector_norm((weight.T if self._is_words else weight) + change, dim=1)
+        lengths: torch.Tensor = torch.linalg.vector_norm((weight.T if self._is_words else weight) + change, dim=1)
+        return magnitude / lengths
 
     def _check_own_table(self) -> None:
         """PEFT saves an embedding together with what it adds to it."""
         table, base = self._taken(OWN_TABLE, (self._in, self._out)), whole_weight(self._layer).float()
-        if not torch.allclose(table, base, **SAME_TABLE):
+        if not torch.allclose(table, base, SAME_RTOL, SAME_ATOL):
             raise self._reader.lacks(
                 self._module, "its embedding is not the base's; make it a module of modules_to_save"
             )
