@@ -23,6 +23,7 @@ class SequenceClassifier:
         model = engine.load(transformer, AutoModelForSequenceClassification)
         self._head = (DecoderHead if model.config.is_encoder_decoder else SequenceHead)(model)
         self.encoder = engine.encoder(self._head.encoder)
+        self.encoder.loras.model.heads.append(self._head.model)
         engine.settle(self.encoder)
         self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
 
@@ -40,7 +41,9 @@ class SequenceClassifier:
     @torch.inference_mode()
     def logits_of(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The same of states that are there already."""
-        return self._head(hidden, tokens(batch)[1]).float()
+        lengths = tokens(batch)[1]
+        with self.encoder.loras.over([1] * len(lengths)):
+            return self._head(hidden, lengths).float()
 
 
 def tokenizer_outputs(transformer: Path) -> Sequence[str]:

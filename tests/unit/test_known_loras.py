@@ -14,7 +14,7 @@ from sie_triton.loras import KnownLoras, add, added_path, read, remove
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile, Runtime
 from sie_triton.stages.preprocess import Preprocess
-from tests.loras import set_takes_loras
+from tests.lora_families import set_takes_loras
 from tests.stages import OPEN, asked, context_of, run, spec
 
 FILE = {"banking": "hub://org/bge-lora", "both": "/of/the/file"}

@@ -10,7 +10,7 @@ from sie_triton.errors import CatalogError
 from sie_triton.render.build import specs_of
 from sie_triton.settings import read_settings
 from sie_triton.spec import ModelSpec, Runtime
-from tests.loras import set_takes_loras
+from tests.lora_families import set_takes_loras
 
 FAMILY = "sentence_transformer"
 

@@ -12,7 +12,7 @@ from sie_triton.render.build import selected, write_repository
 from sie_triton.settings import read_settings
 from sie_triton.spec import ANY_LENGTH, Runtime
 from tests import reference_files
-from tests.loras import set_takes_loras
+from tests.lora_families import set_takes_loras
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ Which of them a model can take is found out by running it (`probe.py`), not by i
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sie_triton.engines import base
 from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
 from sie_triton.engines.torch.attention.places import let_rows_be_long
+from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.errors import LoadError
 
@@ -47,6 +49,7 @@ class Encoder(base.Encoder):
         self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
         self.path, self.paths = PACKED, (PACKED, PADDED)
         self.config = model.config
+        self.loras = Loras(model)
         self._model = model
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
         # BERT's default covers max_position_embeddings tokens only; GPT-2 would add word 0 for type 0.
@@ -64,6 +67,18 @@ class Encoder(base.Encoder):
         self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
 
     @torch.inference_mode()
+    def add_lora(self, name: str, directory: Path) -> int:
+        return self.loras.add(name, directory, self.hidden_states, self.dtype, self.device)
+
+    def remove_lora(self, name: str) -> None:
+        self.loras.remove(name)
+
+    @contextmanager
+    def adapted(self, loras: Sequence[str]) -> Iterator[None]:
+        with self.loras.adapted(loras):
+            yield
+
+    @torch.inference_mode()
     def hidden_states(
         self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
     ) -> torch.Tensor:
@@ -72,9 +87,21 @@ class Encoder(base.Encoder):
         No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
         type_ids: int32 [tokens], for models that tell the texts of a pair apart; None: all are of the first.
         """
-        run = self._run_packed if self.path == PACKED else self._run_padded
         type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
-        return run(input_ids, lengths, lengths if keys is None else keys, type_ids)
+        keys = lengths if keys is None else keys
+        passes = self.loras.passes(len(lengths))
+        if passes is None:
+            return self._run(input_ids, lengths, keys, type_ids)
+        hidden: torch.Tensor | None = None
+        for items in passes:
+            is_of_pass = np.repeat(np.isin(np.arange(len(lengths)), items), lengths)
+            with self.loras.only(items):
+                states = self._run(input_ids[is_of_pass], lengths[items], keys[items], type_ids[is_of_pass])
+            if hidden is None:
+                hidden = states.new_empty(len(input_ids), states.shape[1])
+            hidden[torch.from_numpy(is_of_pass).to(self.device)] = states
+        assert hidden is not None
+        return hidden
 
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
@@ -86,6 +113,10 @@ class Encoder(base.Encoder):
         finally:
             self.use(self.path)
 
+    def _run(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+        run = self._run_packed if self.path == PACKED else self._run_padded
+        return run(input_ids, lengths, keys, type_ids)
+
     def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
@@ -94,7 +125,8 @@ class Encoder(base.Encoder):
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
         positions = np.arange(len(input_ids)) - starts + self._first_position
-        with attending(Segments.of(lengths.tolist(), keys.tolist()), self.kernel):
+        segments = Segments.of(lengths.tolist(), keys.tolist())
+        with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
             hidden = self._forward(
                 input_ids=self._tensor(input_ids[None]),
                 token_type_ids=self._tensor(type_ids[None]),
@@ -113,9 +145,10 @@ class Encoder(base.Encoder):
             rows, types = np.full(real.shape, self._pad_id), np.zeros(real.shape, np.int64)
             rows[real], types[real] = input_ids[places], type_ids[places]
             seen = columns < keys[items][:, None]
-            padded = self._forward(
-                input_ids=self._tensor(rows), token_type_ids=self._tensor(types), attention_mask=self._tensor(seen)
-            )
+            with self.loras.over([width] * len(items), items):
+                padded = self._forward(
+                    input_ids=self._tensor(rows), token_type_ids=self._tensor(types), attention_mask=self._tensor(seen)
+                )
             if hidden is None:
                 hidden = padded.new_empty(len(input_ids), padded.shape[-1])
             hidden[self._tensor(places)] = padded[torch.from_numpy(real).to(self.device)]

@@ -45,6 +45,7 @@ class Part(Protocol):
 
 
 P = TypeVar("P", bound=Part)
+E = TypeVar("E", bound=Encoder)
 
 
 class TorchEngine(Engine):
@@ -83,11 +84,15 @@ class TorchEngine(Engine):
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
         """`is_causal` None: as config.json says, else as the architecture is."""
-        return Encoder(directed(model, is_causal), self.spec.runtime.attention)
+        return self._named(Encoder(directed(model, is_causal), self.spec.runtime.attention))
 
     def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
         """The same, for states of words and of images."""
-        return LanguageModel(directed(model, is_causal), self.spec.runtime.attention)
+        return self._named(LanguageModel(directed(model, is_causal), self.spec.runtime.attention))
+
+    def _named(self, encoder: E) -> E:
+        encoder.loras.base = self.spec.model
+        return encoder
 
     def prepared(self, part: P) -> P:
         """The same, ready to compute."""

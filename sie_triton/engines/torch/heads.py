@@ -25,17 +25,17 @@ class TokenHead:
     """What a model does with each token's state: [tokens, d] → [tokens, k]."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+        self.model = model
         self.encoder = take_encoder(model)
 
     def prepare(self) -> None:
         """As Encoder.prepare."""
-        if can_prepack(next(self._model.parameters())):
-            prepack(self._model)
+        if can_prepack(next(self.model.parameters())):
+            prepack(self.model)
 
     @torch.inference_mode()
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._model(inputs_embeds=hidden[None]).logits
+        logits: torch.Tensor = self.model(inputs_embeds=hidden[None]).logits
         return logits[0]
 
 
@@ -46,7 +46,7 @@ class SequenceHead:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+        self.model = model
         if model.config.pad_token_id is None:
             # Some heads look for padding behind the last token; they are given one state an item, without any.
             model.config.pad_token_id = 0
@@ -62,7 +62,7 @@ class SequenceHead:
         return self._logits(REPRESENTATIVES[self._representative](hidden, torch.from_numpy(lengths.astype(np.int64))))
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._model(inputs_embeds=states[:, None]).logits
+        logits: torch.Tensor = self.model(inputs_embeds=states[:, None]).logits
         return logits
 
     @torch.inference_mode()
@@ -75,7 +75,7 @@ class SequenceHead:
         best = min(errors, key=errors.__getitem__)
         if not errors[best] <= TOLERANCE[hidden.dtype]:
             raise LoadError(
-                f"{type(self._model).__name__}: its head reads neither the first nor the last nor the mean "
+                f"{type(self.model).__name__}: its head reads neither the first nor the last nor the mean "
                 f"of an item's states (off by {errors[best]:.0e})",
                 "unsupported",
             )
@@ -89,7 +89,7 @@ class DecoderHead:
         head = getattr(model, "classification_head", None)
         if head is None:
             raise LoadError(f"{type(model).__name__}: has no classification_head", "unsupported")
-        self._head: torch.nn.Module = head
+        self.model, self._head = model, head
         self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
 
     @torch.inference_mode()

@@ -39,14 +39,14 @@ class LanguageModel(Encoder):
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
-        self._embed: Any = model.get_input_embeddings()
         # Item by item is never the faster.
         self.paths = (PACKED,)
 
     @torch.inference_mode()
     def states(self, input_ids: Ints) -> torch.Tensor:
         """int32 [tokens] → [tokens, d], as the first layer gets them."""
-        embedded: torch.Tensor = self._embed(self._tensor(input_ids))
+        embed: Any = self._model.get_input_embeddings()
+        embedded: torch.Tensor = embed(self._tensor(input_ids))
         return embedded
 
     @torch.inference_mode()

@@ -15,6 +15,10 @@ FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
 
 PREPACKED_DTYPES = (torch.float32, torch.bfloat16)
 
+# As oneDNN is told of them.
+GELU: tuple[str, list[float], str] = ("gelu", [], "none")
+PLAIN: tuple[str, list[float], str] = ("none", [], "")
+
 
 class PrepackedLinear(torch.nn.Module):
     """An nn.Linear for CPU inference only; `gelu` applies the exact GELU to its output."""
@@ -25,11 +29,25 @@ class PrepackedLinear(torch.nn.Module):
         # Has the shape, type and device that models ask for, and poisons a result that is computed from it.
         self.weight = weight.new_full((1, 1), float("nan")).expand(weight.shape)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self._bias = None if linear.bias is None else linear.bias.detach()
-        self._activation: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
+        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.has_gelu = gelu
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, *self._activation)
+        return self._computed(inputs, self.bias, GELU if self.has_gelu else PLAIN)
+
+    def product(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Without the GELU."""
+        return self._computed(inputs, self.bias, PLAIN)
+
+    def whole_weight(self) -> torch.Tensor:
+        """[out, in], as it was before: the product with the identity."""
+        identity = torch.eye(self.weight.shape[1], dtype=self.weight.dtype)
+        return self._computed(identity, None, PLAIN).T
+
+    def _computed(
+        self, inputs: torch.Tensor, bias: torch.Tensor | None, activation: tuple[str, list[float], str]
+    ) -> torch.Tensor:
+        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, bias, *activation)
         return output
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class CrossEncoder(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS, TOKEN_TYPE_IDS)
+    takes_loras = True
     reference_adapters = (
         "cross_encoder:CrossEncoderAdapter",
         "bert_flash_cross_encoder:BertFlashCrossEncoderAdapter",

@@ -38,6 +38,7 @@ class Gliclass(Family):
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, PIECE, LABEL_TOKENS, LABEL_THRESHOLDS, SEPARATOR)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
+    takes_loras = True
     reference_adapters = ("gliclass:GLiClassAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

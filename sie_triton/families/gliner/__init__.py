@@ -71,6 +71,7 @@ class Gliner(Family):
     extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
+    takes_loras = True
     reference_adapters = ("gliner:GLiNERAdapter",)
     files: ClassVar[tuple[str, ...]] = ("gliner_config.json", "encoder/*.json", "encoder/*.model")
 

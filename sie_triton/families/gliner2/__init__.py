@@ -41,6 +41,7 @@ class Gliner2(Family):
     extraction = Extraction(COMPUTED, findings, "optional")
     features = FEATURES
     parameters = PARAMETERS
+    takes_loras = True
     reference_adapters = ("gliner2:GLiNER2Adapter",)
     files = ("encoder_config/config.json",)
 

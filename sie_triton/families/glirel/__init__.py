@@ -83,6 +83,7 @@ class Glirel(Family):
     extraction = Extraction((RELATIONS, RELATION_SCORES), relations, "required", entities=True)
     features = (INPUT_IDS, PIECE, WORD_TOKENS, LABEL_TOKENS, LABEL_THRESHOLDS, KNOWN)
     parameters = (THRESHOLD, TOP_K)
+    takes_loras = True
     reference_adapters = ("glirel:GLiRELAdapter",)
     files = ("glirel_config.json", "encoder/*.json", "encoder/*.model")
 

@@ -36,6 +36,7 @@ class LlmReranker(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS,)
     options = RerankerOptions
+    takes_loras = True
     reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -33,7 +33,9 @@ class RerankerAdapter(Adapter):
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
         hidden = self.encoder.hidden_states(input_ids, lengths)
-        no, yes = self._head(last(hidden, torch.from_numpy(lengths.astype(np.int64)))).float().unbind(-1)
+        states = last(hidden, torch.from_numpy(lengths.astype(np.int64)))
+        with self.encoder.loras.over([1] * len(lengths)):
+            no, yes = self._head(states).float().unbind(-1)
         scores = torch.sigmoid(yes - no) if self._is_probability else yes - no
         return {SCORES.name: scores.cpu().numpy()}
 
@@ -42,9 +44,12 @@ def load(directory: Path, engine: TorchEngine, options: RerankerOptions) -> Rera
     """Load a causal language model; LoadError says what in it cannot be used."""
     files = TextFiles.read(directory)
     model = engine.load(files.transformer, AutoModelForCausalLM)
-    keep_tokens(model, judgement_ids(options, files))
+    ids = judgement_ids(options, files)
+    kept = keep_tokens(model, ids)
     head = TokenHead(model)
     encoder = engine.encoder(head.encoder)
+    encoder.loras.model.heads.append(model)
+    encoder.loras.model.kept[kept] = ids
     engine.settle(encoder)
     return RerankerAdapter(encoder, head, options.score_mode)
 
@@ -61,11 +66,13 @@ def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
     return ids
 
 
-def keep_tokens(model: torch.nn.Module, ids: list[int]) -> None:
-    """Let `model` give logits of these tokens only."""
+def keep_tokens(model: torch.nn.Module, ids: list[int]) -> str:
+    """Let `model` give logits of these tokens only; the name of the layer that does."""
     whole = model.get_output_embeddings()  # type: ignore[operator]  # a PreTrainedModel
     part = torch.nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None).to(whole.weight)
     part.weight.data = whole.weight[ids].detach().clone()
     if whole.bias is not None:
         part.bias.data = whole.bias[ids].detach().clone()
     model.set_output_embeddings(part)  # type: ignore[operator]
+    names = [name for name, module in model.named_modules() if module is part]
+    return str(names[0])

@@ -49,6 +49,7 @@ class MultiVector(TextFamily):
     score_modes = ("maxsim",)
     features = (INPUT_IDS,)
     options = MultiVectorOptions
+    takes_loras = True
     reference_adapters = (
         "colbert:ColBERTAdapter",
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",

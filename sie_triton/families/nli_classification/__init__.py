@@ -59,6 +59,7 @@ class NliClassification(TextFamily):
     extraction = Extraction((CLASS_LOGITS, LABEL, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, LABEL, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, IS_MULTI, TEMPLATE)
+    takes_loras = True
     reference_adapters = (
         "nli_classification_flash:NLIClassificationFlashAdapter",
         "nli_classification:NLIClassificationAdapter",

@@ -79,6 +79,7 @@ class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
     options = DenseOptions
     files = PICKLED_LAYERS
+    takes_loras = True
     reference_adapters = (
         "sentence_transformer:SentenceTransformerDenseAdapter",
         "bert_flash:BertFlashAdapter",

@@ -24,6 +24,7 @@ class SequenceClassification(TextFamily):
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
+    takes_loras = True
     reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

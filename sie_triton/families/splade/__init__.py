@@ -27,6 +27,7 @@ MEANINGS = ("a sparse model (splade)", "a dense one of averaged states (sentence
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
     features = (INPUT_IDS,)
+    takes_loras = True
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 
     def recognise(self, directory: Path) -> Recognised | None:

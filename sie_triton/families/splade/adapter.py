@@ -47,7 +47,8 @@ class SpladeAdapter(Adapter):
             weights[item] = self._static(ids[item])
         others = np.flatnonzero(~is_static)
         if len(others):
-            pooled = self._pooled(np.concatenate([ids[item] for item in others]), lengths[others])
+            with self.encoder.adapted([batch.loras[item] for item in others] if batch.loras else ()):
+                pooled = self._pooled(np.concatenate([ids[item] for item in others]), lengths[others])
             weights[torch.from_numpy(others).to(weights.device)] = pooled
         items, entries = weights.nonzero(as_tuple=True)
         return {
@@ -69,8 +70,9 @@ class SpladeAdapter(Adapter):
         pooled = torch.zeros(len(lengths), self.encoder.vocab_size, device=hidden.device)
         of_item = np.repeat(np.arange(len(lengths)), lengths)
         for start in range(0, len(hidden), CHUNK_TOKENS):
-            logits = self._head(hidden[start : start + CHUNK_TOKENS]).float()
             items, counts = np.unique(of_item[start : start + CHUNK_TOKENS], return_counts=True)
+            with self.encoder.loras.over(counts.tolist(), items.tolist()):
+                logits = self._head(hidden[start : start + CHUNK_TOKENS]).float()
             if self._sum:
                 logits = self._activated(logits.relu_())
             for item, rows in zip(items, logits.split_with_sizes(counts.tolist()), strict=True):
@@ -101,6 +103,7 @@ def load(directory: Path, engine: TorchEngine) -> SpladeAdapter:
     files = SparseEncoderFiles.read(directory)
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))
     encoder = engine.encoder(head.encoder)
+    encoder.loras.model.heads.append(head.model)
     idf = None if files.idf is None else load_idf(files.idf).to(engine.device)
     engine.settle(encoder)
     head.prepare()

@@ -83,6 +83,7 @@ class StablebridgePruner(TextFamily):
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, PASSAGE)
     parameters = (PRUNE, HIGHLIGHT)
     options = PrunerOptions
+    takes_loras = True
     reference_adapters = ("stablebridge_pruner:StablebridgePrunerAdapter",)
     files = tuple(f"{name}.{suffix}" for name in HEADS for suffix in ("pt", "safetensors"))
 

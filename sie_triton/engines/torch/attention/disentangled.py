@@ -6,6 +6,7 @@ distance, are read as scores by a view of that matrix whose rows are shifted aga
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -14,6 +15,7 @@ from transformers.models.deberta_v2 import modeling_deberta_v2 as library
 
 from sie_triton.engines.torch.attention.packed import CannotPack, current
 from sie_triton.engines.torch.attention.segments import Segments
+from sie_triton.engines.torch.lora_layers import Adapted
 
 # Of tokens and distances, so many are multiplied at once.
 MAX_PRODUCTS = 8_000_000
@@ -28,7 +30,7 @@ def make_packable(model: PreTrainedModel) -> None:
             module.__class__ = PackedEncoder
         elif type(module) is library.DisentangledSelfAttention and module.relative_attention:
             module.__class__ = PackedSelfAttention
-            vars(module)["_positions"] = None
+            vars(module)["_positions"] = WeakKeyDictionary()
 
 
 class PackedEncoder(library.DebertaV2Encoder):
@@ -47,19 +49,34 @@ class PackedEncoder(library.DebertaV2Encoder):
 
 
 class PackedSelfAttention(library.DisentangledSelfAttention):
-    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known."""
+    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known; also
+    of LoRA adapters that change them, each of which has passes of its own.
+    """
 
-    _positions: Positions | None
+    _positions: WeakKeyDictionary[Any, Positions]
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         segments = current()
         if segments is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[no-untyped-call]
-        if self._positions is None:
-            self._positions = self._of_distances(kwargs["rel_embeddings"])
+        positions = self._positions.get(variant := self._variant())
+        if positions is None:
+            positions = self._positions[variant] = self._of_distances(kwargs["rel_embeddings"])
         projections = (self.query_proj, self.key_proj, self.value_proj)
         query, key, value = (self._heads(projection(hidden_states[0])) for projection in projections)
-        return self._attend(query, key, value, segments)[None], None
+        return self._attend(query, key, value, segments, positions)[None], None
+
+    @property
+    def reads_distances(self) -> tuple[str, ...]:
+        """The names of projections that do."""
+        names = ("key_proj", "query_proj") if self.share_att_key else ("pos_key_proj", "pos_query_proj")
+        return tuple(name for name, kind in zip(names, ("c2p", "p2c"), strict=True) if kind in self.pos_att_type)
+
+    def _variant(self) -> Any:
+        """The LoRA adapter by which distances are read, else this class."""
+        projections = (getattr(self, name) for name in self.reads_distances)
+        found = (each.whole for each in projections if isinstance(each, Adapted))
+        return next(filter(None, found), type(self))
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         """[rows, heads · d] → [heads, rows, d]."""
@@ -73,7 +90,9 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
         query = self._heads(to_query(embeddings)) if "p2c" in self.pos_att_type and to_query else None
         return key, query
 
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, positions: Positions
+    ) -> torch.Tensor:
         """[heads, tokens, d] each → [tokens, heads · d]."""
         done, start = [], 0
         for count, length, keys in segments.runs:
@@ -81,25 +100,24 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
             of_run = [each[:, start:end].view(len(each), count, length, -1) for each in (query, key, value)]
             step = max(1, MAX_PRODUCTS // (2 * count * length * length))
             heads = [
-                self._of_heads([each[head : head + step] for each in of_run], slice(head, head + step), keys)
+                self._of_heads([each[head : head + step] for each in of_run], slice(head, head + step), keys, positions)
                 for head in range(0, self.num_attention_heads, step)
             ]
             done.append(torch.cat(heads).permute(1, 2, 0, 3).reshape(count * length, -1))
             start = end
         return torch.cat(done)
 
-    def _of_heads(self, states: list[torch.Tensor], heads: slice, keys: int) -> torch.Tensor:
+    def _of_heads(self, states: list[torch.Tensor], heads: slice, keys: int, positions: Positions) -> torch.Tensor:
         """query, key and value, [heads, items, tokens, d] each → the same shape."""
-        assert self._positions is not None
         query, key, value = states
-        of_key, of_query = (None if each is None else each[heads, None] for each in self._positions)
+        of_key, of_query = (None if each is None else each[heads, None] for each in positions)
         scores = query @ key.mT
         buckets = self._buckets(query.shape[-2], query.device)
         if of_key is not None:
             scores += shifted(query @ of_key[..., buckets.flip(0), :].mT)
         if of_query is not None:
             scores += shifted(key @ of_query[..., buckets, :].mT).mT
-        parts = 1 + sum(each is not None for each in self._positions)
+        parts = 1 + sum(each is not None for each in positions)
         probabilities = (scores[..., :keys] * (query.shape[-1] * parts) ** -0.5).softmax(-1)
         attended: torch.Tensor = probabilities @ value[..., :keys, :]
         return attended

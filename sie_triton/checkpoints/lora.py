@@ -1,0 +1,132 @@
+"""Reads what PEFT saves beside the weights of a LoRA adapter: how large each product is, and what else it needs.
+
+Standard library only: a stage may read these without torch.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.contents import check_safetensors
+from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
+from sie_triton.errors import LoadError
+
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+
+MAX_RANK = 65_536
+
+# Of PEFT's settings, those that change the result and are not served.
+UNSERVED = (
+    "layer_replication",
+    "trainable_token_indices",
+    "target_parameters",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+    "megatron_config",
+    "ensure_weight_tying",
+)
+
+# Ways to begin a training that change the base's weights too.
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
+
+# A pattern is matched with names: of these characters, and with few enough repetitions to end soon.
+PATTERN = re.compile(r"[\w.^$|\\\[\]*-]{1,255}")
+MAX_REPETITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFiles:
+    """An adapter's directory. `ranks` and `alphas` are by patterns of modules' names, for those that have their own."""
+
+    directory: Path
+    base: str
+    rank: int
+    alpha: float
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+    is_rank_stabilised: bool
+    is_dora: bool
+    has_bias: bool
+    saved_modules: tuple[str, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> "LoraFiles":
+        """LoadError names the file and the setting that cannot be used, and what to do."""
+        config = read_fields(directory / CONFIG)
+        _check_served(config)
+        if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
+            message = "is a pickle, which can carry code; save the adapter with save_pretrained(safe_serialization=True)"
+            raise LoadError(f"{directory / PICKLE}: {message}", "unsupported")
+        check_safetensors(directory / WEIGHTS)
+        ranks, alphas = config.fields("rank_pattern"), config.fields("alpha_pattern")
+        return cls(
+            directory=directory,
+            base=config.text("base_model_name_or_path", ""),
+            rank=config.integer("r", 8, least=1, most=MAX_RANK),
+            alpha=_number(config, "lora_alpha", 8),
+            ranks={_pattern(ranks, name): ranks.integer(name, least=1, most=MAX_RANK) for name in ranks.values},
+            alphas={_pattern(alphas, name): _number(alphas, name) for name in alphas.values},
+            is_rank_stabilised=config.flag("use_rslora", False),
+            is_dora=config.flag("use_dora", False),
+            has_bias=config.flag("lora_bias", False),
+            saved_modules=config.texts("modules_to_save"),
+        )
+
+    def rank_of(self, module: str) -> int:
+        """Of the module of that name in the model that was trained."""
+        return self.ranks.get(_matching(tuple(self.ranks), module), self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """What its product is multiplied with: rank stabilised (Kalajdzievski, 2023) with alpha / √rank."""
+        alpha, rank = self.alphas.get(_matching(tuple(self.alphas), module), self.alpha), self.rank_of(module)
+        return alpha / (math.sqrt(rank) if self.is_rank_stabilised else rank)
+
+
+def _check_served(config: Fields) -> None:
+    kind = config.text("peft_type", "LORA")
+    if kind != "LORA":
+        message = f"peft_type {shortened(kind)} is not served; supported is LORA, with or without use_dora, use_rslora"
+        raise LoadError(f"{config.where}: {message}", "unsupported")
+    if (bias := config.text("bias", "none")) != "none":
+        message = f"bias {shortened(bias)} changes the base's own biases; train with bias none, or merge the adapter"
+        raise LoadError(f"{config.where}: {message} into its base and serve that", "unsupported")
+    for name in UNSERVED:
+        if config.values.get(name):
+            message = f"{name} is not served; train without it, or merge the adapter into its base and serve that"
+            raise LoadError(f"{config.where}: {message}", "unsupported")
+    start = config.values.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+        message = f"init_lora_weights {shortened(start)} changes the base's weights too; save the adapter as plain LoRA"
+        raise LoadError(
+            f"{config.where}: {message}: save_pretrained(path_initial_model_for_weight_conversion=…)", "unsupported"
+        )
+
+
+def _number(fields: Fields, key: str, default: float | None = None) -> float:
+    value = fields.values[key] if fields.has(key) else default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise LoadError(f"{fields.where}: {key}: must be a number (given {shortened(value)})", "corrupt")
+    return float(value)
+
+
+def _pattern(fields: Fields, pattern: str) -> str:
+    try:
+        if not PATTERN.fullmatch(pattern) or pattern.count("*") > MAX_REPETITIONS:
+            raise re.error("not one of the allowed")
+        re.compile(pattern)
+    except re.error as exc:
+        allowed = f"a module's name, or a pattern with ^ $ . | [ ] and at most {MAX_REPETITIONS} times *"
+        raise LoadError(f"{fields.where}: {shortened(pattern)}: must be {allowed}", "unsupported") from exc
+    return pattern
+
+
+def _matching(patterns: tuple[str, ...], name: str) -> str:
+    """The first that is, or ends, `name`, as PEFT finds it; empty if none."""
+    return next((each for each in patterns if re.match(rf"(?:.*\.)?(?:{each})$", name)), "")

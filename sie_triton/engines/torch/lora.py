@@ -1,0 +1,162 @@
+"""The LoRA adapters that one model holds: several of them in one forward pass, each on the rows of its own items.
+
+LoRA (Hu et al., 2021) adds a product of two narrow matrices to a layer's. Layers that an adapter changes are wrapped
+when it comes, while other threads may be in a forward pass; what a pass runs it has taken before it begins.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sie_triton.engines.torch.lora_layers import Adapted, Adapter, Now, OtherRows, spans_of
+from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader
+from sie_triton.errors import LoadError, ModelError
+
+log = logging.getLogger(__name__)
+
+Ints = npt.NDArray[np.int32]
+Items = npt.NDArray[np.intp]
+
+# Runs the encoder: input_ids, lengths → states.
+Run = Callable[[Ints, Ints], torch.Tensor]
+
+# What an adapter is tried with, in items: fewer than any table of positions or distances has.
+TRIED = (3, 4)
+
+
+class Loras:
+    """Of the model that `backbone` is a part of."""
+
+    def __init__(self, backbone: torch.nn.Module) -> None:
+        self.model = Model(backbone)
+        # What the model is called; adapters made for another are served, and the log says so.
+        self.base = ""
+        self._now = Now()
+        self._adapters: dict[str, Adapter] = {}
+        self._places: dict[str, Place] = {}
+
+    def add(self, name: str, directory: Path, run: Run, dtype: torch.dtype, device: torch.device) -> int:
+        """Hold it, in the place of another of that name; its bytes. LoadError, and nothing has changed."""
+        reader = Reader(directory, self.model, dtype, device)
+        adapter, places = reader.read()
+        self._wrap(places)
+        try:
+            self._try(adapter, run, directory)
+            self._adapters = {**self._adapters, name: adapter}
+        finally:
+            self._unwrap()
+        self._compare_bases(name, reader.files.base)
+        return adapter.num_bytes
+
+    def remove(self, name: str) -> None:
+        self._adapters = {other: adapter for other, adapter in self._adapters.items() if other != name}
+        self._unwrap()
+
+    @contextmanager
+    def adapted(self, names: Sequence[str]) -> Iterator[None]:
+        """Each item of this thread's passes by the adapter of that name; ModelError for one that is not here."""
+        if missing := {name for name in names if name} - set(adapters := self._adapters):
+            raise ModelError(f"LoRA adapter {min(missing)}: is not loaded")
+        with self._running(tuple(adapters.get(name) for name in names) if any(names) else ()):
+            yield
+
+    @contextmanager
+    def over(self, lengths: Sequence[int], items: Sequence[int] | None = None) -> Iterator[None]:
+        """Layers inside are given rows of the items in order, so many of each; `items` None: of all.
+
+        What is behind the last item is nobody's.
+        """
+        now = self._now
+        if not now.items or now.whole is not None:
+            yield
+            return
+        adapters = now.items if items is None else [now.items[item] for item in items]
+        now.spans, now.num_rows = spans_of(adapters, lengths[: len(adapters)]), sum(lengths)
+        try:
+            yield
+        finally:
+            now.spans = None
+
+    def passes(self, num_items: int) -> list[Items] | None:
+        """The items of each pass that is needed, all in one if None; each within `only`."""
+        items = self._now.items
+        if items and len(items) != num_items:
+            raise ValueError(f"there are {len(items)} LoRA adapters for {num_items} items; each has one, or none")
+        if not any(adapter is not None and adapter.apart for adapter in items):
+            return None
+        own = {adapter: number for number, adapter in enumerate(dict.fromkeys(items), 1) if adapter and adapter.apart}
+        numbers = np.array([own.get(adapter, 0) if adapter else 0 for adapter in items])
+        return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+
+    @contextmanager
+    def only(self, items: Items) -> Iterator[None]:
+        """The pass inside is of these items alone: of one adapter that is run apart, or of several that are not."""
+        adapters = tuple(self._now.items[item] for item in items)
+        whole = adapters[0] if adapters[0] is not None and adapters[0].apart else None
+        with self._running(adapters, whole):
+            yield
+
+    @contextmanager
+    def _running(self, items: tuple[Adapter | None, ...], whole: Adapter | None = None) -> Iterator[None]:
+        now = self._now
+        before = now.items, now.spans, now.whole
+        is_adapted = any(item is not None for item in items)
+        now.items, now.whole = items if is_adapted else (), whole
+        now.spans = [(slice(None), whole)] if whole is not None else None if is_adapted else ()
+        try:
+            yield
+        finally:
+            now.items, now.spans, now.whole = before
+
+    def _try(self, adapter: Adapter, run: Run, directory: Path) -> None:
+        """Find out whether it can share a pass, and that each of its layers is one that a pass runs."""
+        adapter.apart = any(place.reads_others for key, place in self._places.items() if key in adapter.parts)
+        wanted = {key for key in adapter.parts if key.startswith(BACKBONE)}
+        if not wanted:
+            return
+        ids, lengths = np.arange(sum(TRIED), dtype=np.int32), np.array(TRIED, np.int32)
+        adapter.used = set()
+        try:
+            states = self._tried(adapter, run, ids, lengths)
+            unused = wanted - adapter.used
+        finally:
+            adapter.used = None
+        if unused:
+            message = f"{min(unused).removeprefix(BACKBONE)}: this model computes nothing with that layer"
+            raise LoadError(f"LoRA adapter {directory}: {message}; train the adapter without it", "unsupported")
+        if not bool(torch.isfinite(states).all()):
+            message = "with it the model's numbers overflow; serve its base in another compute_precision"
+            raise LoadError(f"LoRA adapter {directory}: {message}", "unsupported")
+
+    def _tried(self, adapter: Adapter, run: Run, ids: Ints, lengths: Ints) -> torch.Tensor:
+        try:
+            with self._running((None, adapter)):
+                return run(ids, lengths)
+        except OtherRows as exc:
+            log.info("%s: items of this adapter are run in a pass of their own", exc)
+        adapter.apart = True
+        with self._running((None, adapter)):
+            return run(ids, lengths)
+
+    def _wrap(self, places: dict[str, Place]) -> None:
+        for key, place in places.items():
+            if key not in self._places:
+                setattr(place.parent, place.name, Adapted(place.layer, key, self._now))
+                self._places[key] = place
+
+    def _unwrap(self) -> None:
+        """What no adapter needs any more runs as before; a pass that is in it goes on."""
+        needed = {key for adapter in self._adapters.values() for key in adapter.parts}
+        for key in self._places.keys() - needed:
+            place = self._places.pop(key)
+            setattr(place.parent, place.name, place.layer)
+
+    def _compare_bases(self, name: str, base: str) -> None:
+        given, own = (each.rstrip("/").rpartition("/")[2].lower() for each in (base, self.base))
+        if given and own and given != own:
+            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, base, self.base)

@@ -1,0 +1,269 @@
+"""The weights of a LoRA adapter as PEFT saves them → what is added to each layer of a model, with every shape checked."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.pytorch_utils import Conv1D
+
+from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.lora import WEIGHTS, LoraFiles
+from sie_triton.engines.torch.lora_layers import KINDS, Adapted, Adapter, LowRank, Part, Saved, whole_weight
+from sie_triton.errors import LoadError
+
+log = logging.getLogger(__name__)
+
+# What PEFT puts in front of names in the model that was trained.
+PREFIX = "base_model.model."
+
+# A module's tensors in the file, by the ends of their names.
+FIRST, SECOND, SECOND_BIAS = "lora_A.weight", "lora_B.weight", "lora_B.bias"
+FIRST_WORDS, SECOND_WORDS = "lora_embedding_A", "lora_embedding_B"
+MAGNITUDE, OWN_TABLE, WEIGHT, BIAS = "lora_magnitude_vector", "base_layer.weight", "weight", "bias"
+ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN_TABLE, WEIGHT, BIAS)
+
+# Many checkpoints have a layer that no state goes through where the first token's is not asked for.
+UNREAD = "pooler.dense"
+
+# How far an embedding that is saved with an adapter may be from the base's: one is rounded, as a rule.
+SAME_RTOL, SAME_ATOL = 1e-2, 1e-5
+
+# Keys of layers there begin with it.
+BACKBONE = "backbone: "
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Model:
+    """Where layers are found: in the `backbone`, and by their whole names in the `heads`, which give only the `kept`
+    rows of some layers. `beside` are names of modules that hold further encoders, which take no adapters.
+    """
+
+    backbone: torch.nn.Module
+    heads: list[torch.nn.Module] = field(default_factory=list)
+    kept: dict[str, Sequence[int]] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer's, which may be wrapped already."""
+
+    parent: torch.nn.Module
+    name: str
+    key: str
+    prefix: str = ""
+
+    @property
+    def layer(self) -> torch.nn.Module:
+        module: torch.nn.Module = getattr(self.parent, self.name)
+        return module.base if isinstance(module, Adapted) else module
+
+    @property
+    def reads_others(self) -> bool:
+        """It is given what is no item's too."""
+        return self.name in getattr(self.parent, "reads_distances", ())
+
+
+class Reader:
+    """Of one adapter, for `model`, in `dtype` on `device`."""
+
+    def __init__(self, directory: Path, model: Model, dtype: torch.dtype, device: torch.device) -> None:
+        self.files = LoraFiles.read(directory)
+        self.dtype, self.device = dtype, device
+        self._model = model
+
+    def read(self) -> tuple[Adapter, dict[str, Place]]:
+        """What it is, and the layers it needs by their keys; LoadError says what cannot be used."""
+        named = by_module(self.files.directory / WEIGHTS)
+        places = self._places(list(named))
+        if not places:
+            raise self._wrong("has no weights of layers that this model reads", "corrupt")
+        self._check_saved(named)
+        parts = {place.key: self._part(module, place, named[module]) for module, place in places.items()}
+        return Adapter(parts), {place.key: place for place in places.values()}
+
+    def _places(self, modules: Sequence[str]) -> dict[str, Place]:
+        found = {module: self._place(module) for module in modules}
+        unread = [module for module, place in found.items() if place is None and module.endswith(UNREAD)]
+        missing = [module for module, place in found.items() if place is None and module not in unread]
+        if missing:
+            others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            names = ", ".join(map(shortened, missing[:3]))
+            raise self._wrong(f"has weights for {names}{others}, which this model does not have, or not as a layer "
+                              f"that can be adapted; {self._made_for()}", "unsupported")
+        if unread:
+            log.info("%s: %s is left out: the model is served without it", self.files.directory, unread[0])
+        places = {module: place for module, place in found.items() if place is not None}
+        if len({place.prefix for place in places.values() if place.key.startswith(BACKBONE)}) > 1:
+            raise self._wrong(f"adapts more than one encoder; {self._made_for()}", "unsupported")
+        return places
+
+    def _place(self, module: str) -> Place | None:
+        names = module.split(".")
+        for start in range(len(names)):
+            prefix, path = ".".join(names[:start]), ".".join(names[start:])
+            parent = parent_in(self._model.backbone, names[start:])
+            if parent is not None and not self._model.beside & set(names[:start]):
+                return Place(parent, names[-1], BACKBONE + path, prefix)
+        for number, head in enumerate(self._model.heads):
+            if (parent := parent_in(head, names)) is not None:
+                return Place(parent, names[-1], f"head {number}: {module}")
+        return None
+
+    def _check_saved(self, named: Mapping[str, Tensors]) -> None:
+        if self.files.saved_modules and not any({WEIGHT, BIAS} & set(tensors) for tensors in named.values()):
+            names = ", ".join(map(shortened, self.files.saved_modules))
+            raise self._wrong(f"lacks the weights of {names} (modules_to_save); save the adapter again", "corrupt")
+
+    def _part(self, module: str, place: Place, given: Tensors) -> Part:
+        layer = place.layer
+        if not isinstance(layer, KINDS):
+            kinds = "linear layers and embeddings"
+            raise self._wrong(f"{module}: is a {type(layer).__name__}; {kinds} can be adapted or saved", "unsupported")
+        return Made(self, module, layer, given, self._model.kept.get(module)).part()
+
+    def wrong(self, module: str, what: str, given: Sequence[int], wanted: Sequence[int]) -> LoadError:
+        return self._wrong(f"{module}: {what} is {list(given)}, this model needs {list(wanted)}; {self._made_for()}")
+
+    def lacks(self, module: str, what: str) -> LoadError:
+        return self._wrong(f"{module}: {what}; save the adapter again")
+
+    def not_finite(self, module: str) -> LoadError:
+        message = f"{module}: has numbers that are not finite, or that {self.dtype} does not hold"
+        return self._wrong(f"{message}; save the adapter again, or serve its base in another compute_precision")
+
+    def _wrong(self, message: str, reason: str = "corrupt") -> LoadError:
+        return LoadError(f"LoRA adapter {self.files.directory}: {message}", reason)
+
+    def _made_for(self) -> str:
+        base = shortened(self.files.base) if self.files.base else "another base, which it does not name"
+        return f"it was made for {base}: serve it with that model"
+
+
+
+
+class Made:
+    """What becomes of the tensors of one layer. `kept`: the rows of a larger layer that this one is."""
+
+    def __init__(
+        self, reader: Reader, module: str, layer: torch.nn.Module, given: Tensors, kept: Sequence[int] | None
+    ) -> None:
+        self._reader, self._module, self._layer, self._given = reader, module, layer, dict(given)
+        self._kept = None if kept is None else torch.tensor(kept)
+        self._is_words = isinstance(layer, torch.nn.Embedding)
+        self._is_turned = self._is_words or isinstance(layer, Conv1D)
+        self._bias: torch.Tensor | None = getattr(layer, "bias", None)
+        self._scale: torch.Tensor | None = getattr(layer, "embed_scale", None) if self._is_words else None
+        shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type]
+        # Of an embedding, words and d.
+        self._in, self._out = shape if self._is_turned else shape[::-1]
+
+    def part(self) -> Part:
+        made = self._saved() if WEIGHT in self._given else self._low_rank()
+        if self._given:
+            raise self._reader.lacks(self._module, f"{min(self._given)} does not go with its adapter_config.json")
+        return made
+
+    def _saved(self) -> Saved:
+        """A module of modules_to_save."""
+        weight = self._taken(WEIGHT, (self._in, self._out) if self._is_turned else (self._out, self._in))
+        bias = None if self._bias is None else self._own(self._taken(BIAS, (self._out,)))
+        return Saved(self._own(weight.T if isinstance(self._layer, Conv1D) else weight), bias, self._scale)
+
+    def _low_rank(self) -> LowRank:
+        files = self._reader.files
+        first, second = (FIRST_WORDS, SECOND_WORDS) if self._is_words else (FIRST, SECOND)
+        rank, scale = files.rank_of(self._module), files.scale_of(self._module)
+        if first in self._given and len(self._given[first]) != rank:
+            said = f"rank {len(self._given[first])}, and its adapter_config.json says {rank} (r, rank_pattern)"
+            raise self._reader.lacks(self._module, f"has {said}")
+        reduce, expand = self._taken(first, (rank, self._in)), scale * self._taken(second, (self._out, rank))
+        gain = shift = None
+        if files.is_dora:
+            gain = self._gain(expand @ reduce)
+            expand = gain[:, None] * expand
+            # What is scaled is the product; the bias stays.
+            shift = None if self._bias is None else (1 - gain) * self._bias.detach().float()
+        elif files.has_bias and not self._is_words:
+            shift = scale * self._taken(SECOND_BIAS, (self._out,))
+        if self._scale is not None:
+            expand = expand * self._scale.float()
+        if OWN_TABLE in self._given:
+            self._check_own_table()
+        own_gain, own_shift = (None if each is None else self._own(each) for each in (gain, shift))
+        return LowRank(self._own(reduce.T), self._own(expand.T), own_gain, own_shift)
+
+    def _gain(self, change: torch.Tensor) -> torch.Tensor:
+        """DoRA (Liu et al., 2024): a learnt length of each row of the weight, [out], in the place of its own."""
+        magnitude, weight = self._taken(MAGNITUDE, (self._out,)), whole_weight(self._layer).float()
+        lengths: torch.Tensor = torch.linalg.vector_norm((weight.T if self._is_words else weight) + change, dim=1)
+        return magnitude / lengths
+
+    def _check_own_table(self) -> None:
+        """PEFT saves an embedding together with what it adds to it."""
+        table, base = self._taken(OWN_TABLE, (self._in, self._out)), whole_weight(self._layer).float()
+        if not torch.allclose(table, base, SAME_RTOL, SAME_ATOL):
+            raise self._reader.lacks(
+                self._module, "its embedding is not the base's; make it a module of modules_to_save"
+            )
+
+    def _taken(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """In float32."""
+        if name not in self._given:
+            raise self._reader.lacks(self._module, f"{name} is missing")
+        tensor = self._given.pop(name)
+        is_of_output = shape[0] == self._out and name not in (FIRST, FIRST_WORDS)
+        if self._kept is not None and is_of_output and len(tensor) > int(self._kept.max()):
+            tensor = tensor[self._kept]
+        if tuple(tensor.shape) != shape:
+            raise self._reader.wrong(self._module, name, tensor.shape, shape)
+        return tensor.to(self._reader.device, torch.float32)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In memory of its own, as the model computes."""
+        own = tensor.to(self._reader.dtype, copy=True).contiguous()
+        if not bool(torch.isfinite(own).all()):
+            raise self._reader.not_finite(self._module)
+        return own
+
+
+def by_module(path: Path) -> dict[str, Tensors]:
+    """The tensors of each module, by the ends of their names; LoadError names what is none of LoRA's."""
+    found: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    try:
+        with safe_open(path, "pt") as weights:
+            for name in weights.keys():  # noqa: SIM118
+                module, ending = split(name.removeprefix(PREFIX))
+                if not ending or not module:
+                    message = f"{path}: {shortened(name)} is no weight of a LoRA adapter as PEFT saves it"
+                    raise LoadError(f"{message}; save it with save_pretrained of peft", "unsupported")
+                found[module][ending] = weights.get_tensor(name)
+    except (OSError, RuntimeError, SafetensorError) as exc:
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}; fetch the adapter again", "corrupt") from exc
+    return dict(found)
+
+
+def split(name: str) -> tuple[str, str]:
+    """
+    >>> split("layers.0.q_proj.lora_B.bias"), split("score.weight"), split("layers.0.q_proj.lora_E")
+    (('layers.0.q_proj', 'lora_B.bias'), ('score', 'weight'), ('', ''))
+    """
+    name = name.replace(f".{MAGNITUDE}.weight", f".{MAGNITUDE}")
+    return next(((name.removesuffix(f".{end}"), end) for end in ENDINGS if name.endswith(f".{end}")), ("", ""))
+
+
+def parent_in(root: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module | None:
+    """Of the module of that path; None where there is none."""
+    *path, last = names
+    for name in path:
+        child = None if isinstance(root, Adapted) else root._modules.get(name)
+        if child is None:
+            return None
+        root = child
+    return None if isinstance(root, Adapted) or root._modules.get(last) is None else root

@@ -1,0 +1,7 @@
+"""Families that take LoRA adapters, and some that do not, whichever do in this version."""
+
+from sie_triton.families import family
+
+
+def set_takes_loras(monkeypatch, name: str, value: bool) -> None:
+    monkeypatch.setattr(type(family(name)), "takes_loras", value)
