@@ -7,10 +7,16 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
 from sie_triton.editions import edition_of, model_of
 from sie_triton.records.status import process_of, read_record
+
+State = Literal["loading", "resident", "failed"]
+
+LOADING: Final = "loading"
+RESIDENT: Final = "resident"
+FAILED: Final = "failed"
 
 
 class Lora(TypedDict):
@@ -19,7 +25,7 @@ class Lora(TypedDict):
     """
 
     source: str
-    state: Literal["loading", "resident", "failed"]
+    state: State
     failure: str
     bytes: int
     last_used_ns: int
@@ -58,7 +64,7 @@ def read_loras(directory: Path, model: str) -> Loras:
 
 
 def resident(loras: Mapping[str, Lora]) -> list[Lora]:
-    return [lora for lora in loras.values() if lora["state"] == "resident"]
+    return [lora for lora in loras.values() if lora["state"] == RESIDENT]
 
 
 def _age(of_process: tuple[int, int, Loras]) -> tuple[int, int]:

@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Lock
 from time import monotonic, monotonic_ns
-from typing import Any
 
 from sie_triton.errors import BusyError, LoadError, SIEError
+from sie_triton.records.loras import FAILED, LOADING, RESIDENT, Lora, State, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.work import Work
 from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
-
-LOADING, RESIDENT, FAILED = "loading", "resident", "failed"
 
 # So many are fetched side by side; the worker takes one after the other.
 MAX_FETCHES = 4
@@ -31,6 +29,9 @@ WORKER_S = 120.0
 
 # How often it is looked whether an adapter is still in use that has to go.
 LOOK_S = 0.02
+
+# How often it is written when they were last used.
+TELL_EVERY_S = 1.0
 
 # More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
 MOST_WAITING = 100
@@ -44,7 +45,7 @@ class _Lora:
 
     name: str
     source: str
-    state: str = LOADING
+    state: State = LOADING
     directory: Path = Path()
     num_bytes: int = 0
     last_used_ns: int = field(default_factory=monotonic_ns)
@@ -55,15 +56,14 @@ class _Lora:
     waiting: list[Work] = field(default_factory=list)
     users: set[Work] = field(default_factory=set)
 
-    def as_record(self) -> dict[str, Any]:
-        """See records.loras."""
-        return {
-            "source": self.source,
-            "state": self.state,
-            "failure": str(self.failure or ""),
-            "bytes": self.num_bytes,
-            "last_used_ns": self.last_used_ns,
-        }
+    def as_record(self) -> Lora:
+        return Lora(
+            source=self.source,
+            state=self.state,
+            failure=str(self.failure or ""),
+            bytes=self.num_bytes,
+            last_used_ns=self.last_used_ns,
+        )
 
 
 class Loras:
@@ -87,7 +87,8 @@ class Loras:
         self._limit = limit
         self._fetch, self._submit, self._open, self._status = fetch, submit, open_requests, status
         self._changed = Condition()
-        self._placing = Lock()
+        self._placing, self._telling = Lock(), Lock()
+        self._told_at = 0.0
         self._known: dict[str, _Lora] = {}
         self._worker: Worker | None = None
         self._closed = False
@@ -165,6 +166,7 @@ class Loras:
         self._loaders.shutdown(wait=True, cancel_futures=True)
 
     def _load(self, each: _Lora) -> None:
+        self._tell()
         try:
             each.directory = self._fetch(each.source)
             with self._placing:
@@ -234,6 +236,9 @@ class Loras:
     def _use(self, each: _Lora, jobs: Sequence[Work]) -> None:
         each.users.update(jobs)
         each.last_used_ns = monotonic_ns()
+        if monotonic() - self._told_at > TELL_EVERY_S and not self._closed:
+            self._told_at = monotonic()
+            self._loaders.submit(self._tell)
 
     def _resident(self) -> list[_Lora]:
         return [each for each in self._known.values() if each.state == RESIDENT]
@@ -274,8 +279,14 @@ class Loras:
 
     def _tell(self) -> None:
         """The record, of what is held now."""
-        with self._placing, self._changed:
-            if self._worker is not None:
-                held = sum(each.num_bytes for each in self._resident())
-                self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held
-            self._status.write_loras({each.name: each.as_record() for each in self._known.values()})
+        with self._telling:
+            with self._changed:
+                self._told_at = monotonic()
+                if self._worker is not None:
+                    held = sum(each.num_bytes for each in self._resident())
+                    self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held
+                found = {each.name: each.as_record() for each in self._known.values()}
+            try:
+                write_loras(self._status.loras_path, found)
+            except OSError as exc:
+                log.warning("what LoRA adapters are held cannot be written: %s", exc)

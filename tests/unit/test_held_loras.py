@@ -1,5 +1,6 @@
 """Which LoRA adapters a worker holds, at the stage's own seam: the worker is one in memory."""
 
+import json
 import random
 import threading
 import time
@@ -53,11 +54,10 @@ class FakeWorker:
 class Model:
     """What a stage has around its Loras: the requests in progress, and what came to the scheduler."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.open: dict[object, object] = {}
         self.submitted: list[SimpleNamespace] = []
-        self.status = SimpleNamespace(record={}, write_loras=self.write)
-        self.written: dict = {}
+        self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
         self.loras = Loras(LIMIT, lambda source: Path("/") / source, self.submit, self, self.status)
         self.worker = FakeWorker()
@@ -65,9 +65,6 @@ class Model:
 
     def __contains__(self, request):
         return request in self.open
-
-    def write(self, found):
-        self.written = found
 
     def reply(self, request, answer):
         with self.came:
@@ -122,8 +119,8 @@ class Job:
 
 
 @pytest.fixture
-def model():
-    made = Model()
+def model(tmp_path):
+    made = Model(tmp_path / "m-inference.1.loras")
     yield made
     made.loras.close()
 
@@ -145,7 +142,9 @@ def test_what_is_held_is_in_the_record(model):
     model.use("b")
     model.loras.close()
     assert model.status.record == {"weights_bytes": 5 + 2 * SIZE, "device_bytes": 7}
-    assert {name: (each["state"], each["bytes"]) for name, each in model.written.items()} == {
+    assert {
+        name: (each["state"], each["bytes"]) for name, each in json.loads(model.status.loras_path.read_text()).items()
+    } == {
         "a": ("resident", SIZE),
         "b": ("resident", SIZE),
     }
