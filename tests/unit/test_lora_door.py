@@ -93,12 +93,17 @@ def test_each_is_told_with_where_it_is_from_and_how_it_is(door, served, adapter)
         filed=("hub://org/filed", "resident", 5000),
         new=(str(adapter), "failed", 0, "no weights in it"),
         moved=("hub://org/first", "resident", 7),
-        **{"org/mine": ("hub://org/mine", "loading", 0), "gone": ("/gone", "resident", 1)},
+        **{
+            "org/mine": ("hub://org/mine", "loading", 0),
+            "gone": ("/gone", "resident", 1),
+            "org/gone": ("/gone", "resident", 1),
+        },
     )
     answer = listed(door)
     assert {name: (lora["from"], lora["state"], lora["source"]) for name, lora in answer.items()} == {
         "filed": ("model file", "resident", "hub://org/filed"),
         "gone": ("removed", "resident", "/gone"),
+        "org/gone": ("removed", "resident", "/gone"),
         "moved": ("added", "cold", "hub://org/second"),
         "new": ("added", "failed", str(adapter)),
         "org/filed": ("model file", "cold", "/filed"),
@@ -223,6 +228,10 @@ def test_added_listed_and_removed(door, served, adapter, monkeypatch):
     names = [lora["name"] for lora in json.loads(run(door, "ls", "org/a", "--json").output)["loras"]]
     assert names == ["filed", "here", "org/filed", "there"]
     assert run(door, "rm", "org/a", "here").output == "org/a: here: removed\n"
+    for name in ("a b?c#d", "ü"):
+        assert f"{name!r} was not added to org/a; added are there" in str(
+            run(door, "rm", "org/a", name, status=1).exception
+        )
     assert "is no directory that the server can read" in str(
         run(door, "add", "org/a", "x", "./none", status=1).exception
     )
