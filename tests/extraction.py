@@ -33,7 +33,7 @@ class Extractor:
         self.adapter = load_adapter(self.spec, directory)
 
     def __call__(self, texts: Sequence[str], labels: Sequence[str] = (), **given: Any) -> list[dict[str, Any]]:
-        """`given`: request parameters, and `entities`, a list of dicts for each text."""
+        """`given`: request parameters, `lora` among them, and `entities`, a list of dicts for each text."""
         return self.together([(texts, labels, given)])[0]
 
     def together(self, requests: Sequence[tuple[Sequence[str], Sequence[str], Mapping[str, Any]]]) -> list[Any]:
@@ -44,8 +44,11 @@ class Extractor:
         options = [options for (_, options, _), count in zip(read, counts, strict=True) for _ in range(count.sum())]
         whole = join(features)
         check_features(whole, self.model.features, self.spec.max_sequence_length, self.adapter.limits)
-        batch = Batch(whole, np.zeros(len(options), np.bool_), frozenset(), options)
-        rows = rows_of(self.adapter.forward(batch), len(options), lengths_of(VERB.computed(self.model)))
+        named = [given.get("lora", "") for _, _, given in requests]
+        loras = [name for name, count in zip(named, counts, strict=True) for _ in range(count.sum())]
+        batch = Batch(whole, np.zeros(len(options), np.bool_), frozenset(), options, loras)
+        with self.adapter.encoder.adapted(loras):
+            rows = rows_of(self.adapter.forward(batch), len(options), lengths_of(VERB.computed(self.model)))
         answers, start = [], 0
         for count, (_, given, sent) in zip(counts, read, strict=True):
             end = start + int(count.sum())
@@ -72,7 +75,7 @@ class Extractor:
             name: KIND_OF[name].read(arrays[name][None], tensor) if len(arrays[name]) else []
             for name, tensor in tensors.items()
         }
-        given = {name: value for name, value in given.items() if name != "entities"}
+        given = {name: value for name, value in given.items() if name not in ("entities", "lora")}
         profile = self.spec.profiles[0]
         parts = VERB.read(elements, given, profile, self.model)
         asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]

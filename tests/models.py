@@ -51,6 +51,18 @@ CONFIGS: dict[str, Any] = {
         pos_att_type=["p2c", "c2p"],
         type_vocab_size=0,
     ),
+    # Its queries and keys read distances too, as those of DeBERTa-v3 do.
+    "deberta-shared": transformers.DebertaV2Config(
+        **SIZES,
+        intermediate_size=128,
+        max_position_embeddings=512,
+        relative_attention=True,
+        position_buckets=32,
+        pos_att_type=["p2c", "c2p"],
+        type_vocab_size=0,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+    ),
     "electra": transformers.ElectraConfig(
         **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
     ),
@@ -58,6 +70,12 @@ CONFIGS: dict[str, Any] = {
     "jina": transformers.JinaEmbeddingsV3Config(
         **SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=1
     ),
+    "gpt2": transformers.GPT2Config(vocab_size=30522, n_embd=64, n_layer=2, n_head=4, n_positions=512),
+    # Multiplies its embeddings.
+    "gemma3": transformers.Gemma3TextConfig(
+        **SIZES, intermediate_size=128, num_key_value_heads=2, head_dim=16, max_position_embeddings=512, pad_token_id=0
+    ),
+    "mpnet": transformers.MPNetConfig(**SIZES, intermediate_size=128, max_position_embeddings=514, pad_token_id=1),
     "qwen2": transformers.Qwen2Config(
         **SIZES, intermediate_size=128, num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0
     ),

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
-from sie_triton import families
+from sie_triton import client, families
 from sie_triton.cli import cli, findings
 from sie_triton.cli.drawing import drawn, save
 from sie_triton.errors import InputError
@@ -163,3 +163,17 @@ def test_an_image_that_cannot_be_drawn(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"a\.png: cannot be drawn into .*b\.png"):
         save(tmp_path / "a.png", [], tmp_path / "b.png")
+
+
+def test_what_it_asks_for(monkeypatch):
+    asked = []
+
+    def extract(client, model, items, labels, **options):
+        asked.append((model, items, labels, options))
+        return [NONE]
+
+    monkeypatch.setattr(client.SIEClient, "extract", extract)
+    arguments = ["org/model", "Ada", "--labels", "a,b", "--lora", "banking", "--threshold", "0.5", "--url", URL]
+    CliRunner().invoke(cli, ["extract", *arguments], catch_exceptions=False)
+    options = {"threshold": 0.5, "pages": None, "lora": "banking"}
+    assert asked == [("org/model", ["Ada"], ["a", "b"], options)]

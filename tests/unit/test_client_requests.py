@@ -10,6 +10,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import BusyError, InputError, SIEClient
+from sie_triton.client.calls import ExtractCall
 from sie_triton.contract.tensors import TIMING_FIELDS
 
 MODEL = "org/model"
@@ -189,3 +190,15 @@ def test_a_wrong_request_is_not_asked_again(client, triton, status):
     with pytest.raises(InputError):
         client.encode(MODEL, "a", timeout=2)
     assert len(triton.asked) == 1
+
+
+# --- adapters
+
+
+@pytest.mark.parametrize(("lora", "sent"), [("banking", {"lora": "banking"}), ("", {"lora": ""}), (None, {})])
+def test_every_verb_sends_the_name_of_an_adapter(client, triton, lora, sent):
+    """An empty one is sent: it is none, whatever the profile says."""
+    client.encode(MODEL, "a", lora=lora)
+    client.score(MODEL, "q", ["a"], lora=lora)
+    call = ExtractCall(tritonclient.grpc, MODEL, "a", (), None, {"lora": lora})
+    assert [each["parameters"] for each in (*triton.asked, call.arguments(call.pieces[0]))] == [sent] * 3

@@ -8,12 +8,14 @@ import pytest
 import yaml
 
 from sie_triton.errors import CatalogError
+from sie_triton.loras import add, added_path, read
 from sie_triton.render import refresh as module
 from sie_triton.render.pbtxt import from_text
 from sie_triton.render.refresh import refresh, start
 from sie_triton.render.repository import all_ensembles
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, read_serving, repository_of
 from sie_triton.settings import read_settings
+from tests.loras import set_takes_loras
 
 STAGES = ("preprocess", "inference", "postprocess")
 
@@ -316,3 +318,27 @@ def test_no_secret_is_written(tmp_path):
     server.start()
     assert "s3cret" not in (server.data_dir / "serving.json").read_text()
     assert "admin_token" not in json.loads((server.data_dir / "serving.json").read_text())["settings"]
+
+
+def test_what_is_served_says_which_adapters_its_file_has(server, monkeypatch):
+    set_takes_loras(monkeypatch, "multivector", False)
+    assert [each.loras for each in server.serving.models.values()] == [None, None]
+    set_takes_loras(monkeypatch, "multivector", True)
+    server.file("a", loras={"banking": "org/x", "here": "/here"})
+    server.refresh()
+    loras = {name: each.loras for name, each in server.serving.models.items()}
+    assert loras == {"test/a": {"banking": "hub://org/x", "here": "/here"}, "test/b": {}}
+
+
+def test_adapters_that_were_added_go_with_the_model_and_stay_with_its_next_edition(server):
+    server.refresh(add=model_file("test/c").encode())
+    paths = {name: added_path(server.data_dir / "loras", f"test/{name}") for name in "ac"}
+    for path in paths.values():
+        add(path, "banking", "hub://org/x")
+    server.refresh(add=model_file("test/c", 128).encode())
+    assert read(paths["c"]) == {"banking": "hub://org/x"}
+    server.refresh(remove="test__c")
+    assert (paths["c"].exists(), paths["a"].exists()) == (False, True)
+    (server.models_dir / "a.yaml").unlink()  # by an editor, perhaps, that writes it anew
+    server.refresh()
+    assert paths["a"].exists()

@@ -36,6 +36,8 @@ def test_the_settings_file_may_lie_elsewhere(tmp_path, monkeypatch):
         ("SIE_DEFAULT_COMPUTE_PRECISION", "int8", "'bfloat16'"),
         ("SIE_DEVICE", "mps", "use auto, cpu, cuda or cuda:N"),
         ("SIE_DEVICE", "gpu", r"\(auto\|cpu\|cuda"),
+        ("SIE_MAX_LORAS_PER_MODEL", "0", "greater than or equal to 1"),
+        ("SIE_MAX_LORAS_PER_MODEL", "1001", "less than or equal to 1000"),
         ("SIE_MAX_BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
     ],
 )
@@ -74,3 +76,10 @@ def test_settings_are_frozen():
 
 def test_runtime_defaults_are_portable():
     assert Runtime().status_dir == ""
+
+
+def test_what_stages_obey_about_lora_adapters(tmp_path):
+    obeyed = read_settings(data_dir="data").runtime
+    assert (obeyed.max_loras, obeyed.allow_client_lora, obeyed.loras_dir) == (10, False, f"{tmp_path}/data/loras")
+    changed = read_settings(max_loras_per_model=3, allow_client_lora=True).portable_runtime
+    assert (changed.max_loras, changed.allow_client_lora, changed.loras_dir) == (3, True, "")

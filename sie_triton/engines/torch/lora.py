@@ -25,8 +25,9 @@ Items = npt.NDArray[np.intp]
 # Runs the encoder: input_ids, lengths → states.
 Run = Callable[[Ints, Ints], torch.Tensor]
 
-# What an adapter is tried with, in items: fewer than any table of positions or distances has.
-TRIED = (3, 4)
+# What an adapter is tried with: two items that go side by side where they are padded, of fewer tokens than any table
+# of positions or distances has.
+TRIED = (7, 7)
 
 
 class Loras:

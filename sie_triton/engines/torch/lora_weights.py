@@ -157,12 +157,12 @@ class Made:
         self._reader, self._module, self._layer, self._given = reader, module, layer, dict(given)
         self._kept = None if kept is None else torch.tensor(kept)
         self._is_words = isinstance(layer, torch.nn.Embedding)
-        self._is_turned = self._is_words or isinstance(layer, Conv1D)
         self._bias: torch.Tensor | None = getattr(layer, "bias", None)
         self._scale: torch.Tensor | None = getattr(layer, "embed_scale", None) if self._is_words else None
-        shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type]
+        self._shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type]
         # Of an embedding, words and d.
-        self._in, self._out = shape if self._is_turned else shape[::-1]
+        is_turned = self._is_words or isinstance(layer, Conv1D)
+        self._in, self._out = self._shape if is_turned else self._shape[::-1]
 
     def part(self) -> Part:
         made = self._saved() if WEIGHT in self._given else self._low_rank()
@@ -172,7 +172,7 @@ class Made:
 
     def _saved(self) -> Saved:
         """A module of modules_to_save."""
-        weight = self._taken(WEIGHT, (self._in, self._out) if self._is_turned else (self._out, self._in))
+        weight = self._taken(WEIGHT, self._shape)
         bias = None if self._bias is None else self._own(self._taken(BIAS, (self._out,)))
         return Saved(self._own(weight.T if isinstance(self._layer, Conv1D) else weight), bias, self._scale)
 
@@ -206,12 +206,10 @@ class Made:
         return magnitude / lengths
 
     def _check_own_table(self) -> None:
-        """PEFT saves an embedding together with what it adds to it."""
-        table, base = self._taken(OWN_TABLE, (self._in, self._out)), whole_weight(self._layer).float()
+        """PEFT saves a layer over the vocabulary together with what it adds to it."""
+        table, base = self._taken(OWN_TABLE, self._shape), whole_weight(self._layer).float()
         if not torch.allclose(table, base, SAME_RTOL, SAME_ATOL):
-            raise self._reader.lacks(
-                self._module, "its embedding is not the base's; make it a module of modules_to_save"
-            )
+            raise self._reader.lacks(self._module, "is not as in the base; make it a module of modules_to_save")
 
     def _taken(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """In float32."""

@@ -1,0 +1,163 @@
+"""What is extracted with LoRA adapters, several in one forward pass, equals what the libraries find with peft's."""
+
+from functools import partial
+
+import pytest
+import transformers
+
+from tests.classifiers import TEXTS as CLASSIFIED
+from tests.classifiers import save_classifier
+from tests.extraction import Extractor
+from tests.gliclasses import save_gliclass
+from tests.gliner2s import save_gliner2
+from tests.gliners import LABELS, TEXTS, assert_same, save_gliner, save_gliner_bi
+from tests.glirels import LABELS as RELATIONS
+from tests.glirels import entities_of, save_glirel
+from tests.loras import save_lora
+from tests.pruners import Pruner, save_pruner
+from tests.unit import test_gliclass_comparison as gliclass
+from tests.unit import test_gliner2_comparison as gliner2
+from tests.unit import test_glirel_comparison as glirel
+from tests.unit import test_nli_classification_comparison as nli
+from tests.unit import test_sequence_classification_comparison as classes
+from tests.unit import test_stablebridge_pruner_comparison as pruner
+
+OF_BERT = ({"target_modules": ["query", "dense"]}, {"target_modules": ["value"], "use_dora": True})
+# Distances are read by these too.
+OF_DEBERTA = ({"target_modules": "all-linear"}, {"target_modules": ["value_proj", "dense"]})
+OF_HEAD = ({"target_modules": ["query", "dense"], "task_type": "SEQ_CLS"}, OF_BERT[1])
+
+
+def check(ours, configs, directory, swap, expected, same, texts, *labels, **options):
+    """`swap` puts a model in the place of the library's encoder and gives that; `expected` is what the library finds.
+
+    One batch holds every text three times: with no adapter, and with each.
+    """
+    found_by, base = {"": expected()}, swap(None)
+    for name, config in zip(("one", "other"), configs, strict=True):
+        swap(save_lora(directory / name, base, seed=len(name), **config))
+        found_by[name] = expected()
+        ours.adapter.encoder.add_lora(name, directory / name)
+    swap(base)
+    requests = [(texts, *(labels or ((),)), {**options, "lora": name}) for name in found_by]
+    for name, found in zip(found_by, ours.together(requests), strict=True):
+        assert found_by[name]
+        for i, (each, theirs) in enumerate(zip(found, found_by[name], strict=True)):
+            same(each, theirs, i)
+    with pytest.raises(AssertionError):  # the base's would not do
+        for i, (each, theirs) in enumerate(zip(ours(texts, *labels, **options), found_by["one"], strict=True)):
+            same(each, theirs, i)
+
+
+def attribute(owner, name, model):
+    """What is there; `model` stands there from now on, unless it is None."""
+    before = getattr(owner, name)
+    if model is not None:
+        setattr(owner, name, model)
+    return before
+
+
+@pytest.mark.parametrize(
+    ("family", "save", "configs"),
+    [
+        ("gliner", save_gliner, OF_BERT),
+        ("gliner", partial(save_gliner, architecture="deberta-shared", kind="token", hidden_size=48), OF_DEBERTA),
+        ("gliner_bi", save_gliner_bi, OF_BERT),
+    ],
+)
+def test_entities(tmp_path, minilm_directory, family, save, configs):
+    library = save(tmp_path, minilm_directory)
+    check(
+        *(Extractor(family, tmp_path / "model"), configs, tmp_path),
+        partial(attribute, library.model.token_rep_layer.bert_layer, "model"),
+        lambda: library.inference(TEXTS, list(LABELS), threshold=0.3, flat_ner=True, multi_label=False),
+        lambda found, theirs, i: assert_same(found, theirs),
+        *(TEXTS, LABELS),
+        threshold=0.3,
+    )
+
+
+def test_relations(tmp_path, minilm_directory):
+    library, known = save_glirel(tmp_path, minilm_directory), [entities_of(text) for text in TEXTS]
+    check(
+        *(Extractor("glirel", tmp_path / "model"), OF_BERT, tmp_path),
+        partial(attribute, library.token_rep_layer.bert_layer, "model"),
+        lambda: [glirel.by_library(library, *each, threshold=0.4) for each in zip(TEXTS, known, strict=True)],
+        lambda found, theirs, i: glirel.assert_same(found, theirs, TEXTS[i], known[i]),
+        *(TEXTS, RELATIONS),
+        threshold=0.4,
+        entities=known,
+    )
+
+
+def test_whatever_gliner2_finds(tmp_path, minilm_directory):
+    library = save_gliner2(tmp_path, minilm_directory)
+    told = {"threshold": 0.5, "include_confidence": True, "include_spans": True}
+    check(
+        *(Extractor("gliner2", tmp_path / "model"), OF_BERT, tmp_path),
+        partial(attribute, library, "encoder"),
+        lambda: library.batch_extract(gliner2.TEXTS, gliner2.librarys(library), **told),
+        lambda found, theirs, i: gliner2.assert_same(gliner2.TEXTS[i], found, theirs),
+        *(gliner2.TEXTS, [*gliner2.LABELS]),
+        **gliner2.asked(threshold=0.5),
+    )
+
+
+@pytest.mark.parametrize(("architecture", "configs"), [("bert", OF_BERT), ("deberta", OF_DEBERTA)])
+def test_labels_of_texts(tmp_path, minilm_directory, architecture, configs):
+    directory = save_gliclass(tmp_path / "model", minilm_directory, architecture)
+    library = gliclass.Library(directory)
+    check(
+        *(Extractor("gliclass", directory), configs, tmp_path),
+        partial(attribute, library.pipeline.pipe.model.model, "encoder_model"),
+        lambda: [library(text, gliclass.LABELS) for text in CLASSIFIED],
+        lambda found, theirs, i: gliclass.assert_same(found, theirs),
+        *(CLASSIFIED, gliclass.LABELS),
+    )
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_classes_of_the_models_own(tmp_path, minilm_directory, architecture):
+    """The classifier is saved with the adapter."""
+    directory = save_classifier(tmp_path / "model", minilm_directory, architecture, labels=classes.LABELS)
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    check(
+        *(Extractor("sequence_classification", directory), OF_HEAD, tmp_path),
+        partial(attribute, library, "model"),
+        lambda: library(CLASSIFIED),
+        lambda found, theirs, i: classes.assert_same(found, theirs),
+        CLASSIFIED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "configs"),
+    [
+        ("bert", OF_HEAD),
+        ("bart", ({"target_modules": ["q_proj", "fc1"]}, {"target_modules": ["out_proj"]})),
+    ],
+)
+def test_what_follows_from_a_text(tmp_path, minilm_directory, architecture, configs):
+    directory = save_classifier(tmp_path / "model", minilm_directory, architecture, labels=nli.THREE)
+    library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
+    check(
+        *(Extractor("nli_classification", directory), configs, tmp_path),
+        partial(attribute, library, "model"),
+        lambda: [list(nli.in_pipeline(library, text, nli.LABELS)) for text in CLASSIFIED],
+        lambda found, theirs, i: nli.assert_same(found, theirs),
+        *(CLASSIFIED, nli.LABELS),
+    )
+
+
+def test_spans_that_are_kept(tmp_path, minilm_directory):
+    """The score is of the adapter's classifier, spans are of the base's pruning head over the adapter's states."""
+    directory = save_pruner(tmp_path / "model", minilm_directory)
+    plain, passages = Pruner(directory), CLASSIFIED
+    check(
+        *(Extractor("stablebridge_pruner", directory), OF_HEAD, tmp_path),
+        partial(attribute, plain, "_model"),
+        lambda: [plain(pruner.QUERY, passage) for passage in passages],
+        lambda found, theirs, i: pruner.assert_same(found, theirs, passages[i]),
+        passages,
+        instruction=pruner.QUERY,
+    )
