@@ -190,15 +190,15 @@ def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server
 
 @pytest.mark.parametrize("seconds", [3, LONG])
 def test_a_cold_adapter_beside_a_hot_one(server, tenants, seconds):
-    """One second after the other another adapter, which is not held, while one is asked for without pause."""
+    """Again and again an adapter that is not held, while another is asked for without pause."""
     alone, beside = Traffic(server, tenants), Traffic(server, tenants)
-    cold = itertools.cycle(NAMES[1:])
+    cold, pause = itertools.cycle(NAMES[1:]), 1.0 if seconds >= 60 else 0.1
 
     async def one_a_second(traffic: Traffic, until: float) -> None:
         async with grpc.aio.insecure_channel(server.grpc) as channel:
             infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
             while time.perf_counter() < until:
-                await asyncio.gather(traffic.ask(infer, next(cold), 0), asyncio.sleep(seconds / 20 if seconds < 20 else 1))
+                await asyncio.gather(traffic.ask(infer, next(cold), 0), asyncio.sleep(pause))
 
     async def both() -> None:
         hot = asyncio.create_task(beside.run({NAMES[0]: 1.0}, seconds + 1))
@@ -212,7 +212,7 @@ def test_a_cold_adapter_beside_a_hot_one(server, tenants, seconds):
     asyncio.run(one_a_second(alone, time.perf_counter() + min(seconds, 22)))
     asyncio.run(both())
     of_cold = [each for name in NAMES[1:] for each in beside.seconds.get(name, [])]
-    of_alone = [each for each in itertools.chain(*alone.seconds.values())]
+    of_alone = list(itertools.chain(*alone.seconds.values()))
     pass_s = np.median(beside.seconds[NAMES[0]])
     print(f"\ncold alone, its load in it: p50 {percentile(of_alone, 50):.0f} ms, p99 {percentile(of_alone, 99):.0f} ms")
     print(f"cold beside a hot one: p50 {percentile(of_cold, 50):.0f} ms, p99 {percentile(of_cold, 99):.0f} ms")
@@ -237,7 +237,9 @@ def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tm
                     client.encode(TINY, TEXTS[0], lora=name)
                 assert caught.value.is_permanent
         for lora in ("unheard-of", "org/model"):
-            with pytest.raises(InputError, match=f"parameter lora: '{lora}' is no adapter of {TINY}; give one of corrupt"):
+            with pytest.raises(
+                InputError, match=f"parameter lora: '{lora}' is no adapter of {TINY}; give one of corrupt"
+            ):
                 client.encode(TINY, TEXTS[0], lora=lora)
         for name in ("", NAMES[0]):
             found = client.encode(TINY, TEXTS[0], lora=name)["dense"]
@@ -246,16 +248,18 @@ def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tm
 
 def test_pairs_are_scored_and_entities_found_by_an_adapter(server, tmp_path):
     """What they are is compared in tests/unit; here, that the parameter reaches the other verbs."""
-    from transformers import AutoModel, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
 
     data = server.settings.data_dir.parent
-    classifier = AutoModelForSequenceClassification.from_pretrained(data / "cross-encoder")
+    classifier = AutoModelForSequenceClassification.from_pretrained(data / "cross-encoder" / "model")
     save_lora(tmp_path / "judge", classifier, task_type="SEQ_CLS", target_modules=["query", "value"])
     add(server, CROSS_ENCODER, "judge", tmp_path / "judge")
     with SIEClient(server.grpc) as client:
         base = client.score(CROSS_ENCODER, "a query", TEXTS[:3])["scores"]
         by_adapter = client.score(CROSS_ENCODER, "a query", TEXTS[:3], lora="judge")["scores"]
-        assert {each["item_id"]: each["score"] for each in base} != {each["item_id"]: each["score"] for each in by_adapter}
+        assert {each["item_id"]: each["score"] for each in base} != {
+            each["item_id"]: each["score"] for each in by_adapter
+        }
         with pytest.raises(InputError, match="parameter lora: 'judge' is no adapter of"):
             client.extract(GLINER, TEXTS[0], labels=["animal"], lora="judge")
 
