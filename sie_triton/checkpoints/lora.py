@@ -62,7 +62,9 @@ class LoraFiles:
         config = read_fields(directory / CONFIG)
         _check_served(config)
         if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
-            message = "is a pickle, which can carry code; save the adapter with save_pretrained(safe_serialization=True)"
+            message = (
+                "is a pickle, which can carry code; save the adapter with save_pretrained(safe_serialization=True)"
+            )
             raise LoadError(f"{directory / PICKLE}: {message}", "unsupported")
         check_safetensors(directory / WEIGHTS)
         ranks, alphas = config.fields("rank_pattern"), config.fields("alpha_pattern")

@@ -42,11 +42,16 @@ def check(ours, configs, directory, swap, expected, same, texts, *labels, **opti
     requests = [(texts, *(labels or ((),)), {**options, "lora": name}) for name in found_by]
     for name, found in zip(found_by, ours.together(requests), strict=True):
         assert found_by[name]
-        for i, (each, theirs) in enumerate(zip(found, found_by[name], strict=True)):
-            same(each, theirs, i)
+        _compare(same, found, found_by[name])
+    compare = partial(_compare, same, ours(texts, *labels, **options))
+    compare(found_by[""])
     with pytest.raises(AssertionError):  # the base's would not do
-        for i, (each, theirs) in enumerate(zip(ours(texts, *labels, **options), found_by["one"], strict=True)):
-            same(each, theirs, i)
+        compare(found_by["one"])
+
+
+def _compare(same, found, expected):
+    for i, each in enumerate(zip(found, expected, strict=True)):
+        same(*each, i)
 
 
 def attribute(owner, name, model):

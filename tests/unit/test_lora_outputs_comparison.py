@@ -84,7 +84,9 @@ def test_vectors_of_tokens_are_those_of_peft(tmp_path, minilm_directory):
     adapted = [*library.encode_query(TEXTS), *library.encode_document(TEXTS)]
     names = [("", "one")[i % 2] for i in range(len(adapted))]
     texts_of = [[tokenizer.prompts[role] + text for text in TEXTS] for role in ("query", "document")]
-    features = join([tokenizer.encode(each, is_query=is_query) for each, is_query in zip(texts_of, (True, False), strict=True)])
+    features = join(
+        [tokenizer.encode(each, is_query=is_query) for each, is_query in zip(texts_of, (True, False), strict=True)]
+    )
     batch = Batch(features, np.repeat([True, False], len(TEXTS)))
     with adapter.encoder.adapted(names):
         rows = adapter.forward(batch)

@@ -27,7 +27,11 @@ CASES = {
     "bert": ({}, {"target_modules": ["query", "dense"], **SAVED}, {"target_modules": ["value", "classifier"]}),
     # A head of two layers.
     "roberta": ({}, {"target_modules": ["query"], **SAVED}, {"target_modules": ["key", "out_proj"], "use_dora": True}),
-    "modernbert": ({"classifier_pooling": "mean"}, {"target_modules": "all-linear", **SAVED}, {"target_modules": ["Wo"]}),
+    "modernbert": (
+        {"classifier_pooling": "mean"},
+        {"target_modules": "all-linear", **SAVED},
+        {"target_modules": ["Wo"]},
+    ),
     "distilbert": ({}, {"target_modules": ["q_lin", "lin1"], **SAVED}, {"target_modules": ["v_lin"]}),
     "qwen3": ({}, {"target_modules": ["q_proj", "down_proj"], **SAVED}, {"target_modules": ["score", "v_proj"]}),
 }

@@ -89,19 +89,10 @@ class Encoder(base.Encoder):
         """
         type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
         keys = lengths if keys is None else keys
-        passes = self.loras.passes(len(lengths))
-        if passes is None:
-            return self._run(input_ids, lengths, keys, type_ids)
-        hidden: torch.Tensor | None = None
-        for items in passes:
-            is_of_pass = np.repeat(np.isin(np.arange(len(lengths)), items), lengths)
-            with self.loras.only(items):
-                states = self._run(input_ids[is_of_pass], lengths[items], keys[items], type_ids[is_of_pass])
-            if hidden is None:
-                hidden = states.new_empty(len(input_ids), states.shape[1])
-            hidden[torch.from_numpy(is_of_pass).to(self.device)] = states
-        assert hidden is not None
-        return hidden
+        run = self._run_packed if self.path == PACKED else self._run_padded
+        return self.loras.passes(
+            lengths, lambda items, rows: run(input_ids[rows], lengths[items], keys[items], type_ids[rows])
+        )
 
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
@@ -112,10 +103,6 @@ class Encoder(base.Encoder):
             return self._forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
-
-    def _run(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
-        run = self._run_packed if self.path == PACKED else self._run_padded
-        return run(input_ids, lengths, keys, type_ids)
 
     def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
         num_tokens = len(input_ids)

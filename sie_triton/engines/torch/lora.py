@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int32]
 Items = npt.NDArray[np.intp]
+Which = Items | slice
 
 # Runs the encoder: input_ids, lengths → states.
 Run = Callable[[Ints, Ints], torch.Tensor]
@@ -83,24 +84,36 @@ class Loras:
         finally:
             now.spans = None
 
-    def passes(self, num_items: int) -> list[Items] | None:
-        """The items of each pass that is needed, all in one if None; each within `only`."""
+    def passes(self, lengths: Ints, run: Callable[[Which, Which], torch.Tensor]) -> torch.Tensor:
+        """States of the tokens of all items, [tokens, d], in as many passes as their adapters need.
+
+        `run` makes those of some of the items, and is told which, and which tokens are theirs.
+        """
+        groups = self._groups(len(lengths))
+        if groups is None:
+            return run(slice(None), slice(None))
+        states: torch.Tensor | None = None
+        for items in groups:
+            rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(lengths)), items), lengths))
+            adapters = tuple(self._now.items[item] for item in items)
+            whole = adapters[0] if adapters[0] is not None and adapters[0].apart else None
+            with self._running(adapters, whole):
+                made = run(items, rows)
+            states = made.new_empty(int(lengths.sum()), made.shape[1]) if states is None else states
+            states[torch.from_numpy(rows).to(states.device)] = made
+        assert states is not None
+        return states
+
+    def _groups(self, num_items: int) -> list[Items] | None:
+        """The items of each pass: those of an adapter that is run apart, and all the others; None: all in one."""
         items = self._now.items
         if items and len(items) != num_items:
             raise ValueError(f"there are {len(items)} LoRA adapters for {num_items} items; each has one, or none")
-        if not any(adapter is not None and adapter.apart for adapter in items):
-            return None
         own = {adapter: number for number, adapter in enumerate(dict.fromkeys(items), 1) if adapter and adapter.apart}
+        if not own:
+            return None
         numbers = np.array([own.get(adapter, 0) if adapter else 0 for adapter in items])
         return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
-
-    @contextmanager
-    def only(self, items: Items) -> Iterator[None]:
-        """The pass inside is of these items alone: of one adapter that is run apart, or of several that are not."""
-        adapters = tuple(self._now.items[item] for item in items)
-        whole = adapters[0] if adapters[0] is not None and adapters[0].apart else None
-        with self._running(adapters, whole):
-            yield
 
     @contextmanager
     def _running(self, items: tuple[Adapter | None, ...], whole: Adapter | None = None) -> Iterator[None]:

@@ -90,8 +90,8 @@ Span = tuple[slice, Adapter]
 class Now(threading.local):
     """What the forward pass of this thread runs.
 
-    `items`: the adapter of each item; empty: none has one. `spans`: which rows are whose, as layers get them, `num_rows`
-    in all; None: not known, outside of a layer's pass. `whole`: all rows are of this adapter, whatever they are.
+    `items`: the adapter of each item; empty: none has one. `spans`: which rows are whose, as layers get them, of
+    `num_rows` in all; None: that is not known. `whole`: all rows are of this adapter, whatever they are.
     """
 
     items: tuple[Adapter | None, ...] = ()

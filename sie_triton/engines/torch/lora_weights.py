@@ -1,4 +1,4 @@
-"""The weights of a LoRA adapter as PEFT saves them → what is added to each layer of a model, with every shape checked."""
+"""The weights of a LoRA adapter as PEFT saves them → what each layer of a model adds, with every shape checked."""
 
 import logging
 from collections import defaultdict
@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.pytorch_utils import Conv1D
 
-from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.lora import WEIGHTS, LoraFiles
 from sie_triton.engines.torch.lora_layers import KINDS, Adapted, Adapter, LowRank, Part, Saved, whole_weight
 from sie_triton.errors import LoadError
@@ -28,6 +28,8 @@ ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN
 
 # Many checkpoints have a layer that no state goes through where the first token's is not asked for.
 UNREAD = "pooler.dense"
+
+MAX_NAME = 120
 
 # How far an embedding that is saved with an adapter may be from the base's: one is rounded, as a rule.
 SAME_RTOL, SAME_ATOL = 1e-2, 1e-5
@@ -94,9 +96,12 @@ class Reader:
         missing = [module for module, place in found.items() if place is None and module not in unread]
         if missing:
             others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            names = ", ".join(map(shortened, missing[:3]))
-            raise self._wrong(f"has weights for {names}{others}, which this model does not have, or not as a layer "
-                              f"that can be adapted; {self._made_for()}", "unsupported")
+            names = ", ".join(map(quoted, sorted(missing)[:3]))
+            raise self._wrong(
+                f"has weights for {names}{others}, which this model does not have, or not as a layer "
+                f"that can be adapted; {self._made_for()}",
+                "unsupported",
+            )
         if unread:
             log.info("%s: %s is left out: the model is served without it", self.files.directory, unread[0])
         places = {module: place for module, place in found.items() if place is not None}
@@ -118,7 +123,7 @@ class Reader:
 
     def _check_saved(self, named: Mapping[str, Tensors]) -> None:
         if self.files.saved_modules and not any({WEIGHT, BIAS} & set(tensors) for tensors in named.values()):
-            names = ", ".join(map(shortened, self.files.saved_modules))
+            names = ", ".join(map(quoted, self.files.saved_modules[:3]))
             raise self._wrong(f"lacks the weights of {names} (modules_to_save); save the adapter again", "corrupt")
 
     def _part(self, module: str, place: Place, given: Tensors) -> Part:
@@ -142,10 +147,8 @@ class Reader:
         return LoadError(f"LoRA adapter {self.files.directory}: {message}", reason)
 
     def _made_for(self) -> str:
-        base = shortened(self.files.base) if self.files.base else "another base, which it does not name"
+        base = quoted(self.files.base) if self.files.base else "another base, which it does not name"
         return f"it was made for {base}: serve it with that model"
-
-
 
 
 class Made:
@@ -239,12 +242,17 @@ def by_module(path: Path) -> dict[str, Tensors]:
             for name in weights.keys():  # noqa: SIM118
                 module, ending = split(name.removeprefix(PREFIX))
                 if not ending or not module:
-                    message = f"{path}: {shortened(name)} is no weight of a LoRA adapter as PEFT saves it"
+                    message = f"{path}: {quoted(name)} is no weight of a LoRA adapter as PEFT saves it"
                     raise LoadError(f"{message}; save it with save_pretrained of peft", "unsupported")
                 found[module][ending] = weights.get_tensor(name)
     except (OSError, RuntimeError, SafetensorError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}; fetch the adapter again", "corrupt") from exc
     return dict(found)
+
+
+def quoted(name: str) -> str:
+    """As much of it as tells it apart."""
+    return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")
 
 
 def split(name: str) -> tuple[str, str]:
