@@ -158,8 +158,13 @@ class StatusWriter:
         records = read_records(self.directory, "*-inference")
         return [r for r in records if r["pid"] != os.getpid() and process_of(r).is_alive]
 
+    @property
+    def loras_path(self) -> Path:
+        """Of this process; see records/loras.py."""
+        return loras_path(self._path)
+
     def remove(self) -> None:
-        for path in (self._path, loras_path(self._path)):
+        for path in (self._path, self.loras_path):
             path.unlink(missing_ok=True)
 
 
