@@ -15,17 +15,14 @@ from sie_triton.settings import Settings
 
 def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
     answer = ask(settings, _path(model))
-    console = Console()
     if as_json:
-        console.print_json(data=answer)
+        Console().print_json(data=answer)
     elif answer["loras"]:
-        console.print(table(answer))
+        Console().print(table(answer))
     elif answer["takes_loras"]:
-        console.print(
-            f"{answer['model']}: none; sie-triton lora add {answer['model']} NAME SOURCE adds one", style="dim"
-        )
+        _tell(f"{answer['model']}: none; sie-triton lora add {answer['model']} NAME SOURCE adds one")
     else:
-        console.print(f"{answer['model']}: models of its family take no LoRA adapters", style="dim")
+        _tell(f"{answer['model']}: models of its family take no LoRA adapters")
 
 
 def add(settings: Settings, model: str, name: str, source: str) -> None:

@@ -160,7 +160,7 @@ class StatusWriter:
 
     @property
     def loras_path(self) -> Path:
-        """See records.loras."""
+        """Of this process; see records/loras.py."""
         return loras_path(self._path)
 
     def remove(self) -> None:

@@ -13,7 +13,6 @@ from sie_triton.cli import cli
 from sie_triton.controller.commands import ask, show
 from sie_triton.loras import KnownLoras, added_path, read
 from sie_triton.records.loras import write_loras
-from sie_triton.records.status import loras_path
 from sie_triton.serving import Served, Serving
 from sie_triton.settings import read_settings
 from tests.controller import admin, stage, status_of, wait_for
@@ -58,7 +57,7 @@ def has(process, **loras):
     names = ("source", "state", "bytes", "failure")
     used = {"last_used_ns": monotonic_ns() - 60 * 10**9}
     write_loras(
-        loras_path(process._path),
+        process.loras_path,
         {name: dict(zip(names, (*of, ""), strict=False)) | used for name, of in loras.items()},
     )
 

@@ -7,7 +7,7 @@ from sie_triton.controller.models import models_of, read_stages
 from sie_triton.editions import steps_name
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.loras import read_all_loras, read_loras, resident, write_loras
-from sie_triton.records.status import StatusWriter, loras_path, status_path
+from sie_triton.records.status import StatusWriter, status_path
 from sie_triton.server.data_dir import remove_records
 
 
@@ -20,7 +20,7 @@ def process(directory, pid, model="org__m", generation=0, **loras):
     writer = StatusWriter(directory, model, "inference", generation)
     writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
     writer._path = writer._path.rename(status_path(directory, model, "inference", pid))
-    write_loras(loras_path(writer._path), loras)
+    write_loras(writer.loras_path, loras)
     return writer
 
 
@@ -57,7 +57,7 @@ def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"source": "/x"}}', "\xff"])
 def test_what_is_no_record_is_not_read(tmp_path, pids, content):
     writer = process(tmp_path, pids[0], a=lora())
-    loras_path(writer._path).write_text(content, encoding="latin-1")
+    writer.loras_path.write_text(content, encoding="latin-1")
     process(tmp_path, pids[1], "org__other", a=lora())
     assert list(read_all_loras(tmp_path)) == ["org__other"]
 
@@ -69,7 +69,7 @@ def test_they_go_with_the_status_record(tmp_path, child, pids):
     remove_records(tmp_path)
     assert list(tmp_path.iterdir()) == []
     process(tmp_path, pids[0], generation=1, a=lora())
-    dead = loras_path(process(tmp_path, child.pid, a=lora())._path)
+    dead = process(tmp_path, child.pid, a=lora()).loras_path
     child.kill()
     child.wait()
     stages = read_stages(tmp_path)
