@@ -133,7 +133,7 @@ class Inference(ColdStage[Worker]):
 
     def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
-        jobs = self._ready([job for job in read if isinstance(job, Work)])
+        jobs = self._loras.ready([job for job in read if isinstance(job, Work)], self._defer)
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
         little = self._is_quick and len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
         with self._scheduler.whole() if little and loaded.is_alive else nullcontext(0) as threads:
@@ -167,21 +167,6 @@ class Inference(ColdStage[Worker]):
             self.status.add(num_expired=1)
             return expired()
         return work
-
-    def _ready(self, jobs: Sequence[Work]) -> list[Work]:
-        """Those that can run; the others wait for their LoRA adapters, or have failed."""
-        ready = []
-        for job in jobs:
-            try:
-                if self._loras.take(job):
-                    ready.append(job)
-                    continue
-            except SIEError as exc:
-                job.error = exc
-                continue
-            self._defer(job)
-            self._loras.wait(job)
-        return ready
 
     def _defer(self, job: Work) -> None:
         self.open.add(job.request, job.deadline_ns)

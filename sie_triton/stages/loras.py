@@ -5,14 +5,14 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Lock
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, LoadError, SIEError
-from sie_triton.records.loras import FAILED, LOADING, RESIDENT, Lora, State, write_loras
+from sie_triton.records.loras import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
+from sie_triton.stages.held_lora import HeldLora
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.work import Work
 from sie_triton.worker.process import Worker, WorkerDied
@@ -35,35 +35,6 @@ TELL_EVERY_S = 1.0
 
 # More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
 MOST_WAITING = 100
-
-
-@dataclass(slots=True, eq=False)
-class _Lora:
-    """`users` are jobs that were let through to the scheduler, as far as they are not answered, `waiting` those that
-    were not. While it is `leaving` nobody is let through any more.
-    """
-
-    name: str
-    source: str
-    state: State = LOADING
-    directory: Path = Path()
-    num_bytes: int = 0
-    last_used_ns: int = field(default_factory=monotonic_ns)
-    failure: LoadError | None = None
-    retry_at: float = 0.0
-    leaving: bool = False
-    num_running: int = 0
-    waiting: list[Work] = field(default_factory=list)
-    users: set[Work] = field(default_factory=set)
-
-    def as_record(self) -> Lora:
-        return Lora(
-            source=self.source,
-            state=self.state,
-            failure=str(self.failure or ""),
-            bytes=self.num_bytes,
-            last_used_ns=self.last_used_ns,
-        )
 
 
 class Loras:
@@ -89,10 +60,25 @@ class Loras:
         self._changed = Condition()
         self._placing, self._telling = Lock(), Lock()
         self._told_at = 0.0
-        self._known: dict[str, _Lora] = {}
+        self._known: dict[str, HeldLora] = {}
         self._worker: Worker | None = None
         self._closed = False
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
+
+    def ready(self, jobs: Sequence[Work], defer: Callable[[Work], None]) -> list[Work]:
+        """Those that can run; the others have failed, or wait, which they are told by `defer`."""
+        ready = []
+        for work in jobs:
+            try:
+                if self.take(work):
+                    ready.append(work)
+                    continue
+            except SIEError as exc:
+                work.error = exc
+                continue
+            defer(work)
+            self.wait(work)
+        return ready
 
     def take(self, work: Work) -> bool:
         """False where `work` has to `wait` for its adapter; LoadError where that has failed a moment ago, BusyError
@@ -118,7 +104,7 @@ class Loras:
             each = self._known.get(work.lora)
             is_new = each is None or each.state == FAILED
             if each is None or is_new:
-                each = self._known[work.lora] = _Lora(work.lora_name, work.lora)
+                each = self._known[work.lora] = HeldLora(work.lora_name, work.lora)
             each.name, each.last_used_ns = work.lora_name, monotonic_ns()
             is_here = each.state == RESIDENT and not each.leaving
             if is_here:
@@ -165,7 +151,7 @@ class Loras:
             self._changed.notify_all()
         self._loaders.shutdown(wait=True, cancel_futures=True)
 
-    def _load(self, each: _Lora) -> None:
+    def _load(self, each: HeldLora) -> None:
         self._tell()
         try:
             each.directory = self._fetch(each.source)
@@ -178,7 +164,7 @@ class Loras:
             self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
         self._tell()
 
-    def _place(self, each: _Lora) -> None:
+    def _place(self, each: HeldLora) -> None:
         """Into the worker, and those that wait for it into the scheduler."""
         self._make_room()
         while True:
@@ -211,7 +197,7 @@ class Loras:
                 worker, waiting = self._worker, victim.waiting
                 self._forget(victim)
                 if waiting:  # they came while it was leaving
-                    again = self._known[victim.source] = _Lora(victim.name, victim.source, waiting=waiting)
+                    again = self._known[victim.source] = HeldLora(victim.name, victim.source, waiting=waiting)
                     self._loaders.submit(self._load, again)
                 break
             else:
@@ -221,33 +207,32 @@ class Loras:
             with suppress(SIEError):
                 worker.remove_lora(victim.source)
 
-    def _victim(self) -> _Lora:
+    def _victim(self) -> HeldLora:
         """The least recently used one, of those that nobody uses if there are some."""
         leaving = [each for each in self._resident() if each.leaving]
         return min(leaving or self._resident(), key=lambda each: (self._is_used(each), each.last_used_ns))
 
-    def _is_used(self, each: _Lora) -> bool:
-        each.users = {work for work in each.users if self._is_wanted(work)}
-        return bool(each.users or each.num_running)
+    def _is_used(self, each: HeldLora) -> bool:
+        return each.is_used(self._is_wanted)
 
     def _is_wanted(self, work: Work) -> bool:
         return work.request in self._open if work.is_deferred else not work.is_done
 
-    def _use(self, each: _Lora, jobs: Sequence[Work]) -> None:
+    def _use(self, each: HeldLora, jobs: Sequence[Work]) -> None:
         each.users.update(jobs)
         each.last_used_ns = monotonic_ns()
         if monotonic() - self._told_at > TELL_EVERY_S and not self._closed:
             self._told_at = monotonic()
             self._loaders.submit(self._tell)
 
-    def _resident(self) -> list[_Lora]:
+    def _resident(self) -> list[HeldLora]:
         return [each for each in self._known.values() if each.state == RESIDENT]
 
-    def _forget(self, each: _Lora) -> None:
+    def _forget(self, each: HeldLora) -> None:
         if self._known.get(each.source) is each:
             del self._known[each.source]
 
-    def _fail(self, each: _Lora, error: SIEError) -> None:
+    def _fail(self, each: HeldLora, error: SIEError) -> None:
         remedy = f"it is tried again with the first request after {RETRY_AFTER_S:g} s"
         told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
         log.error("%s", told)

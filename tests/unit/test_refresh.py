@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from sie_triton.render import refresh as module
 from sie_triton.render.pbtxt import from_text
 from sie_triton.render.refresh import refresh, start
 from sie_triton.render.repository import all_ensembles
-from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, read_serving, repository_of
+from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
 from sie_triton.settings import read_settings
-from tests.loras import set_takes_loras
+from tests.lora_families import set_takes_loras
 
 STAGES = ("preprocess", "inference", "postprocess")
 
@@ -86,7 +87,7 @@ def server(tmp_path) -> Server:
 def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(server):
     before = inodes(server.repository, "test__b*/config.pbtxt")
     serving = server.serving
-    since = Served(serving.models["test/b"].source, "2026-01-01T00:00:00+00:00")
+    since = replace(serving.models["test/b"], changed_at="2026-01-01T00:00:00+00:00")
     serving.updated(models={**serving.models, "test/b": since}).write()
     assert server.steps("test__a") == "test__a"
     server.file("a", 128)
@@ -321,13 +322,14 @@ def test_no_secret_is_written(tmp_path):
 
 
 def test_what_is_served_says_which_adapters_its_file_has(server, monkeypatch):
-    set_takes_loras(monkeypatch, "multivector", False)
-    assert [each.loras for each in server.serving.models.values()] == [None, None]
-    set_takes_loras(monkeypatch, "multivector", True)
     server.file("a", loras={"banking": "org/x", "here": "/here"})
     server.refresh()
     loras = {name: each.loras for name, each in server.serving.models.items()}
     assert loras == {"test/a": {"banking": "hub://org/x", "here": "/here"}, "test/b": {}}
+    set_takes_loras(monkeypatch, "multivector", False)
+    server.file("a", 128)
+    server.refresh()
+    assert server.serving.models["test/a"].loras is None
 
 
 def test_adapters_that_were_added_go_with_the_model_and_stay_with_its_next_edition(server):
