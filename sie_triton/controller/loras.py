@@ -48,8 +48,11 @@ class Loras:
         known = {name: (source, "added") for name, source in read(self._path(model)).items()}
         if served and served.loras:
             known |= {name: (source, "model file") for name, source in served.loras.items()}
-        known |= {name: (lora["source"], _whose(name, lora)) for name, lora in states.items() if name not in known}
-        rows = [_described(name, *of, states.get(name)) for name, of in sorted(known.items())]
+        sources = {source for source, _ in known.values()}
+        for source, lora in states.items():
+            if source not in sources and lora["name"] not in known:
+                known[lora["name"]] = source, _whose(lora["name"], source)
+        rows = [_described(name, *of, states.get(of[0])) for name, of in sorted(known.items())]
         return {"model": sie_name(model), "takes_loras": bool(served and served.loras is not None), "loras": rows}
 
     def add(self, model: str, name: str, source: str) -> str:
@@ -107,14 +110,12 @@ def checked_source(text: str) -> str:
     return source
 
 
-def _whose(name: str, lora: Lora) -> str:
+def _whose(name: str, source: str) -> str:
     """Of an adapter that a process has and that is nowhere listed."""
-    return "client" if is_hub_id(name) and lora["source"] == HUB + name else "removed"
+    return "client" if is_hub_id(name) and source == HUB + name else "removed"
 
 
-def _described(name: str, source: str, origin: str, lora: Lora | None) -> Mapping[str, Any]:
-    """One that was replaced is cold until a request names it again."""
-    known = lora if lora and lora["source"] == source else None
+def _described(name: str, source: str, origin: str, known: Lora | None) -> Mapping[str, Any]:
     used = known["last_used_ns"] if known else 0
     return {
         "name": name,

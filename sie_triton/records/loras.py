@@ -20,24 +20,25 @@ FAILED: Final = "failed"
 
 
 class Lora(TypedDict):
-    """One adapter. `source` as in ModelSpec.loras; `failure` says why it could not be loaded; `last_used_ns` monotonic,
-    0 when never.
+    """One adapter. `name` is what the last request called it; `failure` says why it could not be loaded; `last_used_ns`
+    monotonic, 0 when never.
     """
 
-    source: str
+    name: str
     state: State
     failure: str
     bytes: int
     last_used_ns: int
 
 
+# By where they are, as in ModelSpec.loras: several names may be of one adapter.
 Loras = dict[str, Lora]
 
 FIELDS = Lora.__annotations__.keys()
 
 
 def write_loras(path: Path, loras: Mapping[str, Lora]) -> None:
-    """By name, in one moment for all who read. One thread of the process at a time. OSError."""
+    """In one moment for all who read. One thread of the process at a time. OSError."""
     fresh = path.with_suffix(".loras.new")
     fresh.write_text(json.dumps(loras))
     fresh.replace(path)
@@ -53,7 +54,7 @@ def read_all_loras(directory: Path) -> dict[str, Loras]:
                 steps = path.name.rsplit(".", 2)[0].removesuffix("-inference")
                 found.setdefault(model_of(steps), []).append((edition_of(steps), record["generation"], loras))
     return {
-        model: {name: lora for *_, loras in sorted(each, key=_age) for name, lora in loras.items()}
+        model: {source: lora for *_, loras in sorted(each, key=_age) for source, lora in loras.items()}
         for model, each in found.items()
     }
 

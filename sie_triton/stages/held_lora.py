@@ -31,7 +31,7 @@ class HeldLora:
 
     def as_record(self) -> Lora:
         return Lora(
-            source=self.source,
+            name=self.name,
             state=self.state,
             failure=str(self.failure or ""),
             bytes=self.num_bytes,

@@ -92,6 +92,7 @@ class Loras:
             if each.state == FAILED and each.failure is not None and monotonic() < each.retry_at:
                 raise each.failure
             if each.state == RESIDENT and not each.leaving:
+                each.name = work.lora_name
                 self._use(each, [work])
                 return True
             if len(each.waiting) >= MOST_WAITING:
@@ -270,7 +271,7 @@ class Loras:
                 if self._worker is not None:
                     held = sum(each.num_bytes for each in self._resident())
                     self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held
-                found = {each.name: each.as_record() for each in self._known.values()}
+                found = {each.source: each.as_record() for each in self._known.values()}
             try:
                 write_loras(self._status.loras_path, found)
             except OSError as exc:

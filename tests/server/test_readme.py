@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.catalog.config import ModelConfig
+from sie_triton.errors import InputError
 from sie_triton.render.build import selected
 from sie_triton.server.serve import example
 from sie_triton.settings import Settings
 from sie_triton.spec import Runtime
 from tests.conftest import MINILM, fresh_settings
 from tests.gliners import save_gliner
+from tests.loras import save_lora
 from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 from tests.server.test_serve import port_flags, sie
 from tests.towers import save_clip
@@ -28,6 +32,7 @@ HEADER = "-H 'Content-Type: application/json'"
 
 INSTALLS = "installs or makes an environment: a clean clone is the test"
 COMMANDS = "tests/unit/test_models_commands.py runs it"
+LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
@@ -49,6 +54,9 @@ NOT_RUN = {
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
     "sie-triton models rm my-model": "the same",
     "sie-triton extract my/gliner 'Ada Lovelace lived in London.' --labels person,city": "test_cli_extract.py",
+    "sie-triton lora add my/tenants banking ./adapters/banking": LORA,
+    "sie-triton lora ls my/tenants": LORA,
+    "sie-triton lora rm my/tenants banking": LORA,
 }
 
 
@@ -87,6 +95,8 @@ def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
     """The model file over small weights: only what says where they are and how large changes."""
     content = {key: value for key, value in model.items() if key not in ("hf_id", "weights_path")}
     content["weights_path"] = str(directory)
+    if "loras" in content:
+        content["loras"] = dict.fromkeys(content["loras"], str(directory.parent / "lora"))
     for output, size in (content["tasks"].get("encode") or {}).items():
         size["dim"] = dims[output]
     if "max_sequence_length" in model:
@@ -100,8 +110,12 @@ def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, di
     root = tmp_path_factory.mktemp("readme")
     save_gliner(root / "gliner", minilm_directory)
     save_clip(root / "clip", minilm_directory)
+    dense = root / "dense" / "model"
+    shutil.copytree(minilm_directory, dense)
+    save_lora(root / "dense" / "lora", SentenceTransformer(str(dense), device="cpu")[0].model, spread=0.05)
     return {
         "my/dense": (minilm_directory, {"dense": 384}),
+        "my/tenants": (dense, {"dense": 384}),
         "my/splade": (save_splade(root / "splade", minilm_directory), {"sparse": 30522}),
         "my/colbert": (save_pylate(root / "colbert", minilm_directory), {"multivector": 32}),
         "my/cross-encoder": (save_cross_encoder(root / "cross-encoder", minilm_directory), {}),
@@ -188,6 +202,32 @@ def test_python(served, block, capsys):
     printed = capsys.readouterr().out.splitlines()
     said = re.findall(r"^ *print\(.*\)  # ((?:\w+ )?\([\d, ]+\))$", block.text, re.MULTILINE)
     assert set(said) <= set(printed)
+
+
+def test_adapters_of_a_running_server(served, small_models):
+    """The three commands, and requests before, between and behind them."""
+
+    def run(*arguments: str) -> str:
+        flags = [f"--controller-port={served.controller_port}"]
+        flags += [] if arguments[0] == "ls" else [f"--data-dir={served.data_dir}"]
+        return subprocess.run(
+            ["sie-triton", "lora", *arguments, *flags], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+
+    directory = small_models["my/tenants"][0].parent / "lora"
+    with SIEClient(f"127.0.0.1:{served.grpc_port}") as client:
+        base = client.encode("my/tenants", "Hello")["dense"]
+        with pytest.raises(InputError, match="'banking' is no adapter of my/tenants; give one of legal, medical; "):
+            client.encode("my/tenants", "Hello", lora="banking")
+        run("add", "my/tenants", "banking", str(directory))
+        by_adapter = client.encode("my/tenants", "Hello", lora="banking")["dense"]
+        assert base @ by_adapter < 0.99
+        states = {each["name"]: each["state"] for each in json.loads(run("ls", "my/tenants", "--json"))["loras"]}
+        assert states["banking"] == "resident"
+        assert client.encode("my/tenants", "Hello", profile="clinic")["dense"] @ by_adapter > 0.9999
+        run("rm", "my/tenants", "banking")
+        with pytest.raises(InputError, match="'banking' is no adapter of my/tenants"):
+            client.encode("my/tenants", "Hello", lora="banking")
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.name)

@@ -54,11 +54,14 @@ def delete(door, name, path=PATH):
 
 def has(process, **loras):
     """In memory, or on their way: name → source, state and bytes; used a minute ago."""
-    names = ("source", "state", "bytes", "failure")
+    names = ("state", "bytes", "failure")
     used = {"last_used_ns": monotonic_ns() - 60 * 10**9}
     write_loras(
         process.loras_path,
-        {name: dict(zip(names, (*of, ""), strict=False)) | used for name, of in loras.items()},
+        {
+            source: {"name": name} | dict(zip(names, (*of, ""), strict=False)) | used
+            for name, (source, *of) in loras.items()
+        },
     )
 
 
@@ -95,14 +98,14 @@ def test_each_is_told_with_where_it_is_from_and_how_it_is(door, served, adapter)
         **{
             "org/mine": ("hub://org/mine", "loading", 0),
             "gone": ("/gone", "resident", 1),
-            "org/gone": ("/gone", "resident", 1),
+            "org/gone": ("/gone/too", "resident", 1),
         },
     )
     answer = listed(door)
     assert {name: (lora["from"], lora["state"], lora["source"]) for name, lora in answer.items()} == {
         "filed": ("model file", "resident", "hub://org/filed"),
         "gone": ("removed", "resident", "/gone"),
-        "org/gone": ("removed", "resident", "/gone"),
+        "org/gone": ("removed", "resident", "/gone/too"),
         "moved": ("added", "cold", "hub://org/second"),
         "new": ("added", "failed", str(adapter)),
         "org/filed": ("model file", "cold", "/filed"),

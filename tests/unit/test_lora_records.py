@@ -11,8 +11,8 @@ from sie_triton.records.status import StatusWriter, status_path
 from sie_triton.server.data_dir import remove_records
 
 
-def lora(source="/x", state="resident", num_bytes=7, failure=""):
-    return {"source": source, "state": state, "failure": failure, "bytes": num_bytes, "last_used_ns": 5}
+def lora(name="x", state="resident", num_bytes=7, failure=""):
+    return {"name": name, "state": state, "failure": failure, "bytes": num_bytes, "last_used_ns": 5}
 
 
 def process(directory, pid, model="org__m", generation=0, **loras):
@@ -27,20 +27,20 @@ def process(directory, pid, model="org__m", generation=0, **loras):
 def test_what_a_process_writes_is_read(tmp_path, pids):
     loras = {"a": lora(), "b": lora(state="loading"), "c": lora(state="failed", failure="no such directory")}
     process(tmp_path, pids[0], **loras)
-    process(tmp_path, pids[1], "org__other", a=lora("/y"))
+    process(tmp_path, pids[1], "org__other", a=lora("y"))
     assert read_loras(tmp_path, "org__m") == loras
-    assert read_all_loras(tmp_path) == {"org__m": loras, "org__other": {"a": lora("/y")}}
+    assert read_all_loras(tmp_path) == {"org__m": loras, "org__other": {"a": lora("y")}}
     assert resident(loras) == [loras["a"]]
     assert read_loras(tmp_path, "org__none") == {}
     assert {path.suffix for path in tmp_path.iterdir()} == {".status", ".loras"}
 
 
 def test_the_latest_process_of_the_latest_edition_says_how_an_adapter_is(tmp_path, pids):
-    process(tmp_path, pids[0], steps_name("org__m", 10), generation=1, a=lora("/newest"))
-    process(tmp_path, pids[1], steps_name("org__m", 9), generation=2, a=lora("/middle"), b=lora("/middle"))
-    process(tmp_path, pids[2], steps_name("org__m", 9), generation=1, b=lora("/old"), c=lora("/old"))
-    found = {name: each["source"] for name, each in read_loras(tmp_path, "org__m").items()}
-    assert found == {"a": "/newest", "b": "/middle", "c": "/old"}
+    process(tmp_path, pids[0], steps_name("org__m", 10), generation=1, a=lora("newest"))
+    process(tmp_path, pids[1], steps_name("org__m", 9), generation=2, a=lora("middle"), b=lora("middle"))
+    process(tmp_path, pids[2], steps_name("org__m", 9), generation=1, b=lora("old"), c=lora("old"))
+    found = {source: each["name"] for source, each in read_loras(tmp_path, "org__m").items()}
+    assert found == {"a": "newest", "b": "middle", "c": "old"}
 
 
 def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
@@ -54,7 +54,7 @@ def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
     assert read_all_loras(tmp_path) == {}
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"source": "/x"}}', "\xff"])
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"name": "x"}}', "\xff"])
 def test_what_is_no_record_is_not_read(tmp_path, pids, content):
     writer = process(tmp_path, pids[0], a=lora())
     writer.loras_path.write_text(content, encoding="latin-1")
