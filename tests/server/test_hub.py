@@ -8,9 +8,10 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
-from sie_triton.errors import BusyError
+from sie_triton.errors import BusyError, InputError, LoadError
 from tests.controller import wait_for
 from tests.hub import Hub, running
+from tests.loras import save_lora
 from tests.server.test_serve import serving
 
 HELD = 1 << 20
@@ -44,3 +45,27 @@ def test_a_hub_id_is_served_and_its_weights_come_with_the_first_request(hub, tmp
     assert hub.sent[digest] == len(weights)
     assert {each.path.split("/")[4] for each in hub.asked if "/resolve/" in each.path} == {commit}
     assert 1 <= log.count("org__tiny: fetching org/tiny from the hub") <= 5
+
+
+def test_a_request_may_name_an_adapter_of_the_hub_where_the_operator_lets_it(hub, tmp_path, tiny_directory):
+    library = SentenceTransformer(str(tiny_directory), device="cpu")
+    library[0].model = save_lora(tmp_path / "lora", library[0].model)
+    hub.put("org/tiny", tiny_directory)
+    hub.put("org/lora", tmp_path / "lora")
+    hub.put("org/secret", tmp_path / "lora")
+    hub.gated.add("org/secret")
+    flags = ["--allow-client-lora", "--max-loras-per-model=1"]
+    with serving(tmp_path / "data", "org/tiny", *flags) as (_, address), SIEClient(address) as client:
+        dense = client.encode("org/tiny", "hello", lora="org/lora", timeout=60)["dense"]
+        for lora, reason in {"org/secret": "gated", "org/nothing": "not found"}.items():
+            with pytest.raises(LoadError, match=f"the LoRA adapter {lora} is not loaded") as told:
+                client.encode("org/tiny", "hello", lora=lora)
+            assert told.value.reason == reason
+        for path in (str(tmp_path / "lora"), "../lora"):
+            with pytest.raises(InputError, match="parameter lora"):
+                client.encode("org/tiny", "hello", lora=path)
+    np.testing.assert_allclose(dense, library.encode("hello"), atol=1e-5)
+    assert {each.path.rpartition("/")[2] for each in hub.asked if "org/lora/resolve" in each.path} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
