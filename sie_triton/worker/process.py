@@ -36,6 +36,8 @@ INTERPRETER_BYTES = 200_000_000
 # How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
 LOOK_S = 0.5
 
+TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows it more time"
+
 # So long a worker may take to end by itself.
 END_S = 2.0
 
@@ -149,6 +151,8 @@ class Worker:
                 self._control.send(order)
                 if not self._control.poll(self._load_timeout_s):
                     self.kill()
+                    self._control.close()  # an answer on its way is nobody's any more
+                    raise LoadError(TOO_LONG.format(self._load_timeout_s))
                 answer = self._control.recv()
             except (EOFError, OSError) as exc:
                 self.is_alive = False
@@ -191,9 +195,7 @@ class Worker:
             if stopped.look():
                 raise LoaderStopped("the process that loads the weights was stopped by a signal, and has been ended")
             if monotonic() > ended:
-                raise LoadError(
-                    f"loading took longer than {timeout_s:g} s and was ended; SIE_LOAD_TIMEOUT_S allows it more time"
-                )
+                raise LoadError(TOO_LONG.format(timeout_s))
 
     def _watch(self) -> None:
         stopped = StoppedTwice(self._process)

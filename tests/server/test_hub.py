@@ -51,6 +51,7 @@ def test_a_request_may_name_an_adapter_of_the_hub_where_the_operator_lets_it(hub
     library = SentenceTransformer(str(tiny_directory), device="cpu")
     library[0].model = save_lora(tmp_path / "lora", library[0].model)
     hub.put("org/tiny", tiny_directory)
+    (tmp_path / "lora" / "optimizer.safetensors").write_bytes(b"of the training")
     hub.put("org/lora", tmp_path / "lora")
     hub.put("org/secret", tmp_path / "lora")
     hub.gated.add("org/secret")

@@ -15,6 +15,7 @@ from sie_triton.stages import loras
 from sie_triton.stages.loras import Loras
 from sie_triton.worker.messages import Done
 from sie_triton.worker.process import WorkerDied
+from tests.controller import wait_for
 
 LIMIT = 3
 SIZE = 1000
@@ -150,6 +151,23 @@ def test_what_is_held_is_in_the_record(model):
     }
 
 
+def test_what_is_on_its_way_or_was_used_again_is_in_the_record(model, monkeypatch):
+    def written():
+        return {each["name"]: each for each in json.loads(model.status.loras_path.read_text()).values()}
+
+    monkeypatch.setattr(loras, "TELL_EVERY_S", 0.0)
+    model.worker.may_add.clear()
+    job = model.ask("a")
+    wait_for(lambda: model.status.loras_path.exists())
+    assert written()["a"]["state"] == "loading"
+    model.worker.may_add.set()
+    model.wait_for(lambda: job in model.submitted)
+    wait_for(lambda: written()["a"]["state"] == "resident")
+    before = written()["a"]["last_used_ns"]
+    model.ask("a")
+    wait_for(lambda: written()["a"]["last_used_ns"] > before)
+
+
 def test_the_least_recently_used_makes_room(model):
     for lora in ("a", "b", "c", "a", "d", "b"):
         model.use(lora)
@@ -162,6 +180,17 @@ def test_one_in_use_stays_though_others_were_used_later(model):
     for lora in ("b", "c", "d"):
         model.use(lora)
     assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d"]
+
+
+def test_one_stays_between_the_taking_of_a_request_and_its_pass(model):
+    model.use("a")
+    at_once = model.job("a")
+    assert model.loras.take(at_once)
+    for lora in ("b", "c", "d"):
+        model.use(lora)
+    at_once.is_done = True
+    model.use("e")
+    assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d", "-a", "+e"]
 
 
 def test_one_in_a_forward_pass_stays_when_its_request_is_answered(model):
@@ -210,6 +239,10 @@ def test_a_failure_is_told_remembered_and_tried_again(model, monkeypatch):
     again = model.ask("bad")
     model.wait_for(lambda: again.request.answer is not None)
     assert model.worker.orders == ["+bad", "+good", "+bad"]
+    monkeypatch.setattr(loras, "monotonic", lambda: now + 62)
+    other = model.ask("bad too")
+    model.wait_for(lambda: other.request.answer is not None)
+    assert "bad" not in model.loras._known, "clients may name any number of them"
 
 
 def test_not_everybody_may_wait_for_one(model, monkeypatch):
@@ -220,6 +253,15 @@ def test_not_everybody_may_wait_for_one(model, monkeypatch):
         model.ask("a")
     model.ask("b")
     model.worker.may_add.set()
+
+
+def test_who_was_answered_meanwhile_is_left_out(model):
+    model.worker.may_add.clear()
+    late, job = model.ask("a"), model.ask("a")
+    model.answered(late)
+    model.worker.may_add.set()
+    model.wait_for(lambda: job in model.submitted)
+    assert late not in model.submitted
 
 
 def test_a_new_worker_gets_what_the_old_one_had(model):
