@@ -200,7 +200,7 @@ class Made:
         if OWN_TABLE in self._given:
             self._check_own_table()
         own_gain, own_shift = (None if each is None else self._own(each) for each in (gain, shift))
-        return LowRank(self._own(reduce.T), self._own(expand.T), own_gain, own_shift)
+        return LowRank(self._own(reduce.T if self._is_words else reduce), self._own(expand.T), own_gain, own_shift)
 
     def _gain(self, change: torch.Tensor) -> torch.Tensor:
         """DoRA (Liu et al., 2024): a learnt length of each row of the weight, [out], in the place of its own."""
