@@ -152,6 +152,9 @@ class Loras:
             with self._running((None, adapter)):
                 return run(ids, lengths)
         except OtherRows as exc:
+            if not self.model.splits:
+                message = f"LoRA adapter: {exc}: that layer reads more than the items; train the adapter without it"
+                raise LoadError(message, "unsupported") from exc
             log.info("%s: items of this adapter are run in a pass of their own", exc)
         adapter.apart = True
         with self._running((None, adapter)):

@@ -42,14 +42,17 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class Model:
-    """Where layers are found: in the `backbone`, and by their whole names in the `heads`, which give only the `kept`
-    rows of some layers. `beside` are names of modules that hold further encoders, which take no adapters.
+    """Where layers are found: in the `backbone`, and by their whole names, or `aliases`, in the `heads`, which give only
+    the `kept` rows of some. `beside` are names of modules that hold further encoders, which take no adapters. `splits`:
+    a batch can be run in several passes.
     """
 
     backbone: torch.nn.Module
     heads: list[torch.nn.Module] = field(default_factory=list)
     kept: dict[str, Sequence[int]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
+    splits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,10 @@ class Reader:
             parent = parent_in(self._model.backbone, names[start:])
             if parent is not None and not self._model.beside & set(names[:start]):
                 return Place(parent, names[-1], BACKBONE + path, prefix)
+        names = self._model.aliases.get(module, module).split(".")
         for number, head in enumerate(self._model.heads):
             if (parent := parent_in(head, names)) is not None:
-                return Place(parent, names[-1], f"head {number}: {module}")
+                return Place(parent, names[-1], f"head {number}: {'.'.join(names)}")
         return None
 
     def _check_saved(self, named: Mapping[str, Tensors]) -> None:
