@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints, spare_rows
 
-
 # How models call what sees, in the names of their layers.
 VISION = frozenset({"visual", "vision_tower", "vision_model"})
 
