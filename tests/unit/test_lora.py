@@ -154,6 +154,25 @@ def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
     assert not wrapped(model)
 
 
+def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
+    """PEFT saves some together with what it adds to them; with other words, or trained itself, it is another."""
+    layer, table = "embeddings.word_embeddings", model.library[0].model.embeddings.word_embeddings.weight.detach()
+    save_lora(tmp_path, model.library[0].model, target_modules=["word_embeddings"])
+
+    def add(saved):
+        reweigh(tmp_path, lambda weights: {**weights, f"base_model.model.{layer}.base_layer.weight": saved})
+        return model.encoder.add_lora("other", tmp_path)
+
+    assert add(table.half()) == 4 * 4 * (30522 + 64)
+    model.encoder.remove_lora("other")
+    with pytest.raises(LoadError, match=f"{layer}: is not as in the base; make it a module of modules_to_save"):
+        add(table + 0.1)
+    with pytest.raises(
+        LoadError, match=rf"{layer}: base_layer.weight is \[30521, 64\], this model needs \[30522, 64\]"
+    ):
+        add(table[:-1])
+
+
 def test_the_encoder_of_labels_is_refused(tmp_path, minilm_directory):
     """Its layers have the names of those of the encoder of words."""
     library = save_gliner_bi(tmp_path, minilm_directory)

@@ -42,9 +42,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class Model:
-    """Where layers are found: in the `backbone`, and by whole names, or `aliases` of them, in the `heads`, which give only
-    the `kept` rows of some. `beside` are names of modules that hold further encoders, which take no adapters. `splits`:
-    a batch can be run in several passes.
+    """Where layers are found: in the `backbone`, and by whole names, or `aliases` of them, in the `heads`.
+
+    Of some layers of heads there are only the `kept` rows. `beside` are names of modules that hold further encoders,
+    which take no adapters. `splits`: a batch can be run in several passes.
     """
 
     backbone: torch.nn.Module
