@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.engines.torch.lora_layers import Adapted, Adapter, Now, OtherRows, spans_of
-from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader
+from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader, quoted
 from sie_triton.errors import LoadError, ModelError
 
 log = logging.getLogger(__name__)
@@ -176,4 +176,4 @@ class Loras:
     def _compare_bases(self, name: str, base: str) -> None:
         given, own = (each.rstrip("/").rpartition("/")[2].lower() for each in (base, self.base))
         if given and own and given != own:
-            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, base, self.base)
+            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, quoted(base), self.base)

@@ -107,7 +107,7 @@ class Reader:
                 "unsupported",
             )
         if unread:
-            log.info("%s: %s is left out: the model is served without it", self.files.directory, unread[0])
+            log.info("%s: %s is left out: the model is served without it", self.files.directory, quoted(unread[0]))
         places = {module: place for module, place in found.items() if place is not None}
         if len({place.prefix for place in places.values() if place.key.startswith(BACKBONE)}) > 1:
             raise self._wrong(f"adapts more than one encoder; {self._made_for()}", "unsupported")
@@ -188,9 +188,10 @@ class Made:
         files = self._reader.files
         first, second = (FIRST_WORDS, SECOND_WORDS) if self._is_words else (FIRST, SECOND)
         rank, scale = files.rank_of(self._module), files.scale_of(self._module)
-        if first in self._given and len(self._given[first]) != rank:
-            said = f"rank {len(self._given[first])}, and its adapter_config.json says {rank} (r, rank_pattern)"
-            raise self._reader.lacks(self._module, f"has {said}")
+        given = tuple(self._given[first].shape[:1]) if first in self._given else ()
+        if given not in ((), (rank,)):
+            said = f"has rank {given[0]}, and its adapter_config.json says {rank} (r, rank_pattern)"
+            raise self._reader.lacks(self._module, said)
         reduce, expand = self._taken(first, (rank, self._in)), scale * self._taken(second, (self._out, rank))
         gain = shift = None
         if files.is_dora:
@@ -224,8 +225,7 @@ class Made:
         if name not in self._given:
             raise self._reader.lacks(self._module, f"{name} is missing")
         tensor = self._given.pop(name)
-        is_of_output = shape[0] == self._out and name not in (FIRST, FIRST_WORDS)
-        if self._kept is not None and is_of_output and len(tensor) > int(self._kept.max()):
+        if self._kept is not None and name != FIRST and tensor.ndim and len(tensor) > int(self._kept.max()):
             tensor = tensor[self._kept]
         if tuple(tensor.shape) != shape:
             raise self._reader.wrong(self._module, name, tensor.shape, shape)
