@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from tests.items import Served
@@ -32,6 +33,15 @@ def save_lora(directory: Path, model: torch.nn.Module, seed: int = 1, spread: fl
                 parameter += spread * torch.randn_like(parameter)
     adapted.eval().save_pretrained(directory)
     return adapted
+
+
+def draw_biases(directory: Path) -> Path:
+    """Those of the model there: at first they are all 0, and one would do for another."""
+    weights = load_file(directory / "model.safetensors")
+    torch.manual_seed(4)
+    drawn = {name: 0.3 * torch.randn_like(each) for name, each in weights.items() if name.endswith("bias")}
+    save_file({**weights, **drawn}, directory / "model.safetensors", {"format": "pt"})
+    return directory
 
 
 class Encoding:

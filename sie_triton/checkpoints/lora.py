@@ -5,9 +5,10 @@ Standard library only: a stage may read these without torch.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sie_triton.checkpoints.contents import check_safetensors
 from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
@@ -39,6 +40,9 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 # A pattern is matched with names: of these characters, and with few enough repetitions to end soon.
 PATTERN = re.compile(r"[\w.^$|\\\[\]*-]{1,255}")
 MAX_REPETITIONS = 2
+MAX_PATTERNS = 1000
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +71,13 @@ class LoraFiles:
             )
             raise LoadError(f"{directory / PICKLE}: {message}", "unsupported")
         check_safetensors(directory / WEIGHTS)
-        ranks, alphas = config.fields("rank_pattern"), config.fields("alpha_pattern")
         return cls(
             directory=directory,
             base=config.text("base_model_name_or_path", ""),
-            rank=config.integer("r", 8, least=1, most=MAX_RANK),
+            rank=_rank(config, "r", 8),
             alpha=_number(config, "lora_alpha", 8),
-            ranks={_pattern(ranks, name): ranks.integer(name, least=1, most=MAX_RANK) for name in ranks.values},
-            alphas={_pattern(alphas, name): _number(alphas, name) for name in alphas.values},
+            ranks=_by_pattern(config.fields("rank_pattern"), _rank),
+            alphas=_by_pattern(config.fields("alpha_pattern"), _number),
             is_rank_stabilised=config.flag("use_rslora", False),
             is_dora=config.flag("use_dora", False),
             has_bias=config.flag("lora_bias", False),
@@ -116,6 +119,17 @@ def _number(fields: Fields, key: str, default: float | None = None) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise LoadError(f"{fields.where}: {key}: must be a number (given {shortened(value)})", "corrupt")
     return float(value)
+
+
+def _rank(fields: Fields, key: str, default: int | None = None) -> int:
+    return fields.integer(key, default, least=1, most=MAX_RANK)
+
+
+def _by_pattern(fields: Fields, read: Callable[[Fields, str], N]) -> dict[str, N]:
+    if len(fields.values) > MAX_PATTERNS:
+        message = f"has {len(fields.values)} patterns; at most {MAX_PATTERNS} are read"
+        raise LoadError(f"{fields.where}: {message}", "unsupported")
+    return {_pattern(fields, name): read(fields, name) for name in fields.values}
 
 
 def _pattern(fields: Fields, pattern: str) -> str:

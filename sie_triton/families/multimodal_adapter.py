@@ -17,6 +17,10 @@ from sie_triton.families.token_batch import tokens
 Ints = npt.NDArray[np.int32]
 
 
+# Of colpali-engine's classes, and of transformers'.
+PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"
+
+
 class MultimodalAdapter(Adapter):
     """`page` are the features of one image such as clients send, `limits` as in Adapter."""
 
@@ -45,7 +49,8 @@ class MultimodalAdapter(Adapter):
         """Of all items [tokens, d]."""
         input_ids, lengths = tokens(batch)
         # The token of an image may be none of the vocabulary; in a text, where a client wrote it, it is a token.
-        states = self.encoder.states(np.where(input_ids < self.encoder.vocab_size, input_ids, 0))
+        with self.encoder.loras.over(lengths.tolist()):
+            states = self.encoder.states(np.where(input_ids < self.encoder.vocab_size, input_ids, 0))
         seen = None
         if len(batch.features[PIXELS.name].values):
             (of_images, *deep), counts = self.images(batch)
@@ -68,10 +73,20 @@ class MultimodalAdapter(Adapter):
         return {name: _repeated(ragged, count) for name, ragged in self._page.items()}
 
 
-def unit_vectors(projection: torch.nn.Module, hidden: torch.Tensor, lengths: Ints) -> Rows:
-    """One of each token, of what `projection` makes of its state."""
-    vectors = torch.nn.functional.normalize(projection(hidden).float(), dim=-1)
-    return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
+class UnitVectors:
+    """One of each token, of what `projection` makes of its state; LoRA adapters may change that too."""
+
+    def __init__(self, encoder: LanguageModel, projection: torch.nn.Module) -> None:
+        self._encoder = encoder
+        self._layers = torch.nn.ModuleDict({PROJECTION: projection})
+        encoder.loras.model.heads.append(self._layers)
+        encoder.loras.model.aliases[PROJECTION_OF_TRANSFORMERS] = PROJECTION
+
+    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> Rows:
+        with self._encoder.loras.over(lengths.tolist()):
+            projected = self._layers[PROJECTION](hidden)
+        vectors = torch.nn.functional.normalize(projected.float(), dim=-1)
+        return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
 
 
 def _repeated(ragged: Ragged, count: int) -> Ragged:

@@ -83,6 +83,7 @@ SETTINGS = [
     ({"lora_alpha": None, "r": 0}, "r: must be a whole number from 1"),
     ({"lora_alpha": "16"}, "lora_alpha: must be a number"),
     ({"rank_pattern": {"(a+)+b": 4}}, r"rank_pattern: '\(a\+\)\+b': must be a module's name"),
+    ({"rank_pattern": {f"x{i}": 4 for i in range(1001)}}, "rank_pattern: has 1001 patterns; at most 1000 are read"),
     ({"alpha_pattern": {".*.*.*.*x": 4}}, "alpha_pattern: .* must be a module's name, or a pattern with"),
     ({"use_dora": True}, "lora_magnitude_vector is missing; save the adapter again"),
     ({"lora_bias": True}, "lora_B.bias is missing; save the adapter again"),
@@ -92,6 +93,7 @@ FIRST_A, FIRST_B = f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight"
 MADE_FOR = "it was made for '.*/model': serve it with that model"
 CHANGES = [
     (with_one(FIRST_A, 4, 32), rf"query: lora_A.weight is \[4, 32\], this model needs \[4, 64\]; {MADE_FOR}"),
+    (with_one(FIRST_A), rf"query: lora_A.weight is \[\], this model needs \[4, 64\]; {MADE_FOR}"),
     (with_one(FIRST_B, 4), rf"query: lora_B.weight is \[4\], this model needs \[64, 4\]; {MADE_FOR}"),
     (without(FIRST_B), "query: lora_B.weight is missing; save the adapter again"),
     (with_one(f"{QUERY}.lora_B.bias", 64), "query: lora_B.bias does not go with its adapter_config.json"),
@@ -154,6 +156,25 @@ def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
     assert not wrapped(model)
 
 
+def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
+    """PEFT saves some together with what it adds to them; with other words, or trained itself, it is another."""
+    layer, table = "embeddings.word_embeddings", model.library[0].model.embeddings.word_embeddings.weight.detach()
+    save_lora(tmp_path, model.library[0].model, target_modules=["word_embeddings"])
+
+    def add(saved):
+        reweigh(tmp_path, lambda weights: {**weights, f"base_model.model.{layer}.base_layer.weight": saved})
+        return model.encoder.add_lora("other", tmp_path)
+
+    assert add(table.half()) == 4 * 4 * (30522 + 64)
+    model.encoder.remove_lora("other")
+    with pytest.raises(LoadError, match=f"{layer}: is not as in the base; make it a module of modules_to_save"):
+        add(table + 0.1)
+    with pytest.raises(
+        LoadError, match=rf"{layer}: base_layer.weight is \[30521, 64\], this model needs \[30522, 64\]"
+    ):
+        add(table[:-1])
+
+
 def test_the_encoder_of_labels_is_refused(tmp_path, minilm_directory):
     """Its layers have the names of those of the encoder of words."""
     library = save_gliner_bi(tmp_path, minilm_directory)
@@ -213,7 +234,7 @@ def test_another_base_is_served_and_logged(model, lora, caplog):
     configure(lora, base_model_name_or_path="org/other")
     with caplog.at_level(logging.WARNING):
         model.encoder.add_lora("other", lora)
-        assert [line for line in caplog.messages if "was made for org/other, and fits m: it is served" in line]
+        assert [line for line in caplog.messages if "was made for 'org/other', and fits m: it is served" in line]
         caplog.clear()
         configure(lora, base_model_name_or_path="org/M")
         model.encoder.add_lora("other", lora)

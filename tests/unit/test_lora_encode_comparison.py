@@ -7,7 +7,7 @@ import torch
 from sie_triton.bench.workload import texts
 from sie_triton.engines.torch.encoder import PADDED
 from sie_triton.spec import Runtime
-from tests.loras import LEAST_COSINE, Encoding, least_cosine
+from tests.loras import LEAST_COSINE, Encoding, draw_biases, least_cosine
 from tests.models import save_bert
 
 TEXTS = ["", "x", "naïve 😀 日本語", *texts(8, seed=3), " ".join(texts(20, seed=4))]
@@ -55,7 +55,7 @@ CASES = {
 @pytest.mark.parametrize("architecture", CASES)
 def test_vectors_are_those_of_peft(tmp_path, minilm_directory, architecture):
     path, *configs = CASES[architecture]
-    model = Encoding(save_bert(tmp_path, minilm_directory, architecture))
+    model = Encoding(draw_biases(save_bert(tmp_path, minilm_directory, architecture)))
     assert model.encoder.path == path
     base = model(TEXTS)
     of_peft = {"": base}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.engines.torch.lora_layers import Adapted, Adapter, Now, OtherRows, spans_of
-from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader
+from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader, quoted
 from sie_triton.errors import LoadError, ModelError
 
 log = logging.getLogger(__name__)
@@ -152,6 +152,9 @@ class Loras:
             with self._running((None, adapter)):
                 return run(ids, lengths)
         except OtherRows as exc:
+            if not self.model.splits:
+                message = f"LoRA adapter: {exc}: that layer reads more than the items; train the adapter without it"
+                raise LoadError(message, "unsupported") from exc
             log.info("%s: items of this adapter are run in a pass of their own", exc)
         adapter.apart = True
         with self._running((None, adapter)):
@@ -173,4 +176,4 @@ class Loras:
     def _compare_bases(self, name: str, base: str) -> None:
         given, own = (each.rstrip("/").rpartition("/")[2].lower() for each in (base, self.base))
         if given and own and given != own:
-            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, base, self.base)
+            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, quoted(base), self.base)

@@ -33,7 +33,10 @@ class Part(Protocol):
 
 
 class LowRank:
-    """gain · base + shift + (given · first) · second; first [in, r], second [r, out], the others [out] or None."""
+    """gain · base + shift + (given · firstᵀ) · second; first [r, in], second [r, out], the others [out] or None.
+
+    Of an embedding, what is given chooses among the rows of first, [words, r].
+    """
 
     def __init__(
         self,
@@ -50,8 +53,8 @@ class LowRank:
             made.mul_(self._gain)
         if self._shift is not None:
             made.add_(self._shift)
-        reduced = given @ self._first if given.is_floating_point() else functional.embedding(given, self._first)
-        made.addmm_(reduced, self._second)
+        reduce = functional.linear if given.is_floating_point() else functional.embedding
+        made.addmm_(reduce(given, self._first), self._second)
 
 
 class Saved:

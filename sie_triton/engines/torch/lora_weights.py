@@ -42,14 +42,18 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class Model:
-    """Where layers are found: in the `backbone`, and by their whole names in the `heads`, which give only the `kept`
-    rows of some layers. `beside` are names of modules that hold further encoders, which take no adapters.
+    """Where layers are found: in the `backbone`, and by whole names, or `aliases` of them, in the `heads`.
+
+    Of some layers of heads there are only the `kept` rows. `beside` are names of modules that hold further encoders,
+    which take no adapters. `splits`: a batch can be run in several passes.
     """
 
     backbone: torch.nn.Module
     heads: list[torch.nn.Module] = field(default_factory=list)
     kept: dict[str, Sequence[int]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
+    splits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Reader:
                 "unsupported",
             )
         if unread:
-            log.info("%s: %s is left out: the model is served without it", self.files.directory, unread[0])
+            log.info("%s: %s is left out: the model is served without it", self.files.directory, quoted(unread[0]))
         places = {module: place for module, place in found.items() if place is not None}
         if len({place.prefix for place in places.values() if place.key.startswith(BACKBONE)}) > 1:
             raise self._wrong(f"adapts more than one encoder; {self._made_for()}", "unsupported")
@@ -116,9 +120,10 @@ class Reader:
             parent = parent_in(self._model.backbone, names[start:])
             if parent is not None and not self._model.beside & set(names[:start]):
                 return Place(parent, names[-1], BACKBONE + path, prefix)
+        names = self._model.aliases.get(module, module).split(".")
         for number, head in enumerate(self._model.heads):
             if (parent := parent_in(head, names)) is not None:
-                return Place(parent, names[-1], f"head {number}: {module}")
+                return Place(parent, names[-1], f"head {number}: {'.'.join(names)}")
         return None
 
     def _check_saved(self, named: Mapping[str, Tensors]) -> None:
@@ -183,9 +188,10 @@ class Made:
         files = self._reader.files
         first, second = (FIRST_WORDS, SECOND_WORDS) if self._is_words else (FIRST, SECOND)
         rank, scale = files.rank_of(self._module), files.scale_of(self._module)
-        if first in self._given and len(self._given[first]) != rank:
-            said = f"rank {len(self._given[first])}, and its adapter_config.json says {rank} (r, rank_pattern)"
-            raise self._reader.lacks(self._module, f"has {said}")
+        given = tuple(self._given[first].shape[:1]) if first in self._given else ()
+        if given not in ((), (rank,)):
+            said = f"has rank {given[0]}, and its adapter_config.json says {rank} (r, rank_pattern)"
+            raise self._reader.lacks(self._module, said)
         reduce, expand = self._taken(first, (rank, self._in)), scale * self._taken(second, (self._out, rank))
         gain = shift = None
         if files.is_dora:
@@ -200,7 +206,7 @@ class Made:
         if OWN_TABLE in self._given:
             self._check_own_table()
         own_gain, own_shift = (None if each is None else self._own(each) for each in (gain, shift))
-        return LowRank(self._own(reduce.T), self._own(expand.T), own_gain, own_shift)
+        return LowRank(self._own(reduce.T if self._is_words else reduce), self._own(expand.T), own_gain, own_shift)
 
     def _gain(self, change: torch.Tensor) -> torch.Tensor:
         """DoRA (Liu et al., 2024): a learnt length of each row of the weight, [out], in the place of its own."""
@@ -219,8 +225,7 @@ class Made:
         if name not in self._given:
             raise self._reader.lacks(self._module, f"{name} is missing")
         tensor = self._given.pop(name)
-        is_of_output = shape[0] == self._out and name not in (FIRST, FIRST_WORDS)
-        if self._kept is not None and is_of_output and len(tensor) > int(self._kept.max()):
+        if self._kept is not None and name != FIRST and tensor.ndim and len(tensor) > int(self._kept.max()):
             tensor = tensor[self._kept]
         if tuple(tensor.shape) != shape:
             raise self._reader.wrong(self._module, name, tensor.shape, shape)

@@ -11,6 +11,9 @@ from transformers import PreTrainedModel
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints, spare_rows
 
+# How models call what sees, in the names of their layers.
+VISION = frozenset({"visual", "vision_tower", "vision_model"})
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -39,6 +42,7 @@ class LanguageModel(Encoder):
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
+        self.loras.model.beside, self.loras.model.splits = VISION, False
         # Item by item is never the faster.
         self.paths = (PACKED,)
 
@@ -59,15 +63,13 @@ class LanguageModel(Encoder):
         """
         if self.path == PACKED:
             return self._packed_states(states, lengths, positions, seen)
-        ends = np.cumsum(lengths).tolist()
-        return torch.cat(
-            [
-                self._run_states(
-                    states[start:end], positions[:, start:end], None if seen is None else seen.within(start, end)
-                )
-                for start, end in zip([0, *ends], ends, strict=False)
-            ]
-        )
+        made, end = [], 0
+        for item, length in enumerate(lengths.tolist()):
+            start, end = end, end + length
+            of_item = None if seen is None else seen.within(start, end)
+            with self.loras.over([length], [item]):
+                made.append(self._run_states(states[start:end], positions[:, start:end], of_item))
+        return torch.cat(made)
 
     def _packed_states(self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: Seen | None) -> torch.Tensor:
         num_tokens = len(states)
@@ -76,7 +78,7 @@ class LanguageModel(Encoder):
             states = torch.cat([states, states.new_zeros(spare, states.shape[1])])
             lengths = np.append(lengths, spare).astype(np.int32)
             positions = np.pad(positions, ((0, 0), (0, spare)))
-        with attending(Segments.of(lengths.tolist()), self.kernel):
+        with attending(Segments.of(lengths.tolist()), self.kernel), self.loras.over(lengths.tolist()):
             return self._run_states(states, positions, seen)[:num_tokens]
 
     def _run_states(self, states: torch.Tensor, positions: Ints, seen: Seen | None) -> torch.Tensor:

@@ -27,6 +27,7 @@ USUAL_IMAGES = {"size": {"height": 448, "width": 448}, "image_mean": [0.5] * 3, 
 
 class ColPali(PageFamily):
     features = (READ, INPUT_IDS, PIXELS)
+    takes_loras = True
     reference_adapters = ("colpali:ColPaliAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -15,7 +15,7 @@ from sie_triton.engines.torch.encoder import num_bytes, own_pages
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.vision import VisionTower
-from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, unit_vectors
+from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, UnitVectors
 from sie_triton.families.token_batch import tokens
 
 
@@ -34,12 +34,13 @@ class ColPaliAdapter(MultimodalAdapter):
         read = int(page[READ.name].values[0])
         limits = {PIXEL_LENGTHS.name: vision.image_bytes, READ.name: max(files.longest, read)}
         super().__init__(encoder, files.image_token, page, limits)
-        self._vision, self._of_image, self._projection = vision, of_image, projection
+        self._vision, self._of_image = vision, of_image
+        self._vectors = UnitVectors(encoder, projection)
         self.weights_bytes += vision.weights_bytes + num_bytes(of_image) + num_bytes(projection)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        return unit_vectors(self._projection, self.hidden_states(batch), tokens(batch)[1])
+        return self._vectors(self.hidden_states(batch), tokens(batch)[1])
 
     def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
         pixels, sizes = batch.features[PIXELS.name]

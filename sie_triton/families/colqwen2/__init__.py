@@ -37,6 +37,7 @@ PAGE = (448, 336)
 
 class ColQwen2(PageFamily):
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    takes_loras = True
     reference_adapters = ("colqwen2:ColQwen2Adapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -14,12 +14,11 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.families.colqwen2 import is_of_engine
-from sie_triton.families.multimodal_adapter import unit_vectors
+from sie_triton.families.multimodal_adapter import PROJECTION, UnitVectors
 from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.token_batch import tokens
 
-# Of colpali-engine's classes.
-PROJECTION = "custom_text_proj."
+PREFIX = f"{PROJECTION}."
 
 
 class ColQwen2Adapter(PatchAdapter):
@@ -32,12 +31,12 @@ class ColQwen2Adapter(PatchAdapter):
         page: Features,
     ) -> None:
         super().__init__(encoder, vision, files.image_token, files.longest, page)
-        self._projection = projection
+        self._vectors = UnitVectors(encoder, projection)
         self.weights_bytes += num_bytes(projection)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        return unit_vectors(self._projection, self.hidden_states(batch), tokens(batch)[1])
+        return self._vectors(self.hidden_states(batch), tokens(batch)[1])
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
@@ -57,5 +56,5 @@ def parts(files: PageFiles, engine: TorchEngine) -> tuple[Any, torch.nn.Module]:
         return model.vlm, model.embedding_proj_layer
     vlm = engine.load(files.directory)
     layer = torch.nn.Linear(vlm.config.get_text_config().hidden_size, files.dim, device="meta")
-    weights = Checkpoint(files.directory, engine.dtype, engine.device, PROJECTION)
-    return vlm, weights.fill(layer, PROJECTION)
+    weights = Checkpoint(files.directory, engine.dtype, engine.device, PREFIX)
+    return vlm, weights.fill(layer, PREFIX)

@@ -34,6 +34,7 @@ class Qwen3VLEmbedding(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["dense"],)
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    takes_loras = True
     reference_adapters = ("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:

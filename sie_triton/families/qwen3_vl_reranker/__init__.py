@@ -37,6 +37,7 @@ class Qwen3VLReranker(Family):
     scores_pairs = True
     features = (READ, INPUT_IDS, PIXELS, PAIR_SIZES)
     options = Qwen3VLRerankerOptions
+    takes_loras = True
     reference_adapters = ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)
 
     def longest(self, directory: Path) -> int:

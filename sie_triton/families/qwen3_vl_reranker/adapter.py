@@ -24,6 +24,7 @@ from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
 from sie_triton.families.token_batch import tokens
 
 ANSWERS = ("no", "yes")
+HEAD = "lm_head"
 
 
 class Qwen3VLRerankerAdapter(PatchAdapter):
@@ -33,7 +34,8 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
         self, encoder: LanguageModel, vision: PatchTower, head: torch.nn.Module, files: PageFiles, page: Features
     ) -> None:
         super().__init__(encoder, vision, files.image_token, files.longest, page, num_images=2)
-        self._head = head
+        self._layers = torch.nn.ModuleDict({HEAD: head})
+        encoder.loras.model.heads.append(self._layers)
         self.weights_bytes += num_bytes(head)
 
     def sizes(self, batch: Batch) -> Ints:
@@ -44,15 +46,18 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
     def forward(self, batch: Batch) -> Rows:
         _, lengths = tokens(batch)
         states = last(self.hidden_states(batch), torch.from_numpy(lengths.astype(np.int64)))
-        no, yes = self._head(states).float().unbind(-1)
+        with self.encoder.loras.over([1] * len(lengths)):
+            no, yes = self._layers[HEAD](states).float().unbind(-1)
         return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
     """LoadError says what in the directory cannot be used."""
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)
-    keep_tokens(model, answers(files))
+    ids = answers(files)
+    keep_tokens(model, ids)
     encoder = engine.language_model(model.model.language_model)
+    encoder.loras.model.kept[HEAD] = ids
     engine.settle(encoder)
     vision = engine.prepared(PatchTower(model.model.visual, plan))
     return Qwen3VLRerankerAdapter(encoder, vision, model.get_output_embeddings(), files, page)

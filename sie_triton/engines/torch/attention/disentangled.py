@@ -6,7 +6,6 @@ distance, are read as scores by a view of that matrix whose rows are shifted aga
 """
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -30,7 +29,7 @@ def make_packable(model: PreTrainedModel) -> None:
             module.__class__ = PackedEncoder
         elif type(module) is library.DisentangledSelfAttention and module.relative_attention:
             module.__class__ = PackedSelfAttention
-            vars(module)["_positions"] = WeakKeyDictionary()
+            vars(module)["_positions"] = None
 
 
 class PackedEncoder(library.DebertaV2Encoder):
@@ -49,19 +48,18 @@ class PackedEncoder(library.DebertaV2Encoder):
 
 
 class PackedSelfAttention(library.DisentangledSelfAttention):
-    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known; also
-    of LoRA adapters that change them, each of which has passes of its own.
+    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known.
+
+    A LoRA adapter that changes them has passes of its own, and they are computed in each: they may be larger than it.
     """
 
-    _positions: WeakKeyDictionary[Any, Positions]
+    _positions: Positions | None
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         segments = current()
         if segments is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[no-untyped-call]
-        positions = self._positions.get(variant := self._variant())
-        if positions is None:
-            positions = self._positions[variant] = self._of_distances(kwargs["rel_embeddings"])
+        positions = self._positions_now(kwargs["rel_embeddings"])
         projections = (self.query_proj, self.key_proj, self.value_proj)
         query, key, value = (self._heads(projection(hidden_states[0])) for projection in projections)
         return self._attend(query, key, value, segments, positions)[None], None
@@ -72,11 +70,13 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
         names = ("key_proj", "query_proj") if self.share_att_key else ("pos_key_proj", "pos_query_proj")
         return tuple(name for name, kind in zip(names, ("c2p", "p2c"), strict=True) if kind in self.pos_att_type)
 
-    def _variant(self) -> Any:
-        """The LoRA adapter by which distances are read, else this class."""
+    def _positions_now(self, embeddings: torch.Tensor) -> Positions:
         projections = (getattr(self, name) for name in self.reads_distances)
-        found = (each.whole for each in projections if isinstance(each, Adapted))
-        return next(filter(None, found), type(self))
+        if any(isinstance(each, Adapted) and each.whole for each in projections):
+            return self._of_distances(embeddings)
+        if self._positions is None:
+            self._positions = self._of_distances(embeddings)
+        return self._positions
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         """[rows, heads · d] → [heads, rows, d]."""
