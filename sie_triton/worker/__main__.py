@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -180,7 +180,7 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane) -> None:
 
 def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Computed | Failed:
     try:
-        with adapter.encoder.adapted(batch.loras):
+        with adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
             return Computed(adapter.forward(batch))
     except Exception as exc:
         if not engine.is_out_of_memory(exc):

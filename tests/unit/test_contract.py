@@ -69,7 +69,7 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
     ],
 )
 def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expected):
-    assert set(model_parameters(spec(**changes), task)) == expected | {"instruction", "profile"}
+    assert set(model_parameters(spec(**changes), task)) == expected | {"instruction", "lora", "profile"}
 
 
 @pytest.mark.parametrize(

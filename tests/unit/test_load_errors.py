@@ -22,8 +22,10 @@ def test_what_is_on_the_disk(tmp_path):
 def test_what_went_wrong_in_the_worker():
     caused = LoadError("weights cannot be loaded", "corrupt")
     caused.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-    with pytest.raises(LoadError) as told, naming_want_of_memory(TorchEngine(spec(), "cpu", Measurements())):
+    engine = TorchEngine(spec(), "cpu", Measurements())
+    with pytest.raises(LoadError) as told, naming_want_of_memory(engine, "the weights"):
         raise caused
+    assert str(told.value) == "there is not enough memory for the weights"
     assert load_error(told.value).reason == "out of memory"
     assert load_error(ImportError("No module named 'einops'")).reason == "dependency"
     assert load_error(LoadError("x", "corrupt")).reason == "corrupt"

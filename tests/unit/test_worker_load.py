@@ -93,7 +93,7 @@ class Freeing(OwnEngine):
 )
 def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_is_none(error, reason, freed):
     engine = Freeing()
-    failed = module.compute(engine, Adapter(error), None)
+    failed = module.compute(engine, Adapter(error), sampler().batch(9))
     assert isinstance(failed, Failed)
     assert "secret" not in failed.message
     assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
