@@ -87,8 +87,16 @@ class Scheduler(Generic[J]):
         with self._changed:
             self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
             for slot in slots:
-                (self._single if len(slot[0].costs) == 1 else self._several).append(slot)
-            self._queued_cost += sum(cost(slot) for slot in slots)
+                self._queue_of(slot).append(slot)
+            self._queued_cost += sum(map(cost, slots))
+            self._changed.notify_all()
+
+    def submit_late(self, slots: Sequence[Slot[J]]) -> None:
+        """The same of requests that came before those which wait here, and go before them."""
+        with self._changed:
+            for slot in reversed(slots):
+                self._queue_of(slot).appendleft(slot)
+            self._queued_cost += sum(map(cost, slots))
             self._changed.notify_all()
 
     def submit_bulk(self, sub_batches: Sequence[SubBatch[J]]) -> None:
@@ -132,6 +140,9 @@ class Scheduler(Generic[J]):
                     self._idle -= num_lanes
                     self._changed.notify_all()
                     return sub_batch, num_lanes
+
+    def _queue_of(self, slot: Slot[J]) -> deque[Slot[J]]:
+        return self._single if len(slot[0].costs) == 1 else self._several
 
     def _has_work(self) -> bool:
         return bool(self._single or self._several or self._bulk)

@@ -70,7 +70,7 @@ class Inference(ColdStage[Worker]):
         super().__init__(status, spec.runtime.max_concurrent_requests)
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
-        self._loras = Loras(spec.runtime.max_loras, self._loader.fetch_lora, self._submit, self.open, status)
+        self._loras = Loras(spec.runtime.max_loras, self._loader.fetch_lora, self._submit_late, self.open, status)
 
     def deadline_ns(self, request: Request) -> int:
         known = self._desk.deadline_ns(request)
@@ -142,7 +142,8 @@ class Inference(ColdStage[Worker]):
         later = [job for job in jobs if not job.is_done]
         for job in later:
             self._defer(job)
-        self._submit(later, small)
+        self._submit_bulk(later)
+        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
         return [self._replies.now(job) if isinstance(job, Work) else job for job in read]
 
     def close(self) -> None:
@@ -172,13 +173,15 @@ class Inference(ColdStage[Worker]):
         self.open.add(job.request, job.deadline_ns)
         job.is_deferred = True
 
-    def _submit(self, jobs: Sequence[Work], small: Sequence[Batched] | None = None) -> None:
-        """`small`: sub-batches of those that are not bulk, where they are made already."""
+    def _submit_late(self, jobs: Sequence[Work]) -> None:
+        """Of those that waited for their adapters."""
+        self._submit_bulk(jobs)
+        self._scheduler.submit_late([(job, item) for job in jobs if not job.is_bulk for item in range(job.num_items)])
+
+    def _submit_bulk(self, jobs: Sequence[Work]) -> None:
         for job in jobs:
             if job.is_bulk:
                 self._scheduler.submit_bulk(self._sub_batches([job]))
-        small = self._sub_batches([job for job in jobs if not job.is_bulk]) if small is None else small
-        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
 
     def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
