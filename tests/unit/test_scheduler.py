@@ -98,7 +98,7 @@ def test_what_came_before_goes_before_though_it_is_submitted_late(scheduled):
     scheduler.submit_late([*Slots(1), *Slots(2), *Slots(3, 5)])
     release.set()
     scheduler.close()
-    assert ran == [[1], [1, 2, 4], [6], [3, 5]]
+    assert ran == [[1], [1, 2, 4], [3, 5], [6]]
 
 
 def test_a_long_item_does_not_wait_for_a_flood_of_short_ones(scheduled):
