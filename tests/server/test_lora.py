@@ -26,7 +26,7 @@ from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.errors import InputError, LoadError
 from sie_triton.records.loras import RESIDENT, read_loras
-from tests.conftest import CROSS_ENCODER, GLINER, TINY, Running
+from tests.conftest import CROSS_ENCODER, GLINER, MINILM, TINY, Running
 from tests.load import percentile
 from tests.loras import LEAST_COSINE, least_cosine, save_lora
 
@@ -40,23 +40,33 @@ LONG = pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 @dataclass(frozen=True)
 class Tenants:
-    """Adapters of the tiny model, and what each makes of TEXTS: float32 [24, 64], by name; that of "" is the base's."""
+    """Adapters of a model, and what each makes of TEXTS: float32 [24, dim], by name; that of "" is the base's."""
 
+    model: str
     vectors: dict[str, np.ndarray]
     directories: dict[str, Path]
 
 
 @pytest.fixture(scope="module")
 def tenants(server: Running, tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
-    library = SentenceTransformer(str(tiny_directory), device="cpu")
+    return tenants_of(server, TINY, tiny_directory, tmp_path_factory.mktemp("loras"), 0.3)
+
+
+@pytest.fixture(scope="module")
+def real_tenants(server: Running, minilm_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    return tenants_of(server, MINILM, minilm_directory, tmp_path_factory.mktemp("real-loras"), 0.02)
+
+
+def tenants_of(server: Running, model: str, weights: Path, scratch: Path, spread: float) -> Tenants:
+    library = SentenceTransformer(str(weights), device="cpu")
     base = library[0].model
     vectors, directories = {"": library.encode(TEXTS)}, {}
     for seed, name in enumerate(NAMES):
-        directories[name] = tmp_path_factory.mktemp("lora") / name
-        library[0].model = save_lora(directories[name], base, seed, target_modules="all-linear")
+        directories[name] = scratch / name
+        library[0].model = save_lora(directories[name], base, seed, spread, r=16, target_modules="all-linear")
         vectors[name] = library.encode(TEXTS)
-        add(server, TINY, name, directories[name])
-    return Tenants(vectors, directories)
+        add(server, model, name, directories[name])
+    return Tenants(model, vectors, directories)
 
 
 def add(server: Running, model: str, name: str, directory: Path) -> None:
@@ -100,7 +110,7 @@ class Traffic:
     async def ask(self, infer: Any, name: str, index: int) -> None:
         started = time.perf_counter()
         try:
-            answer = await infer(message(TEXTS[index], name))
+            answer = await infer(message(self.tenants.model, TEXTS[index], name))
         except grpc.aio.AioRpcError as exc:
             self.failed.append(f"{name}: {exc.details()}")
             return
@@ -117,10 +127,10 @@ class Traffic:
             await self.ask(infer, names[rng.choice(len(names), p=shares / shares.sum())], rng.integers(len(TEXTS)))
 
 
-def message(text: str, lora: str) -> service_pb2.ModelInferRequest:
+def message(model: str, text: str, lora: str) -> service_pb2.ModelInferRequest:
     raw = text.encode()
     return service_pb2.ModelInferRequest(
-        model_name=triton_name(TINY),
+        model_name=triton_name(model),
         inputs=[service_pb2.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])],
         outputs=[service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="dense")],
         parameters={"lora": service_pb2.InferParameter(string_param=lora)},
@@ -190,8 +200,13 @@ def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server
 
 
 @pytest.mark.parametrize("seconds", [3, LONG])
-def test_a_cold_adapter_beside_a_hot_one(server, tenants, seconds):
-    """Again and again an adapter that is not held, while another is asked for without pause."""
+def test_a_cold_adapter_beside_a_hot_one(server, request, seconds):
+    """Again and again an adapter that is not held, while another is asked for without pause.
+
+    The long form is of a real model: beside passes of a tiny one, which are Python for the most part, a load waits for
+    the interpreter.
+    """
+    tenants = request.getfixturevalue("real_tenants" if seconds >= 60 else "tenants")
     alone, beside = Traffic(server, tenants), Traffic(server, tenants)
     cold, pause = itertools.cycle(NAMES[1:]), 1.0 if seconds >= 60 else 0.1
 

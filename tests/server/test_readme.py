@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,9 +211,8 @@ def test_adapters_of_a_running_server(served, small_models):
     def run(*arguments: str) -> str:
         flags = [f"--controller-port={served.controller_port}"]
         flags += [] if arguments[0] == "ls" else [f"--data-dir={served.data_dir}"]
-        return subprocess.run(
-            ["sie-triton", "lora", *arguments, *flags], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        command = [sys.executable, "-m", "sie_triton.cli", "lora", *arguments, *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     directory = small_models["my/tenants"][0].parent / "lora"
     with SIEClient(f"127.0.0.1:{served.grpc_port}") as client:

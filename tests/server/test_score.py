@@ -160,7 +160,10 @@ def test_raw_requests(server):
         ({"query": [b"\xff"]}, r"query\[0\]: not valid UTF-8"),
         ({"text": [b"ok", b"\xff"]}, r"text\[1\]: not valid UTF-8"),
         ({"text": []}, "text: is empty"),
-        ({"parameters": {"output_types": "dense"}}, "output_types: unknown here; allowed are instruction, profile"),
+        (
+            {"parameters": {"output_types": "dense"}},
+            "output_types: unknown here; allowed are instruction, lora, profile",
+        ),
     ],
 )
 @pytest.mark.parametrize("model", [triton_name(CROSS_ENCODER), f"{triton_name(COLBERT)}-score"])
