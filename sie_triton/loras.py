@@ -22,6 +22,9 @@ from sie_triton.spec import ModelSpec
 
 NAME = re.compile(r"\w[\w./-]*", re.ASCII)
 
+# Of an adapter as PEFT saves it.
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
 HUB, PACKAGE = "hub://", "package://"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w.-]*)?", re.ASCII)
 PATHS = ("/", "./", "../", "~")

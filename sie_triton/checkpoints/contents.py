@@ -16,6 +16,9 @@ WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "p
 # The same as open_clip saves it.
 OPEN_CLIP = "open_clip_model.safetensors"
 
+# Beside the weights of a LoRA adapter, as PEFT saves it.
+ADAPTER = "adapter_config.json"
+
 # Patterns of layers behind a transformer that sentence-transformers before 2.3 saved.
 PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
 
@@ -46,7 +49,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 def read_any_config(directory: Path) -> Fields:
     """transformers' config.json; LoadError says what is there instead."""
-    if has_file(directory / "adapter_config.json"):
+    if has_file(directory / ADAPTER):
         raise LoadError(_lora(directory), "unsupported")
     if has_file(directory / "model_index.json"):
         raise LoadError(
@@ -122,9 +125,9 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _lora(directory: Path) -> str:
-    base = read_fields(directory / "adapter_config.json").values.get("base_model_name_or_path")
+    base = read_fields(directory / ADAPTER).values.get("base_model_name_or_path")
     return (
-        f"{directory}: is an adapter of PEFT (adapter_config.json) for {shortened(base)}, no model of its own; "
+        f"{directory}: is an adapter of PEFT ({ADAPTER}) for {shortened(base)}, no model of its own; "
         "merge it into that model (merge_and_unload) and save the result"
     )
 

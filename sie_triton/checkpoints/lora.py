@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sie_triton.checkpoints.contents import check_safetensors
+from sie_triton.checkpoints.contents import ADAPTER, check_safetensors
 from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
 from sie_triton.errors import LoadError
 
-CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 
 MAX_RANK = 65_536
 
@@ -63,7 +63,7 @@ class LoraFiles:
     @classmethod
     def read(cls, directory: Path) -> "LoraFiles":
         """LoadError names the file and the setting that cannot be used, and what to do."""
-        config = read_fields(directory / CONFIG)
+        config = read_fields(directory / ADAPTER)
         _check_served(config)
         if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
             message = (

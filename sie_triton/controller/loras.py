@@ -14,12 +14,9 @@ from typing import Any
 from sie_triton.controller.changes import NO_CHANGES, Changes
 from sie_triton.controller.names import sie_name
 from sie_triton.controller.refresh import Refused
-from sie_triton.loras import HUB, PATHS, add, added_path, check_name, is_hub_id, read, remove, source_of
+from sie_triton.loras import CONFIG_FILE, HUB, PATHS, add, added_path, check_name, is_hub_id, read, remove, source_of
 from sie_triton.records.loras import Lora, read_all_loras, read_loras, resident
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served
-
-# Of an adapter as PEFT saves it.
-ADAPTER_FILE = "adapter_config.json"
 
 LONGEST_SOURCE = 4096  # characters
 
@@ -105,8 +102,8 @@ def checked_source(text: str) -> str:
         raise Refused(WRONG, f"source: {source} {ABSOLUTE}")
     if not os.path.isdir(source):
         raise Refused(WRONG, f"source: {source} is no directory that the server can read")
-    if not os.path.isfile(os.path.join(source, ADAPTER_FILE)):
-        raise Refused(WRONG, f"source: {source} has no {ADAPTER_FILE}; give an adapter's directory, as PEFT saves it")
+    if not os.path.isfile(os.path.join(source, CONFIG_FILE)):
+        raise Refused(WRONG, f"source: {source} has no {CONFIG_FILE}; give an adapter's directory, as PEFT saves it")
     return source
 
 

@@ -11,6 +11,7 @@ from sie_triton.editions import model_of
 from sie_triton.environments.venv import Venv, find
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families import family
+from sie_triton.loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import ModelSpec
@@ -19,9 +20,6 @@ from sie_triton.worker.messages import Load
 from sie_triton.worker.process import LoaderStopped, Worker
 
 log = logging.getLogger(__name__)
-
-# As PEFT saves an adapter.
-LORA_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Loader:
@@ -71,7 +69,7 @@ class Loader:
             if self._closing.is_set():
                 raise LoadError("this process is about to end")
 
-        return locate(source, allow_hub=self._spec.runtime.allow_hub, patterns=LORA_FILES, tell=tell)
+        return locate(source, allow_hub=self._spec.runtime.allow_hub, patterns=(CONFIG_FILE, WEIGHTS_FILE), tell=tell)
 
     def _environment(self) -> Venv | None:
         if not self._spec.environment:
