@@ -120,6 +120,9 @@ class Loras:
     @contextmanager
     def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
         """Inside, those of `loras` that it gives stay in the worker. The jobs of the others are answered."""
+        if not loras:
+            yield frozenset()
+            return
         with self._changed:
             held = [each for each in map(self._known.get, loras) if each is not None and each.state == RESIDENT]
             for each in held:
