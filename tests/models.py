@@ -16,6 +16,15 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, 
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
+DEBERTA: dict[str, Any] = {
+    **SIZES,
+    "intermediate_size": 128,
+    "max_position_embeddings": 512,
+    "relative_attention": True,
+    "position_buckets": 32,
+    "pos_att_type": ["p2c", "c2p"],
+    "type_vocab_size": 0,
+}
 CONFIGS: dict[str, Any] = {
     "bert": transformers.BertConfig(**SIZES, intermediate_size=128, max_position_embeddings=512),
     "modernbert": transformers.ModernBertConfig(
@@ -42,27 +51,9 @@ CONFIGS: dict[str, Any] = {
     "distilbert": transformers.DistilBertConfig(
         vocab_size=30522, dim=64, n_layers=2, n_heads=4, hidden_dim=128, max_position_embeddings=512
     ),
-    "deberta": transformers.DebertaV2Config(
-        **SIZES,
-        intermediate_size=128,
-        max_position_embeddings=512,
-        relative_attention=True,
-        position_buckets=32,
-        pos_att_type=["p2c", "c2p"],
-        type_vocab_size=0,
-    ),
+    "deberta": transformers.DebertaV2Config(**DEBERTA),
     # Its queries and keys read distances too, as those of DeBERTa-v3 do.
-    "deberta-shared": transformers.DebertaV2Config(
-        **SIZES,
-        intermediate_size=128,
-        max_position_embeddings=512,
-        relative_attention=True,
-        position_buckets=32,
-        pos_att_type=["p2c", "c2p"],
-        type_vocab_size=0,
-        share_att_key=True,
-        norm_rel_ebd="layer_norm",
-    ),
+    "deberta-shared": transformers.DebertaV2Config(**DEBERTA, share_att_key=True, norm_rel_ebd="layer_norm"),
     "electra": transformers.ElectraConfig(
         **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
     ),
