@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # A release of one of these may change what is measured.
-PACKAGES = ("sie-triton", "torch", "transformers", "flash-attn")
+PACKAGES = ("sie-triton", "torch", "transformers", "flash-attn", "onnxruntime")
 
 
 class Measurements:
@@ -44,6 +44,11 @@ class Measurements:
         facts = [f"{p.relative_to(weights)} {_content(p)}" for p in files] + [*settings, *_hardware(), *versions]
         key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
         return cls(cache / f"{model.replace('/', '__')}-{key}.json", redo=redo)
+
+    @property
+    def name(self) -> str:
+        """MODEL-KEY, of the file they are in; empty where there is none."""
+        return self._path.stem if self._path else ""
 
     def get(self, name: str) -> Any:
         return self._values.get(name)

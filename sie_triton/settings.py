@@ -76,6 +76,11 @@ class Settings(BaseSettings):
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto", description="attention kernel; one that cannot run here is replaced by one that can"
     )
+    engine: Literal["auto", "torch", "onnx"] = Field(
+        "auto",
+        description="what computes models: PyTorch, or ONNX Runtime for those that have ONNX files; auto: either, by "
+        "what a model has, and small batches by the faster of both, as measured",
+    )
     max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
     max_concurrent_requests: int = Field(
         512, ge=1, le=1_000_000, description="most requests of a model in progress; more are refused at once"
@@ -179,6 +184,7 @@ class Settings(BaseSettings):
             device=self.device,
             precision=self.default_compute_precision or "",
             attention=self.attention_backend,
+            engine=self.engine,
             max_sub_batch_cost=self.max_sub_batch_cost,
             recalibrate=self.recalibrate,
             cpu_threads=self.cpu_threads,

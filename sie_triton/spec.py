@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+# Which engine computes where a model could be computed by several: chosen by what is there, and by measurement.
+AUTO, TORCH, ONNX = "auto", "torch", "onnx"
+
 SPEC_PARAMETER = "sie_spec"
 
 # Of a model whose file sets no limit: that of its checkpoint holds.
@@ -15,6 +18,9 @@ ANY_LENGTH = 10_000_000
 
 # More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
 CPU_ADMISSION_COST = 2048
+
+# The engine of models that somebody else's server computes.
+REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +31,18 @@ class Runtime:
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
     cores. `image_workers` threads of each model decode its images and sounds, `max_pixels_in_flight` at once. A
     forward pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
-    `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `precision`
-    empty: float32 on a CPU, float16 on a GPU. A model holds `max_loras` LoRA adapters at once; with `allow_client_lora`
-    a request may name any of the hub's. `status_dir` empty: a directory of the running tritonserver; `loras_dir` empty:
-    no adapters are added to a running server; `cache_dir` and `environments_dir` empty: the user's directories for
-    caches and data. The first holds measurements and converted weights.
+    `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `engine` auto: what each
+    checkpoint is for, and what is measured to be faster. `precision` empty: float32 on a CPU, float16 on a GPU. A model
+    holds `max_loras` LoRA adapters at once; with `allow_client_lora` a request may name any of the hub's. `status_dir`
+    empty: a directory of the running tritonserver; `loras_dir` empty: no adapters are added to a running server;
+    `cache_dir` and `environments_dir` empty: the user's directories for caches and data. The first holds measurements,
+    graphs and converted weights.
     """
 
     device: str = "auto"
     precision: str = ""
     attention: str = "auto"
+    engine: str = AUTO
     max_sub_batch_cost: int = 0
     recalibrate: bool = False
     cpu_threads: int = 0
@@ -106,17 +114,31 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server of somebody's that computes a model: it is called `model` there.
+
+    `url` is what the API's paths follow. `api_key_env` names an environment variable; the key itself stands nowhere.
+    """
+
+    url: str
+    model: str
+    api_key_env: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model, resolved.
 
     `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `family` is the name of one of
-    ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder. `tasks` are
-    names of verbs. `dims` are the output types of encode, and the size of each; the int8 and uint8 forms of those
-    `scaled` come with scales. `score_modes` are the ways to score by them, the default first; a model that scores and
-    has none reads query and text together. `inputs` are the kinds of input it reads. `environment` names the one its
-    worker runs in; empty: that of the server. Lengths are in tokens. Profiles `apart` are models of their own,
-    `model.profile`. `allow_pickle`: "tensors" lets weights that are only pickled be converted to safetensors; empty:
-    they are refused. `loras` are the LoRA adapters that a request may name: name → where it is, as `weights`.
+    ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder, ONNX Runtime
+    from the file `onnx_file`, or from the usual one. `tasks` are names of verbs. `dims` are the output types of encode,
+    and the size of each; the int8 and uint8 forms of those `scaled` come with scales. `score_modes` are the ways to
+    score by them, the default first; a model that scores and has none reads query and text together. `inputs` are the
+    kinds of input it reads. `environment` names the one its worker runs in; empty: that of the server. Lengths are in
+    tokens. Profiles `apart` are models of their own, `model.profile`. `allow_pickle`: "tensors" lets weights that are
+    only pickled be converted to safetensors; empty: they are refused. `loras` are the LoRA adapters that a request may
+    name: name → where it is, as `weights`. With an `endpoint` the model is computed there, and of `weights` only the
+    small files are read.
     """
 
     model: str
@@ -127,7 +149,8 @@ class ModelSpec:
     max_batch_cost: int
     batch_cost: str = "tokens"
     options: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = "torch"
+    engine: str = TORCH
+    onnx_file: str = ""
     environment: str = ""
     inputs: tuple[str, ...] = ("text",)
     scaled: tuple[str, ...] = ()
@@ -138,6 +161,7 @@ class ModelSpec:
     profiles: tuple[Profile, ...] = (Profile(),)
     apart: tuple[str, ...] = ()
     loras: Mapping[str, str] = field(default_factory=dict)
+    endpoint: Endpoint | None = None
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":
@@ -151,7 +175,8 @@ class ModelSpec:
     @property
     def admission_cost(self) -> int:
         """What Triton may queue together: about one forward pass, so that the next forms meanwhile."""
-        usual = CPU_ADMISSION_COST if self.runtime.device == "cpu" else self.max_batch_cost
+        is_computed_here = self.runtime.device == "cpu" and self.endpoint is None
+        usual = CPU_ADMISSION_COST if is_computed_here else self.max_batch_cost
         return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or usual)
 
     def to_json(self) -> str:
@@ -166,4 +191,5 @@ class ModelSpec:
         raw["profiles"] = tuple(Profile(**each) for each in raw["profiles"])
         raw["runtime"] = Runtime(**raw["runtime"])
         raw["muvera"] = MuveraConfig(**raw["muvera"]) if raw["muvera"] else None
+        raw["endpoint"] = Endpoint(**raw["endpoint"]) if raw["endpoint"] else None
         return cls(**raw)

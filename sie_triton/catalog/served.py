@@ -3,9 +3,11 @@ warned about where it changes nothing."""
 
 from collections.abc import Iterator, Mapping
 
+from sie_triton.catalog.endpoint import EXAMPLE
 from sie_triton.catalog.of_family import option_names, own_parameters
 from sie_triton.catalog.options import LORA, OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
+from sie_triton.spec import REMOTE
 
 # Of runtime options: those of texts that are not read in pairs.
 OF_SINGLE_TEXTS = ("query_template", "doc_template", "default_instruction")
@@ -43,9 +45,12 @@ def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
     if (lora := default.adapter_options.runtime.lora_id) and not kind.takes_loras:
         remedy = "leave it out to serve the weights without it, or merge it into them"
         yield f"profiles.default.{LORA}: {lora!r} cannot be served; the family {name} takes no LoRA adapters; {remedy}"
-    if default.engine is not None and default.engine not in kind.engines:
-        usable = ", ".join(kind.engines)
-        yield f"profiles.default.engine: {default.engine!r} cannot be served; the family {name} can use {usable}"
+    engine, usable = default.computed_by, ", ".join(kind.engines)
+    if engine is not None and engine not in kind.engines:
+        key = "engine" if default.engine else "endpoint"
+        yield f"profiles.default.{key}: {engine!r} cannot be served; the family {name} can use {usable}"
+    elif engine == REMOTE and default.endpoint is None:
+        yield f"profiles.default.endpoint: is missing; the engine {REMOTE} needs the URL of a server, like {EXAMPLE}"
 
 
 def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> Iterator[str]:
@@ -67,10 +72,23 @@ def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> It
 def without_effect(name: str, profile: Profile, family_name: str, kind: Family) -> Iterator[str]:
     """Of a profile that is served: what another family would use."""
     runtime = profile.adapter_options.runtime
+    yield from _computed_elsewhere(name, profile, kind)
     pairs = [key for key in OF_SINGLE_TEXTS if kind.scores_pairs and getattr(runtime, key) is not None]
     others = known_elsewhere() - option_names(kind) - own_parameters(kind)
     for key in (*sorted(runtime.own.keys() & others), *pairs):
         yield f"profiles.{name}.adapter_options.runtime.{key}: has no effect in the family {family_name}"
+
+
+def _computed_elsewhere(name: str, profile: Profile, kind: Family) -> Iterator[str]:
+    """What its endpoint decides."""
+    engine, options = profile.computed_by or kind.engines[0], profile.adapter_options
+    unread = kind.unread_options.get(engine, ())
+    keys = [
+        *(f"adapter_options.loadtime.{key}" for key in unread if key in options.loadtime.own),
+        *(f"adapter_options.runtime.{key}" for key in unread if key in options.runtime.own),
+        *(["compute_precision"] if engine == REMOTE and profile.compute_precision else []),
+    ]
+    yield from (f"profiles.{name}.{key}: has no effect with the engine {engine}" for key in keys)
 
 
 def not_needed(name: str, profile: Profile) -> Iterator[str]:

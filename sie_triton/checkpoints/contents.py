@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, shortened
+from sie_triton.checkpoints.onnx import PATTERNS, graphs
 from sie_triton.errors import LoadError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -71,16 +72,17 @@ def read_config(directory: Path) -> Fields:
     return config
 
 
-def check_complete(transformer: Path, *layers: Path) -> None:
+def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -> None:
     """LoadError says which weights, or what of the tokenizer, a directory of this machine lacks, or has only a part of.
 
-    `layers` are the directories of what stands behind the transformer.
+    `layers` are the directories of what stands behind the transformer; with `takes_onnx` its weights may be a graph.
     """
     if not has_file(transformer / TOKENIZER):
         message = f"{TOKENIZER} is missing in {transformer}; save the tokenizer in its fast form"
         raise LoadError(message, "not found")
-    for path in _weight_files(transformer):
-        check_safetensors(path)
+    if not (takes_onnx and not has_file(transformer / WEIGHTS) and onnx_graphs(transformer)):
+        for path in _weight_files(transformer):
+            check_safetensors(path)
     for layer in layers:
         if has_file(layer / WEIGHTS) or not has_file(layer / PICKLE):
             check_safetensors(layer / WEIGHTS)
@@ -105,6 +107,10 @@ def check_safetensors(path: Path) -> None:
     if size != expected:
         message = f"{path}: has {size} bytes, and its header says {expected}: it is cut off; fetch it again"
         raise LoadError(message, "corrupt")
+
+
+def onnx_graphs(directory: Path) -> list[str]:
+    return graphs([str(path.relative_to(directory)) for pattern in PATTERNS for path in directory.glob(pattern)])
 
 
 def _end_of_data(header: dict[str, Any]) -> int:

@@ -26,6 +26,7 @@ RENDER_SETTINGS = (
     "load_timeout_s",
     "max_batch_wait_ms",
     "attention_backend",
+    "engine",
     "max_sub_batch_cost",
     "recalibrate",
     "cpu_threads",
@@ -193,6 +194,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import images
 
         images.run(rounds=rounds, clients=clients, output=output)
+    elif what == "latency":
+        from sie_triton.bench import latency
+
+        latency.run(rounds=rounds, seconds=seconds, output=output)
     elif what == "loras":
         from sie_triton.bench import loras
 

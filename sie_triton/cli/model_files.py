@@ -76,6 +76,7 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
         "license": config.license or "",
         "family": spec.family,
         "engine": spec.engine,
+        "endpoint": f"{spec.endpoint.url}, as {spec.endpoint.model}" if spec.endpoint else "",
         "reads": ", ".join(spec.inputs),
         "does": ", ".join(spec.tasks),
         "outputs": ", ".join(f"{name} {dim}" for name, dim in spec.dims.items()),

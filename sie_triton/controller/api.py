@@ -21,6 +21,7 @@ from sie_triton.controller.models import Model
 from sie_triton.controller.names import sie_name, triton_name
 from sie_triton.controller.refresh import Outcome, Refused
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.records.status import ENGINES
 from sie_triton.serving import UNKNOWN, WRONG
 
 log = logging.getLogger(__name__)
@@ -246,6 +247,8 @@ def describe(model: Model) -> dict[str, Any]:
         "failure": model.failure or None,
         "dead_stages": list(model.dead_stages),
         "memory_bytes": model.num_bytes,
+        "engine": ENGINES[record["engine"]] if model.is_resident else None,
+        "graph_tokens": record["graph_tokens"],
         "idle_s": round((now - used) / 1e9, 3) if used else None,
         "pending": model.pending,
         "pid": record["pid"],

@@ -29,7 +29,7 @@ def victims(
     Idle models before busy ones, least recently used first. Where the first of them is not enough, or memory
     is `critical`, a large one of the less recently used half goes first: one eviction instead of several. A
     model that has been in memory for less than `min_residency_ns` stays, so that two cannot evict each other
-    in turns, unless memory is critical.
+    in turns, unless memory is critical. So does one that takes nothing.
 
     >>> a, b, c = (Resident(n, size, used, 0) for n, size, used in (("a", 1, 5), ("b", 9, 6), ("c", 9, 7)))
     >>> victims([a, b, c], 1, now_ns=10, min_residency_ns=0)
@@ -43,7 +43,7 @@ def victims(
             (
                 r
                 for r in residents
-                if r.is_busy == busy and (critical or now_ns - r.resident_since_ns >= min_residency_ns)
+                if r.is_busy == busy and r.num_bytes and (critical or now_ns - r.resident_since_ns >= min_residency_ns)
             ),
             key=lambda r: (r.last_used_ns, r.name),
         )

@@ -4,6 +4,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def table(answer: Any) -> Table:
     share = memory["used_bytes"] / max(1, memory["limit_bytes"])
     used = f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
     made = Table(title="SIE on Triton", caption=used)
-    for name in ("model", "state"):
+    for name in ("model", "state", "engine"):
         made.add_column(name, overflow="fold")
     has_loras = any(model["num_loras"] for model in answer["models"])
     for name in ("memory", "last used", "in progress", *(["loras"] if has_loras else [])):
@@ -100,6 +101,7 @@ def table(answer: Any) -> Table:
         made.add_row(
             model["model"],
             f"[{STYLES[model['state']]}]{model['state']}" + (f": {model['failure']}" if model["failure"] else ""),
+            engine_of(model),
             _gib(model["memory_bytes"]) if model["memory_bytes"] else "",
             "never" if model["idle_s"] is None else f"{model['idle_s']:.0f} s ago",
             str(model["pending"] or ""),
@@ -107,6 +109,15 @@ def table(answer: Any) -> Table:
             ProgressBar(total=max(1, memory["limit_bytes"]), completed=model["memory_bytes"], width=20),
         )
     return made
+
+
+def engine_of(model: Mapping[str, Any]) -> str:
+    """
+    >>> engine_of({"engine": "torch", "graph_tokens": 48})
+    'torch, onnx up to 48'
+    """
+    graph = f", onnx up to {model['graph_tokens']}" if model["graph_tokens"] else ""
+    return f"{model['engine']}{graph}" if model["engine"] else ""
 
 
 def _gib(num_bytes: int) -> str:

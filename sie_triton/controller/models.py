@@ -8,7 +8,7 @@ from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
-from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, process_of, worker_of
+from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -156,7 +156,9 @@ def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Reco
 
 
 def taken_bytes(record: Record) -> int:
-    """By its worker: on its GPU as the worker measured it, else of the machine's memory."""
+    """By its worker: on its GPU as the worker measured it, else of the machine's memory; a remote model takes none."""
+    if is_remote(record):
+        return 0
     if record["device_bytes"]:
         return record["device_bytes"] if worker_of(record).is_alive else 0
     return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0

@@ -5,14 +5,18 @@ from collections.abc import Mapping
 from sie_triton.engines.base import Encoder, Engine
 from sie_triton.extension import class_named
 from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec
 
 __all__ = ["ENGINES", "IN_NURSERY", "Encoder", "Engine", "open_engine"]
 
-ENGINES: Mapping[str, str] = {"torch": "sie_triton.engines.torch.engine:TorchEngine"}
+ENGINES: Mapping[str, str] = {
+    TORCH: "sie_triton.engines.torch.engine:TorchEngine",
+    ONNX: "sie_triton.engines.onnx.engine:OnnxEngine",
+    REMOTE: "sie_triton.engines.remote.engine:RemoteEngine",
+}
 
-# Those whose library the nursery has imported; the workers of others are started by themselves, without it.
-IN_NURSERY = frozenset({"torch"})
+# Those that need what the nursery has imported; the workers of others are started by themselves, without it.
+IN_NURSERY = frozenset({TORCH, ONNX})
 
 
 def open_engine(spec: ModelSpec, device: str, measurements: Measurements) -> Engine:

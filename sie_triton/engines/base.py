@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -58,6 +58,22 @@ class Engine:
 
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         self.spec, self.device, self.measurements = spec, device, measurements
+
+    def exportable(self) -> Mapping[str, Encoder]:
+        """Encoders that may be faster as graphs, by the part of the model that they are, "" where it has but one."""
+        return {}
+
+    def take_graph(
+        self, part: str, path: Path, num_threads: int, seconds: Callable[[Callable[[], object]], float]
+    ) -> int:
+        """Let that encoder run small sub-batches by the graph at `path`, where that is the same, and faster.
+
+        Beside forward passes; how long a call takes `seconds` says. The largest cost that it takes, 0: none.
+        """
+        return 0
+
+    def refuse_graphs(self, reason: str) -> None:
+        """Remember that there are none, and why."""
 
     def use_threads(self, count: int) -> None:
         """For forward passes of the calling thread."""

@@ -7,6 +7,7 @@ let its recogniser be asked too. Nothing here imports torch; a family does, when
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -148,7 +149,8 @@ def load_processor(spec: ModelSpec, directory: Path) -> Processor:
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
     """Load the weights in `directory`; LoadError says what is wrong with them, or with what the model file says."""
     kind = family(spec.family)
-    adapter = kind.load(spec, directory, engine)
+    load = import_module(module).load if (module := kind.loaders.get(spec.engine)) else kind.load
+    adapter: Adapter = load(spec, directory, engine)
     if "encode" in spec.tasks:
         check_dims(model_of(spec), kind, adapter)
     return adapter

@@ -85,8 +85,10 @@ class Family(ABC):
     through the model together. `verbs` are what it does beside encode and score; `extraction` is how it extracts.
     `features` is what its processor makes of an element; the first says how long the item is: by its own lengths, or,
     where it is not ragged, by its values. `parameters` are request parameters of its own, which reach `Adapter.forward`
-    item by item. `engines` can compute its encoder, the usual one first. `environment` is the one that its workers run
-    in where a model file names none. `reference_adapters` are names of it in SIE's own model files. `files` are
+    item by item. `engines` can compute its encoder, the usual one first; `loaders` are what stands in for `load` with
+    one of them: engine → module with a function `load` of the same arguments; `unread_options` are options that have no
+    effect with one of them. `environment` is the one that its workers
+    run in where a model file names none. `reference_adapters` are names of it in SIE's own model files. `files` are
     patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`: without reading weights.
     `generates`: its forward passes make one token after another, and take seconds however little they cost.
     `takes_loras`: its encoder runs LoRA adapters, those of several items side by side.
@@ -103,6 +105,8 @@ class Family(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options
     engines: ClassVar[tuple[str, ...]] = ("torch",)
+    loaders: ClassVar[Mapping[str, str]] = {}
+    unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     environment: ClassVar[str] = ""
     reference_adapters: ClassVar[tuple[str, ...]] = ()
     files: ClassVar[tuple[str, ...]] = ()

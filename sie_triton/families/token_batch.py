@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
 
@@ -19,3 +20,15 @@ def tokens(batch: Batch) -> tuple[Ints, Ints]:
 def prompt_tokens(batch: Batch) -> Ints:
     """int32 [items], leading tokens of each item that pooling leaves out."""
     return batch.features[PROMPT_TOKENS.name].values
+
+
+def separate(batch: Batch) -> list[Ints]:
+    """input_ids of each item, int32 [tokens]."""
+    input_ids, lengths = tokens(batch)
+    return np.split(input_ids, np.cumsum(lengths)[:-1])
+
+
+def limits_of(files: TextFiles) -> dict[str, int]:
+    """The largest token id, where the weights are not at hand; none where config.json does not say."""
+    config = files.config if files.config.has("vocab_size") else files.config.fields("text_config")
+    return {INPUT_IDS.name: config.integer("vocab_size", least=1) - 1} if config.has("vocab_size") else {}

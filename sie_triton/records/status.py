@@ -17,13 +17,17 @@ import numpy as np
 from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
+from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 8
+VERSION = 9
 
 # What loading spends its time on, fields of the record with `_ns` behind them.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
+
+# By their names; the first stands for those of families from elsewhere.
+ENGINES = ("own", TORCH, ONNX, REMOTE)
 
 Record = Mapping[str, int]
 
@@ -40,6 +44,8 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 when never
         ("weights_bytes", "<i8"),
+        ("engine", "<i8"),  # that computes it, one of ENGINES
+        ("graph_tokens", "<i8"),  # passes of up to so many take the engine's faster form; 0: it has none
         ("device_bytes", "<i8"),  # of a GPU that the worker takes; 0 on a CPU
         ("fetching_ns", "<i8"),  # monotonic, when more of the weights was fetched or converted; 0 when that is done
         ("load_failure", "<i8"),  # why the last load failed, 1 for the first of REASONS; 0 if it did not
@@ -68,6 +74,11 @@ RECORD = np.dtype(
 )
 FIELDS = RECORD.names or ()
 LAYOUT = Struct(f"<{len(FIELDS)}q")
+
+
+def is_remote(record: Record) -> bool:
+    """Somebody else's server holds the weights, and the worker takes next to nothing."""
+    return record["engine"] == ENGINES.index(REMOTE)
 
 
 class StatusWriter:
@@ -133,6 +144,9 @@ class StatusWriter:
         self.record["worker_started"] = worker.started if worker else 0
         self.record["worker_pid"] = worker.pid if worker else 0
 
+    def computed_by(self, engine: str) -> None:
+        self.record["engine"] = ENGINES.index(engine) if engine in ENGINES else 0
+
     def loaded(self) -> None:
         self.record["load_failure"] = 0
         self.record["resident_since_ns"] = self.record["last_used_ns"] = monotonic_ns()
@@ -154,8 +168,8 @@ class StatusWriter:
         )
 
     def of_other_models(self) -> list[Record]:
-        """What the living inference processes of all other models recorded."""
-        records = read_records(self.directory, "*-inference")
+        """What the living inference processes of all other models recorded that are computed on this machine."""
+        records = [r for r in read_records(self.directory, "*-inference") if not is_remote(r)]
         return [r for r in records if r["pid"] != os.getpid() and process_of(r).is_alive]
 
     @property

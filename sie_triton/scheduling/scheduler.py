@@ -2,7 +2,8 @@
 
 A lane runs one sub-batch at a time. A GPU is one lane. On a CPU two lanes with half the threads each
 beat one with all of them: threads of one forward pass wait for each other at every layer, also for one
-that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md).
+that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md). Somebody else's server
+has lanes that share nothing here: each is a request in flight there.
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
 waits grows together. It holds work of one group and one class, in order of arrival: requests of one item, whose caller
@@ -21,8 +22,12 @@ from typing import Generic
 from sie_triton.scheduling.cpu_budget import CpuBudget
 from sie_triton.scheduling.job import J, Slot, SubBatch, cost
 from sie_triton.scheduling.lasting import lasting
+from sie_triton.spec import REMOTE
 
 MAX_CPU_LANES = 2
+
+# Of somebody else's server, which batches what comes together itself.
+REMOTE_LANES = 8
 
 # So often per lane may the classes before it pass one that waits.
 PASSES = 2
@@ -39,7 +44,7 @@ class Scheduler(Generic[J]):
 
     Holds the work that waits, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)`
     side by side, with the CPU threads that it may use. An error that `run` raises ends no lane: the lane calls
-    `fault()` and goes on, so `run` has to answer for its own errors.
+    `fault()` and goes on, so `run` has to answer for its own errors. `device` is cpu, a GPU, or REMOTE.
     """
 
     def __init__(
@@ -53,7 +58,9 @@ class Scheduler(Generic[J]):
         self.budget = budget
         self._run = run
         self._cpu = cpu or CpuBudget(0, list)
-        self.num_lanes = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else 1
+        self._is_remote = device == REMOTE
+        own = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else 1
+        self.num_lanes = REMOTE_LANES if self._is_remote else own
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
@@ -123,7 +130,9 @@ class Scheduler(Generic[J]):
             started = monotonic_ns()
             try:
                 self._run(sub_batch, self.threads(num_lanes))
-                self._pace.add(sum(map(cost, sub_batch)), monotonic_ns() - started)
+                # A server far away answers a short item about as late as a quarter of a sub-batch.
+                least = int(SMALLEST * self.budget) if self._is_remote else 0
+                self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
             finally:
                 self._now_idle(num_lanes)
 
@@ -135,7 +144,7 @@ class Scheduler(Generic[J]):
                 if not self._has_work():
                     return None
                 if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
-                    alone = self._idle == self.num_lanes and not self._has_work()
+                    alone = self._idle == self.num_lanes and not self._has_work() and not self._is_remote
                     num_lanes = self.num_lanes if alone else 1
                     self._idle -= num_lanes
                     self._changed.notify_all()

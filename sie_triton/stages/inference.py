@@ -19,9 +19,9 @@ from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.job import NEVER, SubBatch, cost, pack, settle, side_by_side
+from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side
 from sie_triton.scheduling.scheduler import Scheduler
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import Loras
 from sie_triton.stages.open_requests import expired
@@ -58,16 +58,18 @@ class Inference(ColdStage[Worker]):
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
         self._spec = spec
-        self._is_quick = not family(spec.family).generates
+        self._is_remote = spec.endpoint is not None
+        self._is_quick = not (family(spec.family).generates or self._is_remote)
         self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
-        self._scheduler = Scheduler[Work](device, self._run, 1, cpu, self.fault)
+        self._scheduler = Scheduler[Work](REMOTE if self._is_remote else device, self._run, 1, cpu, self.fault)
         self._set_budget(spec.admission_cost)
         self._busy = BusyLog()
         self._books = Lock()
         self._replacing = Lock()
         self._ask_for_room = True
         super().__init__(status, spec.runtime.max_concurrent_requests)
+        status.computed_by(spec.engine)
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
         self._loras = Loras(spec.runtime.max_loras, self._loader.fetch_lora, self._submit_late, self.open, status)
@@ -85,11 +87,11 @@ class Inference(ColdStage[Worker]):
     def load(self) -> Worker:
         started = monotonic_ns()
         self.status.has_worker(None)
-        for field in ("weights_bytes", "device_bytes"):
+        for field in ("weights_bytes", "device_bytes", "graph_tokens"):
             self.status.record[field] = 0
         with self.fetching() as tell:
             order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), tell)
-        asking = self._ask_for_room
+        asking = self._ask_for_room and not self._is_remote
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
             worker = self._loader.start(order, check)
         if worker.loaded.sub_batch_cost:
@@ -225,20 +227,19 @@ class Inference(ColdStage[Worker]):
             self.status.add(num_cancelled=1)
 
     def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
-        """Run `slots` together, or in halves where memory is short."""
+        """Run `slots` together, or in parts where that cannot be."""
         started = self.status.work_started()
         try:
             result = self._forward(slots, threads)
         finally:
             ended = self.status.work_ended(started)
-        short = isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0
+        parts = again(slots, result, halvings)
         with self._books:
             self._busy.add(started, ended)
-            done = [] if short else settle(slots, result, (started, ended), self._desk.ragged)
-        if short:
-            middle = len(slots) // 2
-            self._attempt(slots[:middle], threads, halvings - 1)
-            self._attempt(slots[middle:], threads, halvings - 1)
+            done = [] if parts else settle(slots, result, (started, ended), self._desk.ragged)
+        for part in parts:
+            self._attempt(part, threads, halvings - 1)
+        if parts:
             return
         self._count(slots)
         for job in done:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -14,9 +15,11 @@ from sie_triton.families import family
 from sie_triton.loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
-from sie_triton.worker.messages import Load
+from sie_triton.weights.graphs import graph_of
+from sie_triton.weights.pickles import listing
+from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
 
 log = logging.getLogger(__name__)
@@ -50,9 +53,15 @@ class Loader:
         spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
         pin = pin_of(self._status.model, self._status.directory)
         cache = cache_of(spec.runtime)
+        directory = loadable(
+            spec, kind.files, engines=kind.engines, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere
+        )
+        if graph := graph_of(spec, kind.engines, listing(directory)):
+            spec = replace(spec, engine=ONNX, onnx_file=graph)
+        self._status.computed_by(spec.engine)
         return Load(
             spec=spec.to_json(),
-            directory=loadable(spec, kind.files, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere),
+            directory=directory,
             device=self._device,
             cache=cache / "measurements",
             # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
@@ -60,6 +69,7 @@ class Loader:
             num_lanes=num_lanes,
             threads=threads,
             environment=environment,
+            makes_graphs=spec.runtime.engine == AUTO,
         )
 
     def fetch_lora(self, source: str) -> Path:
@@ -98,4 +108,8 @@ class Loader:
 
         runtime = self._spec.runtime
         limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
-        return Worker(order, self._died, **limits, loading=loading)
+        return Worker(order, self._died, **limits, loading=loading, quickened=self._quickened)
+
+    def _quickened(self, quickened: Quickened) -> None:
+        self._status.record["graph_tokens"] = quickened.max_tokens
+        self._status.add(weights_bytes=quickened.num_bytes)

@@ -10,9 +10,11 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from sie_triton.checkpoints.files import TENSORS, inside, only_pickled
+from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
+from sie_triton.weights.graphs import graph_of
 from sie_triton.weights.hub import Snapshot
 
 # Of nearly every model; a family says what its own have beside them.
@@ -61,17 +63,35 @@ def loadable(
     files: Sequence[str],
     *,
     cache: Path,
+    engines: Sequence[str] = (TORCH,),
     pin: Path | None = None,
     tell: Tell = lambda line: None,
     elsewhere: Elsewhere = nowhere,
 ) -> Path:
-    """As `locate`, of all that a load of `spec` needs: `files` are patterns of its family's own.
+    """As `locate`, of all that a load of `spec` needs: `files` are patterns of its family's own, `engines`
+    what it can be computed by.
 
     Where `allow_pickle` says so, weights that are only pickled have been converted to safetensors, in a directory below
-    `cache`; where not, they are not even fetched.
+    `cache`; where not, they are not even fetched. Of a model that is computed elsewhere only small files are needed.
     """
     source = _source(spec.weights, spec.runtime.allow_hub, pin)
     _fetch(source, (*SMALL_FILES, *files), tell)
+    if spec.endpoint is not None:
+        return source.directory
+    if graph := graph_of(spec, engines, source.names):
+        layers = [name for name in source.names if "/" in name and name.endswith(".safetensors")]
+        _fetch(source, (*with_data(graph), *map(escape, layers)), tell)
+        return source.directory
+    directory = _with_tensors(spec, source, files, cache, tell)
+    others = elsewhere(directory)
+    if not others:
+        return directory
+    wanted = (*MODEL_FILES, *files)
+    return _completed(directory, others, wanted, allow_hub=spec.runtime.allow_hub, pin=pin, cache=cache, tell=tell)
+
+
+def _with_tensors(spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, tell: Tell) -> Path:
+    """A directory with the safetensors of `source`, or with what was converted to them."""
     names = source.names
     pickled = pickles.pickled(names, pickles.modules(source.directory), files)
     if pickled and spec.allow_pickle != TENSORS:
@@ -80,13 +100,10 @@ def loadable(
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
         _fetch(source, (*WEIGHTS, *map(escape, pickled)), tell)
-    directory, wanted = source.directory, (*MODEL_FILES, *files)
-    if pickled:
-        directory = pickles.without_pickles(directory, wanted, pickled, cache / "converted", tell)
-    others = elsewhere(directory)
-    if not others:
-        return directory
-    return _completed(directory, others, wanted, allow_hub=spec.runtime.allow_hub, pin=pin, cache=cache, tell=tell)
+    if not pickled:
+        return source.directory
+    wanted = (*MODEL_FILES, *files)
+    return pickles.without_pickles(source.directory, wanted, pickled, cache / "converted", tell)
 
 
 def _completed(

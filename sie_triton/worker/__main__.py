@@ -18,12 +18,13 @@ from time import monotonic
 from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
-from sie_triton.errors import LoadError
+from sie_triton.errors import BusyError, LoadError, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Sampler, calibrate
+from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
     AddLora,
@@ -56,9 +57,11 @@ def main(descriptors: Sequence[int]) -> None:
         except Exception as exc:
             control.send(failed(exc))
             return
+        graphs = Graphs(engine, order)
         for lane in lanes:
-            Thread(target=serve, args=(engine, adapter, lane), daemon=True).start()
+            Thread(target=serve, args=(engine, adapter, lane, graphs), daemon=True).start()
         control.send(loaded)
+        graphs.start()
         while True:
             control.send(carried_out(control.recv(), engine, adapter))
     # A thread may be in a forward pass that nobody waits for any more.
@@ -88,6 +91,8 @@ def load_error(error: Exception) -> LoadError:
     """What is said of it to clients."""
     if isinstance(error, LoadError):
         return error
+    if isinstance(error, SIEError):
+        return LoadError(str(error), "network" if isinstance(error, BusyError) else "failed")
     log.error("loading failed", exc_info=error)
     if isinstance(error, ImportError):
         return LoadError(f"a package is missing: {error}", "dependency")
@@ -108,8 +113,8 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         best = 0
         if not spec.runtime.max_sub_batch_cost:
             engine.use_threads(order.threads)
-            limit = spec.max_batch_cost // order.num_lanes
-            best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements)
+            limit = max(1, spec.max_batch_cost // order.num_lanes)
+            best = limit if spec.endpoint else calibrate(adapter, sampler_of(spec, adapter), limit, measurements)
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
@@ -162,14 +167,14 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(engine: Engine, adapter: Adapter, lane: WorkersLane) -> None:
+def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -> None:
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
             try:
                 forward = lane.recv()
                 engine.use_threads(forward.threads)
-                lane.send(compute(engine, adapter, forward.batch))
+                lane.send(compute(engine, adapter, forward.batch, graphs))
                 continue
             except MemoryError:
                 log.warning("no memory for a batch, or for its rows")
@@ -178,10 +183,13 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane) -> None:
             lane.send(NO_MEMORY)
 
 
-def compute(engine: Engine, adapter: Adapter, batch: Batch) -> Computed | Failed:
+def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> Computed | Failed:
     try:
-        with adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
-            return Computed(adapter.forward(batch))
+        with graphs.beside(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
+            rows = adapter.forward(batch)
+        return Computed(rows, graphs.news())
+    except SIEError as exc:
+        return Failed(str(exc), code=exc.code)
     except Exception as exc:
         if not engine.is_out_of_memory(exc):
             log.exception("inference failed")

@@ -13,6 +13,7 @@ from pathlib import Path
 from sie_triton.contract import Batch, Rows
 from sie_triton.engines import IN_NURSERY
 from sie_triton.environments.venv import Venv
+from sie_triton.errors import ModelError
 from sie_triton.families import family
 from sie_triton.measurements import Measurements, installed_versions
 from sie_triton.processes.channel import Channel
@@ -26,6 +27,7 @@ class Load:
 
     `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane; `environment` None:
     that of the stage. The worker holds the file `lock` while weights are in memory, so that there are never two copies.
+    With `makes_graphs` it looks for faster forms of its encoders when it has some time.
     """
 
     spec: str
@@ -36,6 +38,12 @@ class Load:
     num_lanes: int
     threads: int
     environment: Venv | None = None
+    makes_graphs: bool = False
+
+    @property
+    def graphs(self) -> Path:
+        """Where those of exactly this model are kept."""
+        return self.cache.parent / "graphs" / self.measurements().name
 
     @property
     def nursery(self) -> Path | None:
@@ -47,7 +55,9 @@ class Load:
     @property
     def weight_files(self) -> tuple[str, ...]:
         """Patterns."""
-        return ("*.safetensors", *family(ModelSpec.from_json(self.spec).family).files)
+        spec = ModelSpec.from_json(self.spec)
+        own = f"{spec.onnx_file}*" if spec.onnx_file else "*.safetensors"
+        return (own, *family(spec.family).files)
 
     def measurements(self) -> Measurements:
         """What is known of this model, run this way, on this machine."""
@@ -109,18 +119,28 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
+class Quickened:
+    """From now on passes of up to `max_tokens` take a faster way, which takes so many bytes of memory."""
+
+    max_tokens: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
-    """What a pass gave; the arrays are the receiver's own."""
+    """What a pass gave; the arrays are the receiver's own. `quickened` comes with one pass after it happened."""
 
     rows: Rows
+    quickened: Quickened | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`message` is for clients, `reason` one of errors.REASONS."""
+    """`message` is for clients, `reason` one of errors.REASONS, `code` that of the error of a pass."""
 
     message: str
     reason: str = "failed"
+    code: str = ModelError.code
 
 
 OUT_OF_MEMORY = "out of memory"

@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import LifoQueue
 from threading import Lock, Thread
@@ -10,7 +10,7 @@ from time import monotonic
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.environments.venv import Venv
-from sie_triton.errors import LoadError, ModelError
+from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.nursery import fork
 from sie_triton.processes.pids import ProcessId
@@ -25,10 +25,14 @@ from sie_triton.worker.messages import (
     Load,
     Loaded,
     Order,
+    Quickened,
     RemoveLora,
 )
 
 RESIDENT_BYTES = "resident_bytes"
+
+# Of a pass, by their codes; all others are ModelError.
+ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
 # A worker with PyTorch and no weights, measured. Loading has each weight twice at most.
 INTERPRETER_BYTES = 200_000_000
@@ -62,7 +66,8 @@ class LoaderStopped(LoadError):
 class Worker:
     """One process. `forward` may be called by as many threads at once as `load` has lanes.
 
-    `died(worker)` is called once, on a thread of its own, if the process ends before `close`.
+    `died(worker)` is called once, on a thread of its own, if the process ends before `close`; `quickened` by a thread
+    in `forward`, when some passes have become faster.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Worker:
         forward_timeout_s: float,
         load_timeout_s: float,
         loading: Callable[[ProcessId], None] = lambda process: None,
+        quickened: Callable[[Quickened], None] = lambda quickened: None,
     ) -> None:
         """Start the process and wait until it has loaded; LoadError says why it could not.
 
@@ -81,7 +87,7 @@ class Worker:
         self.is_alive = True
         self._timeout_s, self._load_timeout_s = forward_timeout_s, load_timeout_s
         self._ordering = Lock()
-        self._died = died
+        self._died, self._quickened = died, quickened
         self._closing = False
         self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
         self._control = Control(control)
@@ -103,7 +109,10 @@ class Worker:
         return self._process.pid
 
     def forward(self, batch: Batch, threads: int) -> Rows:
-        """Raises WorkerDied; ModelError for a failed pass or one over the time limit; MemoryError."""
+        """Raises WorkerDied; ModelError for a failed pass or one over the time limit; MemoryError.
+
+        InputError and BusyError of a server that computes elsewhere, which will not, or not now.
+        """
         lane = self._idle.get()
         try:
             lane.send(Forward(batch, threads))
@@ -118,7 +127,9 @@ class Worker:
         finally:
             self._idle.put(lane)
         if isinstance(answer, Failed):
-            raise MemoryError if answer.reason == OUT_OF_MEMORY else ModelError(answer.message)
+            raise MemoryError if answer.reason == OUT_OF_MEMORY else ERRORS.get(answer.code, ModelError)(answer.message)
+        if answer.quickened:
+            self._quickened(answer.quickened)
         return answer.rows
 
     def add_lora(self, name: str, directory: Path) -> Done:

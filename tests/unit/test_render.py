@@ -17,6 +17,12 @@ SPEC = starter_set()[0].resolve(Runtime())
 NAME = "sentence-transformers__all-MiniLM-L6-v2"
 
 
+@pytest.fixture(autouse=True)
+def usual_settings(monkeypatch):
+    """Those of tests' servers are not what is rendered."""
+    monkeypatch.delenv("SIE_ENGINE", raising=False)
+
+
 @pytest.fixture
 def repository(tmp_path):
     write_repository(tmp_path, read_settings(), [])

@@ -14,7 +14,7 @@ from sie_triton.controller.memory import Memory
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import is_stopped
 from sie_triton.records.grants import answer_path
-from sie_triton.records.status import LOADING, RESIDENT
+from sie_triton.records.status import ENGINES, LOADING, RESIDENT
 from tests.controller import round_of, stage, wait_for
 
 # Workers, by the bytes that each takes; no process has such an id.
@@ -180,6 +180,24 @@ def test_the_least_recently_used_that_is_just_enough_goes_alone():
     small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
     assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
     assert victims([*large, small], 5, now_ns=9, min_residency_ns=0) == ["b"]
+
+
+@pytest.mark.parametrize("critical", [False, True])
+def test_a_model_that_takes_nothing_makes_no_room(critical):
+    """Nor does it count where a large one of the less recently used half is looked for."""
+    nothing = [Resident(name, 0, 1, 0) for name in ("far", "away")]
+    here = [Resident("b", 9, 2, 0), Resident("c", 9, 3, 0)]
+    assert victims([*nothing, *here], 8, now_ns=9, min_residency_ns=0, critical=critical) == ["b"]
+    assert victims([*nothing, *here], 99, now_ns=9, min_residency_ns=0, critical=critical) == ["b", "c"]
+
+
+def test_a_model_that_is_computed_elsewhere_takes_nothing(controller):
+    fields = {"state": RESIDENT, "worker_pid": os.getpid(), "device_bytes": 7}
+    stage(controller, "near", **fields)
+    stage(controller, "far", **fields, engine=ENGINES.index("remote"))
+    round_of(controller)
+    taken = {name: (model.num_bytes, model.as_resident().num_bytes) for name, model in controller.models.items()}
+    assert taken == {"near": (7, 7), "far": (0, 0)}
 
 
 @pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])

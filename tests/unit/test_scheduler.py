@@ -186,8 +186,8 @@ def test_models_in_use_share_one_thread_budget(monkeypatch):
     now, second = 100 * 10**9, 10**9
     monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
     busy = {"busy_since_ns": now - 60 * second, "last_used_ns": 0}
-    just_now = {"busy_since_ns": 0, "last_used_ns": now}
-    long_ago = {"busy_since_ns": 0, "last_used_ns": now - 60 * second}
+    just_now = {**busy, "busy_since_ns": 0, "last_used_ns": now}
+    long_ago = {**just_now, "last_used_ns": now - 60 * second}
     others: list[dict[str, int]] = [long_ago]
     cpu = CpuBudget(8, lambda: others)
     assert cpu.threads() == 8

@@ -122,7 +122,7 @@ def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
     fused = Ours(minilm_directory).encode(TEXTS)
     monkeypatch.setattr(encoder, "can_prepack", lambda _: False)
     plain = Ours(minilm_directory)
-    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter.encoder._model.modules())
+    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter.encoder.model.modules())
     np.testing.assert_allclose(fused, plain.encode(TEXTS), atol=2e-6)
 
 

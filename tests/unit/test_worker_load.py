@@ -10,6 +10,7 @@ from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
 from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Load
 from tests.family_double import NAME, OwnAdapter, OwnEngine
 from tests.stages import spec
@@ -93,7 +94,7 @@ class Freeing(OwnEngine):
 )
 def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_is_none(error, reason, freed):
     engine = Freeing()
-    failed = module.compute(engine, Adapter(error), sampler().batch(9))
+    failed = module.compute(engine, Adapter(error), sampler().batch(9), Graphs(engine, None))
     assert isinstance(failed, Failed)
     assert "secret" not in failed.message
     assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
@@ -144,5 +145,5 @@ def test_one_path_is_not_compared_with_itself():
 
 
 def test_computed_rows_are_those_of_the_adapter():
-    found = module.compute(Freeing(), adapter(), sampler().batch(9))
+    found = module.compute(Freeing(), adapter(), sampler().batch(9), Graphs(Freeing(), None))
     assert isinstance(found, Computed)

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,21 +23,34 @@ from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, atten
 from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.rows import side_by_side, spare_rows
 from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
 
 PACKED, PADDED = "packed", "padded"
 
-# One token of padding for this many real ones, at most, within a padded forward pass.
-TOKENS_PER_PADDING = 8
 
-# Matrix products on a CPU get a multiple of this many rows.
-ROWS = 16
+class Graph(Protocol):
+    """The same model in a form that is faster for some sub-batches."""
+
+    def suits(self, lengths: Ints) -> bool: ...
+
+    def hidden_states(
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
+    ) -> torch.Tensor:
+        """As Encoder.hidden_states; the first token of an item has position `first_position`."""
+        ...
 
 
 class Encoder(base.Encoder):
-    """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path."""
+    """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path.
+
+    Where there is a `graph`, which may come at any time, it runs what suits it in the place of the packed path.
+    """
+
+    # A graph of it has token ids for its input.
+    is_exportable: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         make_packable(model)
@@ -50,21 +63,23 @@ class Encoder(base.Encoder):
         self.path, self.paths = PACKED, (PACKED, PADDED)
         self.config = model.config
         self.loras = Loras(model)
-        self._model = model
+        self.model = model
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
         # BERT's default covers max_position_embeddings tokens only; GPT-2 would add word 0 for type 0.
-        self._has_token_types = any(name.endswith("token_type_embeddings") for name, _ in model.named_modules())
-        self._first_position = first_position(model)
+        self.num_token_types = num_token_types(model)
+        self.first_position = first_position(model)
+        self.is_causal = any(getattr(module, "is_causal", False) for module in model.modules())
+        self.graph: Graph | None = None
         self._pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
 
     def prepare(self) -> None:
         """Lay the weights out for speed; `eager` then no longer runs the library's own layers."""
-        lay_out(self._model)
+        lay_out(self.model)
 
     def use(self, path: str) -> None:
         """Take `path` from now on. Not while a forward pass runs."""
         super().use(path)
-        self._model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self._model))
+        self.model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self.model))
 
     @torch.inference_mode()
     def add_lora(self, name: str, directory: Path) -> int:
@@ -97,24 +112,32 @@ class Encoder(base.Encoder):
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
         """One item by the library's plainest code: what the others are compared with. [tokens] → [tokens, d]."""
-        self._model.set_attn_implementation("eager")
+        self.model.set_attn_implementation("eager")
         try:
             ids = self._tensor(input_ids[None])
-            return self._forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
+            return self.forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
 
     def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+        graph = self.graph
+        if graph is not None and graph.suits(lengths) and not self.loras.is_running:
+            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position)
+        return self.packed(input_ids, lengths, keys, type_ids)
+
+    @torch.inference_mode()
+    def packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+        """As `hidden_states`, by the packed path."""
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
         if spare:
             input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        positions = np.arange(len(input_ids)) - starts + self._first_position
+        positions = np.arange(len(input_ids)) - starts + self.first_position
         segments = Segments.of(lengths.tolist(), keys.tolist())
         with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
-            hidden = self._forward(
+            hidden = self.forward(
                 input_ids=self._tensor(input_ids[None]),
                 token_type_ids=self._tensor(type_ids[None]),
                 position_ids=self._tensor(positions[None]),
@@ -123,31 +146,27 @@ class Encoder(base.Encoder):
 
     def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
         hidden: torch.Tensor | None = None
-        ends = np.cumsum(lengths)
-        for items in similar(lengths.tolist()):
-            width = int(lengths[items].max())
-            columns = np.arange(width)
-            real = columns < lengths[items][:, None]
-            places = ((ends - lengths)[items][:, None] + columns)[real]
-            rows, types = np.full(real.shape, self._pad_id), np.zeros(real.shape, np.int64)
-            rows[real], types[real] = input_ids[places], type_ids[places]
-            seen = columns < keys[items][:, None]
-            with self.loras.over([width] * len(items), items):
-                padded = self._forward(
-                    input_ids=self._tensor(rows), token_type_ids=self._tensor(types), attention_mask=self._tensor(seen)
+        for rows in side_by_side(lengths, keys):
+            num_rows, width = rows.real.shape
+            with self.loras.over([width] * num_rows, rows.items):
+                padded = self.forward(
+                    input_ids=self._tensor(rows.filled(input_ids, self._pad_id)),
+                    token_type_ids=self._tensor(rows.filled(type_ids)),
+                    attention_mask=self._tensor(rows.seen),
                 )
             if hidden is None:
                 hidden = padded.new_empty(len(input_ids), padded.shape[-1])
-            hidden[self._tensor(places)] = padded[torch.from_numpy(real).to(self.device)]
+            hidden[self._tensor(rows.places)] = padded[torch.from_numpy(rows.real).to(self.device)]
         assert hidden is not None
         return hidden
 
-    def _forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        """What of `inputs` the model takes → the states of its last layer."""
         known = {name: value for name, value in inputs.items() if name in self._arguments}
-        if not self._has_token_types:
+        if not self.num_token_types:
             known.pop("token_type_ids", None)
         options: dict[str, Any] = {"use_cache": False} if "use_cache" in self._arguments else {}
-        output: torch.Tensor = self._model(**known, **options).last_hidden_state
+        output: torch.Tensor = self.model(**known, **options).last_hidden_state
         return output
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
@@ -247,6 +266,12 @@ def own_pages(model: torch.nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
+def num_token_types(model: PreTrainedModel) -> int:
+    """How many kinds of text it tells apart; 0: it does not."""
+    tables: list[Any] = [module for name, module in model.named_modules() if name.endswith("token_type_embeddings")]
+    return int(tables[0].weight.shape[0]) if tables else 0
+
+
 def first_position(model: torch.nn.Module) -> int:
     """The position id of an item's first token: RoBERTa and its kin count from padding_idx + 1."""
     kin = [module for module in model.modules() if hasattr(module, "create_position_ids_from_input_ids")]
@@ -257,36 +282,6 @@ def first_position(model: torch.nn.Module) -> int:
 def library_attention(model: PreTrainedModel) -> str:
     """What transformers would choose for `model` itself."""
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
-
-
-def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions of items, shortest first, in groups that need little padding when set side by side.
-
-    >>> list(similar([10, 2, 9, 2, 10]))
-    [[1, 3], [2, 0, 4]]
-    """
-    group: list[int] = []
-    tokens = 0
-    for position in sorted(range(len(lengths)), key=lengths.__getitem__):
-        padding = (len(group) + 1) * lengths[position] - tokens - lengths[position]
-        if group and padding * TOKENS_PER_PADDING > tokens:
-            yield group
-            group, tokens = [], 0
-        group.append(position)
-        tokens += lengths[position]
-    if group:
-        yield group
-
-
-def spare_rows(num_tokens: int) -> int:
-    """Rows to add so that matrix products on a CPU get a number of rows that is even, and has come before.
-
-    oneDNN compiles a kernel for every new number of rows and is slower on odd ones; at most 3 % is added.
-
-    >>> spare_rows(518), spare_rows(300)
-    (10, 0)
-    """
-    return -num_tokens % ROWS if num_tokens >= 32 * ROWS else 0
 
 
 def _constructor(auto: Any, config: Any) -> frozenset[str]:

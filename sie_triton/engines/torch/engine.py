@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.graphs import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
@@ -56,6 +57,7 @@ class TorchEngine(Engine):
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
         self.dtype = choose_dtype(spec.runtime.precision, device)
+        self._settled: dict[str, Encoder] = {}
 
     def load(self, directory: Path, auto: Any = None, config: Mapping[str, Any] | None = None) -> PreTrainedModel:
         """config.json, or `config` in its place, and the safetensors there, as transformers' class `auto`; LoadError
@@ -112,6 +114,20 @@ class TorchEngine(Engine):
         verdict = choose_path(encoder, longest, self.measurements, f"probe_{part}" if part else "probe")
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
+        self._settled[part] = encoder
+
+    def exportable(self) -> Mapping[str, Encoder]:
+        settled = self._settled.items()
+        return {part: each for part, each in settled if may_have_graph(each, self.measurements, part)}
+
+    def take_graph(
+        self, part: str, path: Path, num_threads: int, seconds: Callable[[Callable[[], object]], float]
+    ) -> int:
+        return take_graph(self._settled[part], path, num_threads, self.measurements, part, seconds)
+
+    def refuse_graphs(self, reason: str) -> None:
+        for part in self._settled:
+            refuse(self.measurements, part, reason)
 
     def use_threads(self, count: int) -> None:
         """PyTorch keeps the number per thread, but a thread's first use copies the one that was last set anywhere."""

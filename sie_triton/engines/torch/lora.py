@@ -59,6 +59,11 @@ class Loras:
         self._adapters = {other: adapter for other, adapter in self._adapters.items() if other != name}
         self._unwrap()
 
+    @property
+    def is_running(self) -> bool:
+        """True within passes of this thread that use any."""
+        return bool(self._now.items)
+
     @contextmanager
     def adapted(self, names: Sequence[str]) -> Iterator[None]:
         """Each item of this thread's passes by the adapter of that name; ModelError for one that is not here."""

@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.engines.torch.attention import Segments, attending
-from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints, spare_rows
+from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints
+from sie_triton.engines.torch.rows import spare_rows
 
 # How models call what sees, in the names of their layers.
 VISION = frozenset({"visual", "vision_tower", "vision_model"})
@@ -40,6 +41,8 @@ class Seen:
 class LanguageModel(Encoder):
     """An encoder that can be given states in place of tokens. What cannot be packed is run item by item."""
 
+    is_exportable = False
+
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
         self.loras.model.beside, self.loras.model.splits = VISION, False
@@ -49,7 +52,7 @@ class LanguageModel(Encoder):
     @torch.inference_mode()
     def states(self, input_ids: Ints) -> torch.Tensor:
         """int32 [tokens] → [tokens, d], as the first layer gets them."""
-        embed: Any = self._model.get_input_embeddings()
+        embed: Any = self.model.get_input_embeddings()
         embedded: torch.Tensor = embed(self._tensor(input_ids))
         return embedded
 
@@ -85,4 +88,4 @@ class LanguageModel(Encoder):
         # [1, tokens], or [rows, 1, tokens] where a token has several.
         places = positions if len(positions) == 1 else positions[:, None]
         more = {} if seen is None else seen.arguments(len(states))
-        return self._forward(inputs_embeds=states[None], position_ids=self._tensor(places), **more)[0]
+        return self.forward(inputs_embeds=states[None], position_ids=self._tensor(places), **more)[0]

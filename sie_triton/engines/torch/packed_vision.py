@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
-from sie_triton.engines.torch.encoder import spare_rows
 from sie_triton.engines.torch.probe import TOLERANCE, relative_error
+from sie_triton.engines.torch.rows import spare_rows
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements

@@ -1,13 +1,13 @@
 """Cross-encoders: query and text read together, one score from a sequence-classification head."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
 from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ONNX, TORCH, ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
@@ -17,6 +17,8 @@ class CrossEncoder(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS, TOKEN_TYPE_IDS)
     takes_loras = True
+    engines = (TORCH, ONNX)
+    loaders: ClassVar = {ONNX: "sie_triton.families.cross_encoder.onnx"}
     reference_adapters = (
         "cross_encoder:CrossEncoderAdapter",
         "bert_flash_cross_encoder:BertFlashCrossEncoderAdapter",

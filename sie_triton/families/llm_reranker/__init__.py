@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import REMOTE, ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
@@ -36,6 +36,8 @@ class LlmReranker(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS,)
     options = RerankerOptions
+    engines = ("torch", REMOTE)
+    loaders: ClassVar = {REMOTE: "sie_triton.families.llm_reranker.remote"}
     takes_loras = True
     reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
 

@@ -12,11 +12,10 @@ from sie_triton.contract.tensors import INPUT_IDS, SCORES
 from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead, last
-from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
+from sie_triton.families.llm_reranker.tokens import judgement_ids
 from sie_triton.families.token_batch import tokens
-from sie_triton.inputs.tokenizer import read_tokenizer
 
 
 class RerankerAdapter(Adapter):
@@ -52,18 +51,6 @@ def load(directory: Path, engine: TorchEngine, options: RerankerOptions) -> Rera
     encoder.loras.model.kept[kept] = ids
     engine.settle(encoder)
     return RerankerAdapter(encoder, head, options.score_mode)
-
-
-def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
-    """The first token of no and that of yes."""
-    tokenizer = read_tokenizer(files, 8)
-    ids = []
-    for word in (options.no_token, options.yes_token):
-        found = tokenizer.encode(word, add_special_tokens=False).ids
-        if not found:
-            raise LoadError(f"the tokenizer makes no token of {word!r}", "unsupported")
-        ids.append(int(found[0]))
-    return ids
 
 
 def keep_tokens(model: torch.nn.Module, ids: list[int]) -> str:

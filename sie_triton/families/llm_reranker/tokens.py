@@ -110,3 +110,15 @@ class RerankerTokenizer(TextTokenizer):
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
+    """The first token of no and that of yes."""
+    tokenizer = read_tokenizer(files, 8)
+    ids = []
+    for word in (options.no_token, options.yes_token):
+        found = tokenizer.encode(word, add_special_tokens=False).ids
+        if not found:
+            raise LoadError(f"the tokenizer makes no token of {word!r}", "unsupported")
+        ids.append(int(found[0]))
+    return ids

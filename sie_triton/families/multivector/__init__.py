@@ -17,7 +17,7 @@ from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import ONNX, TORCH, ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
@@ -50,6 +50,7 @@ class MultiVector(TextFamily):
     features = (INPUT_IDS,)
     options = MultiVectorOptions
     takes_loras = True
+    engines = (TORCH, ONNX)
     reference_adapters = (
         "colbert:ColBERTAdapter",
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",

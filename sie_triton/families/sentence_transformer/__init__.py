@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
@@ -14,7 +14,7 @@ from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.families.recognised import doubtful, said_by
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
-from sie_triton.spec import ModelSpec, Profile
+from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
@@ -78,6 +78,9 @@ class DenseOptions(PoolingOptions):
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
     options = DenseOptions
+    engines = (TORCH, ONNX, REMOTE)
+    loaders: ClassVar = {REMOTE: "sie_triton.families.sentence_transformer.remote"}
+    unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
     files = PICKLED_LAYERS
     takes_loras = True
     reference_adapters = (

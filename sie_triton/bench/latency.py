@@ -1,0 +1,228 @@
+"""One short text at a time, and many at once: the server with graphs and without, beside forward passes in process."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tritonclient.http as triton
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from sie_triton.bench import perf_analyzer
+from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving, tiny_file
+from sie_triton.bench.workload import log_normal_texts, texts, write_input_data
+from sie_triton.catalog import triton_name
+from sie_triton.client import SIEClient
+from sie_triton.engines.onnx.graph import Graph
+from sie_triton.engines.onnx.session import is_installed
+from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.probe import choose_path
+from sie_triton.errors import ServerError
+from sie_triton.measurements import Measurements
+from sie_triton.records.status import records_of
+from sie_triton.settings import Settings
+from sie_triton.weights import locate
+from sie_triton.worker.graphs import path_of
+
+MODEL = "bench/minilm"
+TINY = "bench/tiny"
+NUM_TOKENS = (3, 12, 47, 128)
+
+# Of a way, a round.
+CALLS = 60
+
+# A text of so many tokens: two of them are the tokenizer's own.
+SPECIAL_TOKENS, WORD = 2, "time"
+
+TAKEOVER_S = 300.0
+
+# (clients, median words) of what is sent by many at once.
+CROWDS = ((64, "20 to 60 words", partial(texts, 512)), (16, "5 to 400 words", partial(log_normal_texts, 512)))
+
+Way = Callable[[], object]
+
+
+def run(*, rounds: int, seconds: float, output: Path | None) -> None:
+    """Measure, print the tables and a line of JSON, and write `output` if given."""
+    if not is_installed():
+        raise ServerError("the bench of latency compares with ONNX Runtime: pip install 'sie-triton[onnx]'")
+    perf_analyzer.install()
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        with_graphs, without = (
+            stack.enter_context(minilm(Path(scratch) / engine, engine)) for engine in ("auto", "torch")
+        )
+        graph = wait_for_graph(with_graphs)
+        alone = measure_alone(with_graphs, without, graph, rounds)
+        crowds = measure_crowds({"graphs": with_graphs, "PyTorch alone": without}, Path(scratch), rounds, seconds)
+    with tempfile.TemporaryDirectory() as scratch, tiny(Path(scratch)) as settings:
+        crowds |= measure_crowds({"": settings}, Path(scratch), rounds, seconds, TINY)
+    told = [table_alone(alone, rounds), table_of_crowds(crowds, rounds)]
+    command = f"Printed by `scripts/bench --what latency --rounds {rounds} --seconds {seconds:g}`."
+    if output is not None:
+        output.write_text("\n".join([*told, command, ""]))
+    print(json.dumps({"alone": alone, "crowds": {name: statistics.median(each) for name, each in crowds.items()}}))
+
+
+@contextmanager
+def minilm(scratch: Path, engine: str) -> Iterator[Settings]:
+    """A server of MiniLM by that engine, which has its weights."""
+    with (
+        serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine) as settings,
+        SIEClient(grpc_of(settings)) as client,
+    ):
+        client.encode(MODEL, texts(64))
+        yield settings
+
+
+@contextmanager
+def tiny(scratch: Path) -> Iterator[Settings]:
+    with serving(scratch, TINY, tiny_file(scratch), engine="auto") as settings, SIEClient(grpc_of(settings)) as client:
+        client.encode(TINY, texts(64))
+        wait_for_graph(settings, TINY)
+        yield settings
+
+
+def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
+    """Where the graph is that the server has made and taken; ServerError where it has not."""
+    ended = time.monotonic() + TAKEOVER_S
+    with SIEClient(grpc_of(settings)) as client:
+        while time.monotonic() < ended:
+            client.encode(model, "hello")
+            time.sleep(0.1)
+            (record,) = records_of(settings.status_dir, triton_name(model), "inference")
+            if record["graph_tokens"]:
+                (directory,) = (settings.data_dir / "graphs").iterdir()
+                return path_of(directory, "")
+    raise ServerError(f"the server has taken no graph within {TAKEOVER_S:g} s; see {settings.data_dir}/logs")
+
+
+def measure_alone(
+    with_graphs: Settings, without: Settings, graph: Path, rounds: int
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """p50 and p99 in ms by way and number of tokens: medians of the rounds."""
+    found: dict[str, dict[int, list[list[float]]]] = {}
+    in_process = InProcess(graph)
+    with closing_clients(with_graphs, without) as (by_graphs, by_torch):
+        ways = {
+            n: {
+                **in_process.ways(n),
+                "server, HTTP, PyTorch alone": asked_of(by_torch, n),
+                "server, HTTP": asked_of(by_graphs, n),
+            }
+            for n in NUM_TOKENS
+        }
+        for _ in track(range(rounds), "one at a time", console=Console(stderr=True)):
+            for num_tokens, each in ways.items():
+                for name, way in each.items():
+                    found.setdefault(name, {}).setdefault(num_tokens, []).append(timings(way))
+    return {
+        name: {str(n): (median_of(measured, 50), median_of(measured, 99)) for n, measured in by_tokens.items()}
+        for name, by_tokens in found.items()
+    }
+
+
+def median_of(rounds: Sequence[Sequence[float]], percentile: float) -> float:
+    return statistics.median(float(np.percentile(each, percentile)) for each in rounds)
+
+
+def timings(way: Way) -> list[float]:
+    """Milliseconds of each call; a first one warms up."""
+    way()
+    taken = []
+    for _ in range(CALLS):
+        started = time.perf_counter()
+        way()
+        taken.append(1000 * (time.perf_counter() - started))
+    return taken
+
+
+@contextmanager
+def closing_clients(*settings: Settings) -> Iterator[list[triton.InferenceServerClient]]:
+    clients = [triton.InferenceServerClient(f"{each.host}:{each.http_port}") for each in settings]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+class InProcess:
+    """MiniLM's forward pass of token ids, by three ways."""
+
+    def __init__(self, graph: Path) -> None:
+        import torch
+        from transformers import AutoModel
+
+        directory = locate(MINILM, allow_hub=False)
+        self._library = AutoModel.from_pretrained(directory).eval()
+        self._encoder = load_encoder(directory, torch.float32, "cpu")
+        choose_path(self._encoder, 256, Measurements())
+        self._graph = Graph(graph, torch.get_num_threads(), is_causal=False, max_length=512)
+
+    def ways(self, num_tokens: int) -> dict[str, Way]:
+        import torch
+
+        ids, lengths = np.full(num_tokens, 2051, np.int32), np.array([num_tokens], np.int32)
+        types = np.zeros_like(ids)
+
+        @torch.inference_mode()
+        def library() -> object:
+            return self._library(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state
+
+        return {
+            "transformers, in process": library,
+            "packed path, in process": partial(self._encoder.packed, ids, lengths, lengths, types),
+            "ONNX Runtime, in process": partial(self._graph.hidden_states, ids, lengths, lengths, types, 0),
+        }
+
+
+def asked_of(client: triton.InferenceServerClient, num_tokens: int) -> Way:
+    """From text to vector."""
+    text = " ".join([WORD] * (num_tokens - SPECIAL_TOKENS))
+    given = triton.InferInput("text", [1], "BYTES")
+    given.set_data_from_numpy(np.array([text.encode()], np.object_))
+    wanted = [triton.InferRequestedOutput("dense")]
+    return lambda: client.infer(triton_name(MODEL), [given], outputs=wanted).as_numpy("dense")
+
+
+def measure_crowds(
+    servers: Mapping[str, Settings], scratch: Path, rounds: int, seconds: float, model: str = MODEL
+) -> dict[str, list[float]]:
+    """texts/s of each server under each crowd, by round; they take turns."""
+    rates: dict[str, list[float]] = {}
+    for number, (clients, words, made) in enumerate(CROWDS[: 1 if model == TINY else None]):
+        write_input_data(scratch / f"{number}.json", made())
+        for _ in track(range(rounds), f"{clients} clients", console=Console(stderr=True)):
+            for name, settings in servers.items():
+                load = perf_analyzer.measure(
+                    triton_name(model), grpc_of(settings), scratch / f"{number}.json", clients, seconds
+                )
+                title = ", ".join(filter(None, (model, f"{clients} clients", words, name)))
+                rates.setdefault(title, []).append(load["per_second"])
+    return rates
+
+
+def table_alone(alone: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int) -> str:
+    title = f"MiniLM, fp32, one text at a time: p50 / p99 in ms, medians of {rounds} rounds of {CALLS} calls"
+    rows = [[name, *(f"{p50:.1f} / {p99:.1f}" for p50, p99 in by_tokens.values())] for name, by_tokens in alone.items()]
+    return shown(title, ["", *(f"{n} tokens" for n in NUM_TOKENS)], rows)
+
+
+def table_of_crowds(crowds: Mapping[str, list[float]], rounds: int) -> str:
+    title = f"Many clients, one text a request: texts/s, medians of {rounds} rounds, servers in turns"
+    return shown(title, ["", "texts/s"], [[name, f"{statistics.median(each):.0f}"] for name, each in crowds.items()])
+
+
+def shown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Printed, and as Markdown."""
+    table = Table(*head, title=title)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([title, "", *lines, ""])

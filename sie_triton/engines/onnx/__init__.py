@@ -1,0 +1,1 @@
+"""ONNX Runtime: graphs of encoders for small sub-batches, and checkpoints that are ONNX files."""

@@ -1,0 +1,124 @@
+"""Checkpoints that come as ONNX files. A graph takes rows of one length: items of similar length go side by side."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoConfig
+
+from sie_triton.checkpoints.contents import read_any_config
+from sie_triton.engines.base import Encoder, Engine
+from sie_triton.engines.onnx.session import (
+    ATTENTION_MASK,
+    INPUT_IDS,
+    POSITION_IDS,
+    STATES,
+    TOKEN_TYPE_IDS,
+    open_session,
+)
+from sie_triton.engines.torch.rows import SideBySide, side_by_side
+from sie_triton.errors import LoadError
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+
+Ints = npt.NDArray[np.int32]
+
+TAKEN = (INPUT_IDS, ATTENTION_MASK, TOKEN_TYPE_IDS, POSITION_IDS)
+
+# What a token's state is called by optimum, and by it for sentence-transformers; and a classifier's answer.
+TOKEN_STATES = (STATES, "token_embeddings")
+LOGITS = ("logits",)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxModel:
+    """A session, where it comes from, and how many words config.json says there are; `num_bytes` are its file's."""
+
+    session: Any
+    path: Path
+    vocab_size: int
+    num_bytes: int
+
+
+class OnnxEngine(Engine):
+    """ONNX Runtime, on the CPU or a GPU; LoadError where it is not installed."""
+
+    name = "onnx"
+
+    def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
+        super().__init__(spec, device, measurements)
+        self._num_threads = spec.runtime.cpu_threads or len(os.sched_getaffinity(0))
+
+    def load(self, directory: Path) -> OnnxModel:
+        """The model's graph in `directory`; LoadError says what is wrong with it."""
+        path = directory / self.spec.onnx_file
+        if not path.is_file():
+            raise LoadError(f"{path}: is missing", "not found")
+        read_any_config(directory)
+        vocab_size = int(AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config().vocab_size)
+        num_bytes = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+        return OnnxModel(open_session(path, self.device, self._num_threads), path, vocab_size, num_bytes)
+
+    def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
+        """LoadError where the graph gives no states of tokens. Which tokens see which is in it already."""
+        return OnnxEncoder(model, TOKEN_STATES, rank=3)
+
+    def classifier(self, model: OnnxModel) -> "OnnxEncoder":
+        """LoadError where the graph gives no logits."""
+        return OnnxEncoder(model, LOGITS, rank=2)
+
+    def settle(self, encoder: "OnnxEncoder") -> None:
+        """Nothing is left to choose."""
+
+
+class OnnxEncoder(Encoder):
+    """Runs the graph and takes its output of one of the names `wanted`, of so many dimensions."""
+
+    paths = ("padded",)
+    path = "padded"
+
+    def __init__(self, model: OnnxModel, wanted: tuple[str, ...], rank: int) -> None:
+        self.weights_bytes, self.vocab_size = model.num_bytes, model.vocab_size
+        self._session = model.session
+        self._takes = [each.name for each in self._session.get_inputs()]
+        if unknown := [name for name in self._takes if name not in TAKEN]:
+            raise LoadError(f"{model.path}: wants {unknown[0]}; graphs that take {', '.join(TAKEN)} can be served")
+        outputs = [each.name for each in self._session.get_outputs() if each.name in wanted and len(each.shape) == rank]
+        if not outputs:
+            given = ", ".join(f"{each.name} {each.shape}" for each in self._session.get_outputs())
+            raise LoadError(f"{model.path}: gives {given}; needed is {' or '.join(wanted)}", "unsupported")
+        self._output = outputs[0]
+
+    def hidden_states(
+        self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
+    ) -> torch.Tensor:
+        """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; `keys` and `type_ids` as there."""
+        keys = lengths if keys is None else keys
+        states: torch.Tensor | None = None
+        for rows in side_by_side(lengths, keys):
+            padded = self._run(rows, input_ids, type_ids)
+            states = torch.empty(len(input_ids), padded.shape[-1]) if states is None else states
+            states[torch.from_numpy(rows.places)] = torch.from_numpy(padded[rows.real]).float()
+        assert states is not None
+        return states
+
+    def logits(self, input_ids: Ints, lengths: Ints, type_ids: Ints) -> torch.Tensor:
+        """float32 [items, labels]."""
+        made = [(rows.items, self._run(rows, input_ids, type_ids)) for rows in side_by_side(lengths, lengths)]
+        order = np.concatenate([items for items, _ in made])
+        return torch.from_numpy(np.concatenate([logits for _, logits in made])[np.argsort(order)]).float()
+
+    def _run(self, rows: SideBySide, input_ids: Ints, type_ids: Ints | None) -> npt.NDArray[Any]:
+        given = {
+            INPUT_IDS: rows.filled(input_ids),
+            ATTENTION_MASK: rows.seen.astype(np.int64),
+            TOKEN_TYPE_IDS: np.zeros(rows.real.shape, np.int64) if type_ids is None else rows.filled(type_ids),
+            POSITION_IDS: np.broadcast_to(np.arange(rows.real.shape[1]), rows.real.shape),
+        }
+        output: npt.NDArray[Any]
+        (output,) = self._session.run([self._output], {name: given[name] for name in self._takes})
+        return output

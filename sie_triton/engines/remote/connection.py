@@ -1,0 +1,154 @@
+"""Questions to an endpoint over kept connections: JSON out, bytes of JSON back, or one of our errors."""
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Thread
+from time import monotonic_ns
+
+import aiohttp
+
+from sie_triton.engines.remote.refusals import failure
+from sie_triton.errors import BusyError, ModelError, SIEError
+
+log = logging.getLogger(__name__)
+
+# What an endpoint may take that has not answered anything yet: is it one at all?
+FIRST_S = 30.0
+
+# A host that says nothing at all, not even no.
+CONNECT_S = 5.0
+
+# Of SIE_FORWARD_TIMEOUT_S: what takes longer is ended here, before the stage ends this process.
+SHARE = 0.95
+
+RETRY_S = 1
+
+TELL_AGAIN_NS = 10 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`body` is JSON. The answer may have `most_bytes`; nobody waits for it after `deadline_ns`, monotonic.
+
+    `is_first_try`: there is another path where this one is not found.
+    """
+
+    path: str
+    body: bytes
+    most_bytes: int
+    deadline_ns: int | None = None
+    is_first_try: bool = False
+
+
+class Connection:
+    """Asks one endpoint at `url`, whose requests all have `headers`. Any thread may ask, many at once.
+
+    It keeps its connections, follows no redirect, takes no cookies, and reads neither proxies nor keys from the
+    environment. A deadline is told as every HTTP server understands it: the connection is closed.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._url, self._headers = url, {**headers, "Content-Type": "application/json", "Accept-Encoding": "identity"}
+        self._timeout_s = SHARE * timeout_s
+        self._has_answered = False
+        self._told = ("", 0)
+        self._loop = asyncio.new_event_loop()
+        Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
+        self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+
+    def ask(self, question: Question) -> bytes:
+        """The body of a good answer. BusyError, InputError or LoadError as the endpoint says, ModelError else."""
+        try:
+            body = asyncio.run_coroutine_threadsafe(self._in_time(question), self._loop).result()
+        except SIEError as exc:
+            if not question.is_first_try:
+                self._tell(str(exc))
+            raise
+        self._has_answered = True
+        return body
+
+    def _tell(self, line: str) -> None:
+        """In the log, each line once in a while: one that is away is asked hundreds of times a second."""
+        before, told_ns = self._told
+        if line != before or monotonic_ns() - told_ns > TELL_AGAIN_NS:
+            self._told = line, monotonic_ns()
+            log.warning("%s", line)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._session.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def _in_time(self, question: Question) -> bytes:
+        patience_s = self._timeout_s if self._has_answered else min(FIRST_S, self._timeout_s)
+        left_s = patience_s
+        if question.deadline_ns is not None:
+            left_s = min(patience_s, (question.deadline_ns - monotonic_ns()) / 1e9)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._repeated(question)
+        except TimeoutError as exc:
+            if left_s < patience_s:
+                raise BusyError(f"timeout: passed before {self._url} had answered") from exc
+            raise ModelError(f"{self._url}: did not answer within {left_s:.3g} s") from exc
+
+    async def _repeated(self, question: Question) -> bytes:
+        """A kept connection may end just as it is used; the question changes nothing there, so it is put again."""
+        for is_last in (False, True):
+            try:
+                return await self._once(question)
+            except (ssl.SSLError, aiohttp.ClientSSLError) as exc:
+                raise ModelError(f"{self._url}: no secure connection: {exc}") from exc
+            except aiohttp.ClientConnectorError as exc:
+                raise self._away(reason(exc.os_error)) from exc
+            except aiohttp.ConnectionTimeoutError as exc:
+                raise self._away(f"no connection within {CONNECT_S:g} s") from exc
+            except aiohttp.ClientPayloadError as exc:
+                raise ModelError(f"{self._url}: broke off in the middle of its answer") from exc
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+                if is_last:
+                    raise self._away(exc) from exc
+            except (aiohttp.ClientError, ValueError) as exc:
+                raise ModelError(f"{self._url}: what answers there does not speak HTTP ({type(exc).__name__})") from exc
+        raise AssertionError
+
+    def _away(self, why: object) -> BusyError:
+        return BusyError(f"{self._url}: nobody answers there ({why}); retry in {RETRY_S} s")
+
+    async def _once(self, question: Question) -> bytes:
+        asked = self._session.post(
+            self._url + question.path, data=question.body, headers=self._headers, allow_redirects=False
+        )
+        async with asked as answer:
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > question.most_bytes:
+                    answer.close()
+                    raise ModelError(f"{self._url}{question.path}: answers with more than {question.most_bytes} bytes")
+            if answer.status != 200:
+                where = f"{self._url}{question.path}"
+                raise failure(where, answer.status, answer.headers.get("Retry-After", ""), bytes(body))
+            return bytes(body)
+
+
+def reason(error: OSError) -> str:
+    """Why there is no connection, in the system's words.
+
+    >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)")), reason(OSError(-2, "no such name"))
+    ('Connection refused', 'no such name')
+    """
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or type(error).__name__

@@ -1,0 +1,71 @@
+"""What an endpoint says when it gives no numbers, as one of our errors. Pure."""
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+
+MAX_SAID = 300
+MAX_RETRY_S = 3600
+
+# Statuses of an endpoint that may do better later, of one that finds the question wrong, and of one that is not for us.
+BUSY = (408, 425, 429, 502, 503, 504)
+WRONG = (400, 413, 422)
+CLOSED = {401: "gated", 403: "gated", 404: "not found", 405: "not found"}
+
+REMEDIES = {
+    "gated": "give the model file endpoint.api_key_env, and the server that environment variable",
+    "not found": "look at endpoint.url and endpoint.model in the model file",
+}
+
+
+def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
+    """`where` is the URL that was asked; `retry_after` the header of that name."""
+    told = said(body)
+    line = f"{where}: answers {status}" + (f", {told}" if told else "")
+    if status in BUSY:
+        return BusyError(f"{line}; retry in {retry_s(retry_after)} s")
+    if status in WRONG:
+        return InputError(line)
+    if reason := CLOSED.get(status):
+        return LoadError(f"{line}; {REMEDIES[reason]}", reason)
+    if 300 <= status < 400:
+        return LoadError(f"{line}; redirects are not followed; name the right endpoint.url", "unsupported")
+    return ModelError(line)
+
+
+def said(body: bytes) -> str:
+    """The message in an error's JSON, in a line; empty where it has none.
+
+    >>> said(b'{"error": {"message": "too long", "code": 400}}'), said(b'{"detail": "no"}'), said(b"<html>")
+    ('too long', 'no', '')
+    """
+    try:
+        found: Any = orjson.loads(body)
+    except ValueError:
+        return ""
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict):
+            found = found.get(key, found)
+    text = found if isinstance(found, str) else orjson.dumps(found).decode()
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * MAX_SAID])
+    return " ".join(printable.split())[:MAX_SAID]
+
+
+def retry_s(header: str) -> int:
+    """Seconds, or a date, as the header has it.
+
+    >>> retry_s("7"), retry_s(""), retry_s("soon"), retry_s("Thu, 01 Jan 1970 00:00:00 GMT")
+    (7, 1, 1, 1)
+    """
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            seconds = 1
+    return int(min(max(seconds, 1), MAX_RETRY_S)) if seconds == seconds else 1

@@ -1,0 +1,66 @@
+"""An encoder as an ONNX graph: made once of its weights, by a process of its own, and kept."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sie_triton.engines.onnx.graph import mask_of
+from sie_triton.engines.onnx.session import ATTENTION_MASK, INPUT_IDS, POSITION_IDS, STATES, TOKEN_TYPE_IDS
+from sie_triton.engines.torch.encoder import Encoder
+
+# Two items, of as many tokens each; their number is no input's constant size.
+SAMPLE = (5, 4)
+
+
+class Packed(torch.nn.Module):
+    """The encoder's model as a function of tensors alone."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self._encoder = encoder
+        self.model = encoder.model
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        inputs = {INPUT_IDS: input_ids, POSITION_IDS: position_ids, ATTENTION_MASK: attention_mask}
+        if token_type_ids is not None:
+            inputs[TOKEN_TYPE_IDS] = token_type_ids
+        return self._encoder.forward(**inputs)
+
+
+def export(encoder: Encoder, path: Path) -> None:
+    """Write the graph to `path`, its weights to a file beside it. The library's own attention is in it.
+
+    Raises whatever the exporter does where it cannot follow the model.
+    """
+    lengths = np.array(SAMPLE, np.int32)
+    items, places = np.repeat(np.arange(2), lengths), np.concatenate([np.arange(length) for length in SAMPLE])
+    ids = torch.full((1, len(items)), encoder.vocab_size // 2)
+    mask = mask_of(items, places, lengths, is_causal=encoder.is_causal)
+    tokens = torch.export.Dim("tokens", min=2, max=65536)
+    inputs = {
+        INPUT_IDS: ids,
+        POSITION_IDS: torch.from_numpy(places)[None] + encoder.first_position,
+        ATTENTION_MASK: torch.from_numpy(mask),
+    }
+    if encoder.num_token_types:
+        inputs[TOKEN_TYPE_IDS] = torch.zeros_like(ids)
+    shapes = {name: {2: tokens, 3: tokens} if name == ATTENTION_MASK else {1: tokens} for name in inputs}
+    encoder.model.set_attn_implementation("eager")
+    program = torch.onnx.export(
+        Packed(encoder).eval(),
+        kwargs=inputs,
+        dynamic_shapes=shapes,
+        input_names=list(inputs),
+        output_names=[STATES],
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path, external_data=True)

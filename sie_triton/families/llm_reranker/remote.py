@@ -1,0 +1,47 @@
+"""LLM rerankers that somebody else's server computes: it says how likely yes and no come next. No torch."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.tensors import SCORES
+from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
+from sie_triton.families.base import Adapter
+from sie_triton.families.llm_reranker import RerankerOptions
+from sie_triton.families.llm_reranker.tokens import judgement_ids
+from sie_triton.families.token_batch import limits_of, separate
+from sie_triton.spec import ModelSpec
+
+# What is less likely counts as this much.
+LEAST = 1e-30
+
+# What is asked at load: is there somebody who answers, and by which of two ways?
+PROBE = np.array([1, 2, 3], np.int32)
+
+
+class RemoteReranker(Adapter):
+    """`tokens` are those of yes and of no."""
+
+    encoder: RemoteEncoder
+
+    def __init__(
+        self, encoder: RemoteEncoder, files: TextFiles, tokens: tuple[int, int], options: RerankerOptions
+    ) -> None:
+        super().__init__(encoder, limits=limits_of(files))
+        self._tokens = tokens
+        self._is_probability = options.score_mode == "log_softmax"
+
+    def forward(self, batch: Batch) -> Rows:
+        likely = self.encoder.either(separate(batch), self._tokens, batch.deadline_ns)
+        yes, no = np.log(np.maximum(likely, LEAST)).T
+        return {SCORES.name: (likely[:, 0] if self._is_probability else yes - no).astype(np.float32)}
+
+
+def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
+    """LoadError says what in the small files cannot be used; other errors are the endpoint's."""
+    options, files, encoder = RerankerOptions(**spec.options), TextFiles.read(directory), engine.encoder()
+    no, yes = judgement_ids(options, files)
+    encoder.either([PROBE], (yes, no), None)
+    return RemoteReranker(encoder, files, (yes, no), options)

@@ -1,0 +1,27 @@
+"""Dense models that somebody else's server computes: it pools, and it normalises. No torch."""
+
+from pathlib import Path
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.tensors import DENSE
+from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
+from sie_triton.families.base import Adapter
+from sie_triton.families.token_batch import limits_of, separate
+from sie_triton.spec import ModelSpec
+
+
+class RemoteDense(Adapter):
+    encoder: RemoteEncoder
+
+    def __init__(self, encoder: RemoteEncoder, files: TextFiles, dim: int) -> None:
+        super().__init__(encoder, limits=limits_of(files))
+        self._dim = dim
+
+    def forward(self, batch: Batch) -> Rows:
+        return {DENSE.name: self.encoder.vectors(separate(batch), self._dim, batch.deadline_ns)}
+
+
+def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteDense:
+    """LoadError says what in the small files cannot be used."""
+    return RemoteDense(engine.encoder(), TextFiles.read(directory), spec.dims["dense"])

@@ -1,0 +1,33 @@
+"""Whether a checkpoint is computed from its ONNX file, and from which."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from sie_triton.checkpoints.onnx import graphs
+from sie_triton.errors import LoadError
+from sie_triton.spec import AUTO, ONNX, TORCH, ModelSpec
+
+SAFETENSORS = "*.safetensors"
+
+
+def is_transformers(name: str) -> bool:
+    """Not of a layer behind it."""
+    return "/" not in name or name.startswith("0_Transformer/")
+
+
+def graph_of(spec: ModelSpec, engines: Sequence[str], names: Sequence[str]) -> str:
+    """The file of a checkpoint that ONNX Runtime computes; empty where another engine of the family's is to be used.
+
+    LoadError where the model file asks for one that is not there.
+    """
+    found = graphs(names)
+    if spec.engine == ONNX:
+        if (spec.onnx_file or (found or [""])[0]) not in found:
+            there = f"it has {', '.join(found)}" if found else "it has no *.onnx and no onnx/*.onnx"
+            asked = f"onnx_file: {spec.onnx_file}" if spec.onnx_file else f"engine: {ONNX}"
+            raise LoadError(f"weights: {asked} cannot be had of {spec.weights}; {there}", "not found")
+        return spec.onnx_file or found[0]
+    if ONNX not in engines or spec.engine != TORCH or spec.runtime.engine == TORCH or not found:
+        return ""
+    has_others = any(fnmatchcase(name, SAFETENSORS) and is_transformers(name) for name in names)
+    return "" if has_others and spec.runtime.engine == AUTO else found[0]

@@ -1,0 +1,48 @@
+"""`python -m sie_triton.worker.export DIRECTORY`: writes the graphs of a model's encoders there, and ends.
+
+Started by `graphs.py` and by nobody else. DIRECTORY/order.json says of which model; it is loaded anew, since the
+worker's own weights are laid out for PyTorch's kernels. Takes what time and cores nobody else wants.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.export import export
+from sie_triton.families import fitted, load_adapter
+from sie_triton.measurements import Measurements
+from sie_triton.spec import ModelSpec
+from sie_triton.worker.graphs import ORDER, path_of
+
+
+class Exporting(TorchEngine):
+    """Leaves encoders as they are loaded, and writes their graphs."""
+
+    def __init__(self, spec: ModelSpec, output: Path) -> None:
+        super().__init__(spec, "cpu", Measurements())
+        self._output = output
+
+    def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
+        if encoder.is_exportable:
+            path = path_of(self._output, part)
+            path.parent.mkdir()
+            export(encoder, path)
+
+
+def main(output: Path) -> None:
+    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    torch.set_num_threads(1)
+    order = json.loads((output / ORDER).read_text())
+    directory = Path(order["directory"])
+    spec = fitted(ModelSpec.from_json(order["spec"]), directory)
+    load_adapter(spec, directory, Exporting(spec, output))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

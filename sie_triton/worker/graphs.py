@@ -1,0 +1,166 @@
+"""Graphs of a model's encoders, which small sub-batches are faster in: made beside the traffic, and taken over.
+
+Nobody waits for them. After the first answers a process of its own writes the graphs into a directory that is kept;
+each is opened, compared with what serves so far, and measured beside it; what is found is kept, too.
+"""
+
+import json
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from sie_triton.engines import Engine
+from sie_triton.engines.onnx.session import is_installed
+from sie_triton.private import private_directory
+from sie_triton.processes.child import end_with_parent, start
+from sie_triton.worker.messages import Load, Quickened
+from sie_triton.worker.process import RESIDENT_BYTES
+
+log = logging.getLogger(__name__)
+
+ORDER, GRAPH, LOG = "order.json", "graph.onnx", "export.log"
+
+# Before the name of a directory that is being filled.
+MAKING = "making-"
+
+# So many passes a model has run before its graphs are made: one that was only tried out is not worth the work.
+PASSES_BEFORE_EXPORT = 32
+
+EXPORT_TIMEOUT_S = 900.0
+
+# Weights of more than this are never in memory twice.
+MAX_WEIGHTS_BYTES = 512 * 1024**2
+
+# A measured pass is repeated so often where it was disturbed; before it others have the device for a time, and for
+# this many times as long as it takes.
+TRIES, SETTLE_S, REST = 5, 0.01, 1
+
+# Memory that must be free for each byte of the weights, beside that of an interpreter with PyTorch.
+BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
+
+
+class Graphs:
+    """Those of the model that `engine` has loaded by `order`."""
+
+    def __init__(self, engine: Engine, order: Load) -> None:
+        self._engine, self._order = engine, order
+        self._num_started, self._num_ended = 0, 0
+        self._wanted, self._reached = 0, Event()
+        self._news: Quickened | None = None
+
+    def start(self) -> None:
+        """Look for them, on a thread of its own, where that was ordered."""
+        if self._order.makes_graphs and is_installed():
+            Thread(target=self._run, name="graphs", daemon=True).start()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Around each pass of a lane."""
+        self._num_started += 1
+        try:
+            yield
+        finally:
+            self._num_ended += 1
+            if self._num_ended >= self._wanted and not self._reached.is_set():
+                self._reached.set()
+
+    def news(self) -> Quickened | None:
+        """What has changed, told once."""
+        if self._news is None:
+            return None
+        news, self._news = self._news, None
+        return news
+
+    def undisturbed(self, work: Callable[[], object]) -> float:
+        """Seconds that it takes where no pass of a lane is beside it; on a busy device as it comes."""
+        took = 0.0
+        for _ in range(TRIES):
+            # Threads of a pass that has ended wait for another for a while, on a core of their own.
+            time.sleep(max(SETTLE_S, REST * took))
+            num_started, is_idle = self._num_started, self._num_started == self._num_ended
+            started = time.perf_counter()
+            work()
+            took = time.perf_counter() - started
+            if is_idle and num_started == self._num_started:
+                break
+        return took
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception:
+            log.exception("this model has no graph")
+
+    def _serve(self) -> None:
+        directory, encoders = self._order.graphs, self._engine.exportable()
+        num_bytes = sum(each.weights_bytes for each in encoders.values())
+        if not encoders or num_bytes > MAX_WEIGHTS_BYTES:
+            return
+        self._wanted = 1 if directory.exists() else PASSES_BEFORE_EXPORT
+        self._reached.wait()
+        if not directory.exists() and not self._export(directory, num_bytes):
+            return
+        before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
+        max_tokens = [
+            self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
+        ]
+        if any(max_tokens):
+            now = self._engine.used_bytes()
+            self._engine.measurements.put(**{RESIDENT_BYTES: now})
+            self._news = Quickened(max(max_tokens), max(0, now - before))
+
+    def _export(self, directory: Path, num_bytes: int) -> bool:
+        """True where they are there; else why not is kept, but for want of memory, which there may be later."""
+        needed = INTERPRETER_BYTES + BYTES_PER_BYTE * num_bytes
+        if available_bytes() < needed:
+            log.info("too little memory to make a graph of this model: %d bytes are needed", needed)
+            return False
+        forget_others(private_directory(directory.parent), directory.name)
+        part = directory.with_name(f"{MAKING}{directory.name}")
+        part.mkdir()
+        (part / ORDER).write_text(json.dumps({"spec": self._order.spec, "directory": str(self._order.directory)}))
+        command = [sys.executable, "-m", "sie_triton.worker.export", str(part)]
+        child = start(command, log=part / LOG, before=end_with_parent, leads=False)
+        try:
+            child.wait(EXPORT_TIMEOUT_S)
+        finally:
+            child.end()
+        if child.status == 0:
+            part.rename(directory)
+            return True
+        reason = last_line(part / LOG) or child.how_it_ended
+        log.info("this model has no graph: %s", reason)
+        if not child.was_killed:
+            self._engine.refuse_graphs(reason)
+        shutil.rmtree(part)
+        return False
+
+
+def path_of(directory: Path, part: str) -> Path:
+    """Of the encoder `part` of a model, "" where it has but one."""
+    return directory / (part or "encoder") / GRAPH
+
+
+def forget_others(directory: Path, name: str) -> None:
+    """What was made of the same model for other weights, settings or versions; names are MODEL-KEY."""
+    model = name.rpartition("-")[0]
+    for other in directory.iterdir():
+        if other.name.removeprefix(MAKING).rpartition("-")[0] == model:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def available_bytes() -> int:
+    """Of this machine's memory, or of this container's where that is less."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,200 @@
+"""A stand-in for somebody's SGLang or vLLM: the same API over HTTP, with numbers of a real small model.
+
+It can be away, slow, or wrong in each way that a test wants.
+"""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModel, AutoModelForCausalLM
+
+Vectors = Callable[[Sequence[Sequence[int]]], Any]
+Likely = Callable[[Sequence[Sequence[int]], Sequence[int]], Any]
+
+# What a test may want of it: a status and its headers and body, in place of an answer.
+TROUBLES: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "429": (429, {"Retry-After": "7"}, b'{"error": {"message": "too many requests"}}'),
+    "503": (503, {}, b'{"message": "the queue is full"}'),
+    "400": (400, {}, b'{"object": "error", "message": "the input is\\nlonger than the context"}'),
+    "401": (401, {}, b'{"error": "Unauthorized"}'),
+    "404": (404, {}, b'{"detail": "Not Found"}'),
+    "500": (500, {}, b"Internal Server Error"),
+    "redirect": (307, {"Location": "http://127.0.0.1:9/v1/embeddings"}, b""),
+    "html": (200, {"Content-Type": "text/html"}, b"<html>welcome</html>"),
+    "list": (200, {}, b"[1, 2]"),
+    "huge": (200, {}, b" " * 5_000_000),
+    "nan": (200, {}, b'{"data": [{"index": 0, "embedding": [null, 1.0]}]}'),
+    "infinite": (200, {}, b'{"data": [{"index": 0, "embedding": [1e300, 1.0]}]}'),
+    "words": (200, {}, b'{"data": [{"index": 0, "embedding": ["a", "b"]}]}'),
+    "number": (200, {}, b'{"data": [{"index": 0, "embedding": 5}]}'),
+    "empty": (200, {}, b'{"data": []}'),
+    "index": (200, {}, b'{"data": [{"index": 1, "embedding": [1.0, 2.0]}]}'),
+}
+
+
+class Endpoint:
+    """On a port of its own, which it keeps when it is away.
+
+    `trouble` is a key of TROUBLES, "reset" (the connection is cut), "half" (an answer is), "banner" or "drip", for the
+    next `num_troubles` questions; each answer takes `delay_s`. `refuses` makes it answer 400 wherever that token is
+    in a question. `asked` are path and content of each question, `headers` those of the last; `most_at_once` were being
+    answered.
+    """
+
+    def __init__(self, vectors: Vectors | None = None, likely: Likely | None = None, scores: str = "/v1/score") -> None:
+        self._vectors, self._likely, self._scores = vectors, likely, scores
+        self.trouble, self.num_troubles = "", 10**6
+        self.refuses, self.delay_s = -1, 0.0
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.headers: dict[str, str] = {}
+        self.num_connections = self.at_once = self.most_at_once = 0
+        self._port, self._lock = 0, threading.Lock()
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> "Endpoint":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._server = Server(("127.0.0.1", self._port), Handler)
+        self._server.endpoint = self
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        for each in self._server.sockets:
+            with suppress(OSError):  # gone already
+                each.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """None: nothing is there."""
+        if path == "/v1/embeddings" and self._vectors:
+            rows = [{"index": i, "embedding": each} for i, each in enumerate(self._vectors(asked["input"]))]
+            usage = {"prompt_tokens": sum(map(len, asked["input"]))}
+            return {"data": rows[::-1], "usage": usage}
+        if path == self._scores and self._likely:
+            tokens, items = asked["label_token_ids"], [asked["query"] + item for item in asked["items"]]
+            likely, usage = self._likely(items, tokens), {"prompt_tokens": sum(map(len, items))}
+            if path == "/v1/score":
+                return {"scores": likely, "usage": usage}
+            return {"data": [{"index": i, "score": row[0]} for i, row in enumerate(likely)][::-1], "usage": usage}
+        return None
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    endpoint: Endpoint
+
+    def __init__(self, *given: Any) -> None:
+        self.sockets: list[Any] = []
+        super().__init__(*given)
+
+    def process_request(self, request, client_address):
+        self.endpoint.num_connections += 1
+        self.sockets.append(request)
+        super().process_request(request, client_address)
+
+    def handle_error(self, request, client_address):
+        """Clients that go are part of the tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def do_POST(self):
+        endpoint = self.server.endpoint
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with endpoint._lock:
+            endpoint.asked.append((self.path, asked))
+            endpoint.headers = dict(self.headers)
+            endpoint.at_once += 1
+            endpoint.most_at_once = max(endpoint.most_at_once, endpoint.at_once)
+        try:
+            time.sleep(endpoint.delay_s)
+            self.reply(endpoint, asked)
+        finally:
+            endpoint.at_once -= 1
+
+    def reply(self, endpoint, asked):
+        trouble = endpoint.trouble if endpoint.num_troubles > 0 else ""
+        endpoint.num_troubles -= 1
+        if endpoint.refuses in np.concatenate([np.array(item) for item in asked.get("input", [[0]])]):
+            trouble = "400"
+        if trouble == "banner":
+            self.wfile.write(b"SSH-2.0-other\r\n")
+            self.close_connection = True
+            return
+        if trouble == "reset":
+            self.connection.close()
+            self.close_connection = True
+            return
+        if trouble in TROUBLES:
+            self.send(*TROUBLES[trouble])
+            return
+        answer = endpoint.answer(self.path, asked)
+        status, body = (200, json.dumps(answer).encode()) if answer else (404, b'{"detail": "Not Found"}')
+        if trouble == "half":
+            self.send(status, {}, body, len(body) + 100)
+            self.close_connection = True
+        elif trouble == "drip":
+            self.send(status, {}, b"", len(body))
+            for letter in body:
+                self.wfile.write(bytes([letter]))
+                time.sleep(0.05)
+        else:
+            self.send(status, {}, body)
+
+    def send(self, status, headers, body, length=None):
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def last_states(directory: Path) -> Vectors:
+    """As such servers pool a decoder: the last token's state, of length 1."""
+    model = AutoModel.from_pretrained(directory).eval()
+
+    @torch.inference_mode()
+    def vectors(items):
+        states = [model(torch.tensor([item])).last_hidden_state[0, -1] for item in items]
+        return [torch.nn.functional.normalize(state, dim=0).tolist() for state in states]
+
+    return vectors
+
+
+def next_tokens(directory: Path) -> Likely:
+    """How likely each of some tokens comes next, among these alone."""
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+
+    @torch.inference_mode()
+    def likely(items, tokens):
+        logits = [model(torch.tensor([item])).logits[0, -1, tokens] for item in items]
+        return [torch.softmax(each, -1).tolist() for each in logits]
+
+    return likely

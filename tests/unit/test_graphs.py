@@ -1,0 +1,182 @@
+"""Graphs beside the packed path they stand in for: the same states, taken where they are faster and nowhere else."""
+
+import itertools
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from sie_triton.bench.architectures import build
+from sie_triton.engines.onnx.graph import Graph
+from sie_triton.engines.torch import graphs
+from sie_triton.engines.torch.encoder import Encoder, load_encoder
+from sie_triton.engines.torch.export import export
+from sie_triton.engines.torch.graphs import largest, longest_seen, may_have_graph, take_graph
+from sie_triton.engines.torch.probe import choose_path, relative_error
+from sie_triton.errors import LoadError
+from sie_triton.measurements import Measurements
+from sie_triton.worker.graphs import forget_others
+
+# Positions that begin at 2; windows; causal.
+FEW = ("XLM-RoBERTa", "ModernBERT, local and global", "Qwen3, causal")
+MANY = ("BERT", "DistilBERT", "ALBERT", "EuroBERT", "GTE", "Jina v3", "GPT-2, causal", "Gemma 3, both ways, window")
+LENGTHS = np.array([1, 5, 8, 2], np.int32)
+KEYS = np.array([1, 5, 3, 1], np.int32)
+IDS = np.random.default_rng(2).integers(8000, 20000, LENGTHS.sum(), dtype=np.int32)
+
+
+class Subject:
+    """An encoder, and the graph of its weights."""
+
+    def __init__(self, architecture, directory):
+        self.directory = directory
+        build(architecture).save_pretrained(directory)
+        self.path = directory / "graph.onnx"
+        export(load_encoder(directory, torch.float32, "cpu"), self.path)
+        self.encoder = self.load()
+
+    def load(self) -> Encoder:
+        encoder = load_encoder(self.directory, torch.float32, "cpu")
+        choose_path(encoder, 256, Measurements())
+        return encoder
+
+    def graph(self) -> Graph:
+        longest = longest_seen(self.encoder)
+        return Graph(self.path, 1, is_causal=self.encoder.is_causal, max_length=longest)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return Subject("XLM-RoBERTa", tmp_path_factory.mktemp("bert"))
+
+
+@pytest.mark.parametrize("architecture", [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in MANY)])
+def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
+    subject = bert if architecture == "XLM-RoBERTa" else Subject(architecture, tmp_path)
+    encoder, types = subject.encoder, np.zeros_like(IDS)
+    found = subject.graph().hidden_states(IDS, LENGTHS, KEYS, types, encoder.first_position)
+    expected = encoder.packed(IDS, LENGTHS, KEYS, types)
+    assert relative_error(found, expected) <= 1e-5
+    taken = take_graph(encoder, subject.path, 1, Measurements(), "", faster())
+    assert taken == graphs.SIZES[-1]
+    assert torch.equal(encoder.hidden_states(IDS, LENGTHS, KEYS, types), found)
+
+
+def test_only_what_suits_it_goes_through_it(bert):
+    encoder = bert.load()
+    take_graph(encoder, bert.path, 1, Measurements(), "", faster())
+    long = np.full(graphs.SIZES[-1] + 1, 9000, np.int32)
+    whole = np.array([len(long)], np.int32)
+    for ids, lengths in ((long, whole), (IDS, LENGTHS)):
+        expected = bert.encoder.packed(ids, lengths, lengths, np.zeros_like(ids))
+        assert relative_error(encoder.hidden_states(ids, lengths), expected) < 1e-5
+    encoder.graph.hidden_states = None
+    encoder.hidden_states(long, whole)
+    with pytest.raises(TypeError):
+        encoder.hidden_states(IDS, LENGTHS)
+
+
+def test_items_beyond_a_window_do_not_suit_it(tmp_path):
+    encoder = Encoder(build("Mistral, causal, window"))
+    assert longest_seen(encoder) == 16
+    graph = Graph.__new__(Graph)
+    graph.max_tokens, graph.max_length, graph._num_threads = 64, 16, 1
+    assert graph.suits(np.array([16, 16]))
+    assert not graph.suits(np.array([17]))
+    assert not graph.suits(np.array([16] * 5))
+
+
+def faster(ratio=0.5):
+    """A clock by which every other call, the graph's, takes `ratio` of the time."""
+    times = itertools.cycle((1.0, ratio))
+    return lambda work: (work(), next(times))[1]
+
+
+def test_a_slower_graph_is_not_taken_nor_opened_again(bert):
+    encoder, measurements = bert.load(), Measurements()
+    assert may_have_graph(encoder, measurements, "")
+    assert take_graph(encoder, bert.path, 1, measurements, "", faster(1.0)) == 0
+    assert encoder.graph is None
+    assert not may_have_graph(encoder, measurements, "")
+    assert may_have_graph(encoder, measurements, "labels")
+
+
+def test_what_was_measured_is_not_measured_again(bert):
+    measurements = Measurements()
+    measurements.put(graph={"max_tokens": 48, "beside_others": 16})
+    encoder = bert.load()
+    assert take_graph(encoder, bert.path, 1, measurements, "", None) == 48
+    assert (encoder.graph.max_tokens, encoder.graph.max_tokens_beside_others) == (48, 16)
+
+
+def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert, monkeypatch):
+    measurements, ratios = Measurements(), iter((0.3, 0.4, 0.45, 0.6, 0.8, 0.9, 0.9, 1.6))
+    monkeypatch.setattr(graphs, "ratio_at", lambda *_: next(ratios))
+    encoder = bert.load()
+    assert take_graph(encoder, bert.path, 2, measurements, "", None) == 96
+    some, more = np.array([16], np.int32), np.array([64], np.int32)
+    torch.set_num_threads(1)  # as tests have it
+    assert not encoder.graph.suits(more)
+    assert encoder.graph.suits(some)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert encoder.graph.suits(more)
+
+
+def scale(array):
+    return array * np.float32(1.01)
+
+
+WRONG = {
+    "weights": (lambda path: change(path, scale), "differs from the packed path by"),
+    "no numbers": (lambda path: change(path, lambda array: array * np.float32("nan")), "no numbers where"),
+    "cut off": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "ONNX Runtime cannot open it"),
+    "gone": (lambda path: path.unlink(), "ONNX Runtime cannot open it"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_graph_is_refused(tmp_path, bert, wrong):
+    spoil, reason = WRONG[wrong]
+    for path in bert.path.parent.glob("graph.onnx*"):
+        shutil.copy(path, tmp_path)
+    spoil(tmp_path / "graph.onnx")
+    encoder, measurements = bert.load(), Measurements()
+    assert take_graph(encoder, tmp_path / "graph.onnx", 1, measurements, "", faster()) == 0
+    assert reason in measurements.get("graph")["reason"]
+    assert encoder.graph is None
+    assert len(encoder.hidden_states(IDS, LENGTHS)) == len(IDS)
+
+
+def change(path, how):
+    """One matrix of a layer."""
+    model = onnx.load(path)
+    weights = next(each for each in model.graph.initializer if "query.bias" in each.name or list(each.dims) == [64, 64])
+    weights.CopyFrom(numpy_helper.from_array(how(numpy_helper.to_array(weights)), weights.name))
+    onnx.save(model, path)
+
+
+@pytest.mark.slow
+def test_models_that_attend_in_a_way_of_their_own_have_none(tmp_path):
+    """Scores that are capped: the library's eager attention, which the exporter follows, does not cap them."""
+    with pytest.raises(LoadError, match="differs from the packed path"):
+        graphs.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
+
+
+def test_bfloat16_has_none(bert):
+    assert not may_have_graph(load_encoder(bert.directory, torch.bfloat16, "cpu"), Measurements(), "")
+
+
+def test_one_measurement_that_was_disturbed_changes_little():
+    assert largest({}) == 0
+    assert largest({4: 0.99}) == 0
+    assert largest({4: 0.4, 8: 0.5, 16: 1.2, 32: 0.6, 48: 1.0, 64: 1.4}) == 32
+
+
+def test_graphs_of_the_same_model_are_forgotten(tmp_path):
+    for name in ("org__m-1", "org__m-2", "making-org__m-3", "org__m-large-1", "org__m2-1"):
+        (tmp_path / name).mkdir()
+    forget_others(tmp_path, "org__m-9")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["org__m-large-1", "org__m2-1"]
