@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 from platformdirs import user_cache_path, user_data_path
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from sie_triton.device import choose_device
+from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import SettingsError
 from sie_triton.spec import Runtime
 
@@ -32,11 +33,14 @@ FILE_VARIABLE = "SIE_CONFIG"
 CONTROL_KEY = "sie-control"
 CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 
+# Settings whose values are shown to nobody.
+SECRETS = ("admin_token", "auth_tokens")
+
 # Tells which launcher's a process is: the data directory.
 SERVED_FROM = "SIE_SERVED_FROM"
 
 
-class Settings(BaseSettings):
+class Settings(DoorSettings, BaseSettings):
     """Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -145,6 +149,13 @@ class Settings(BaseSettings):
             return str(socket.getaddrinfo(value, None, socket.AF_INET)[0][4][0])
         except (OSError, UnicodeError) as exc:
             raise ValueError("is no IPv4 address, and no name of one") from exc
+
+    @field_validator("admin_token")
+    @classmethod
+    def _apart(cls, value: str, info: ValidationInfo) -> str:
+        if value and value in words(info.data.get("auth_tokens", "")):
+            raise ValueError("is one of auth_tokens, which may do less; give it to nobody else")
+        return value
 
     @field_validator("device", mode="before")
     @classmethod
@@ -282,4 +293,5 @@ def _complaint(error: Any, flags: dict[str, Any]) -> str:
         source = variable(name)
     else:
         source = f"settings file: {name}"
-    return f"{source}={error['input']}: {error['msg'].removeprefix('Value error, ')}"
+    given_value = "" if name in SECRETS else f"={error['input']}"
+    return f"{source}{given_value}: {error['msg'].removeprefix('Value error, ')}"

@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | render | models | lora | env | extract | bench | perf`."""
+"""The command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf`."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sie_triton.cli.door import door
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
 from sie_triton.cli.lora import lora
@@ -153,20 +154,38 @@ def evict(model: str, **flags: Any) -> None:
 cli.add_command(models)
 cli.add_command(lora)
 cli.add_command(env)
+cli.add_command(door)
 cli.add_command(extract)
+
+
+BENCHES = (
+    "server",
+    "latency",
+    "door",
+    "lengths",
+    "sizes",
+    "architectures",
+    "outputs",
+    "extract",
+    "images",
+    "loras",
+    "cold",
+)
 
 
 @cli.command()
 @click.option(
     "--what",
-    type=click.Choice(["server", "lengths", "sizes", "architectures", "outputs", "extract", "images", "loras", "cold"]),
+    type=click.Choice(BENCHES),
     default="server",
     show_default=True,
     help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
     "sparse and late-interaction models; "
     "extract: entities, beside gliner, if that is installed; images: vectors of photos; "
     "loras: eight LoRA adapters, beside PEFT; "
-    "cold: a server with many models that nobody has asked yet",
+    "latency: one short text at a time, beside ONNX Runtime in process; "
+    "cold: a server with many models that nobody has asked yet; "
+    "door: SIE's own HTTP beside Triton's",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
@@ -202,6 +221,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import loras
 
         loras.run(rounds=rounds, clients=clients, output=output)
+    elif what == "door":
+        from sie_triton.bench import door
+
+        door.run(rounds=rounds, seconds=seconds, clients=clients, output=output)
     else:
         from sie_triton.bench import forward
 

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 class AsyncSIEClient:
     """`async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
-    `timeout` and `max_concurrency` as in SIEClient.
+    `timeout` and `max_concurrency` as in SIEClient. One that is not `is_patient` asks once: what is busy is raised.
     """
 
-    def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
+    def __init__(
+        self, url: str, *, timeout: float | None = None, max_concurrency: int = 4, is_patient: bool = True
+    ) -> None:
         self._connection = AsyncConnection(Address.parse(url))
         self._timeout = checked_timeout(timeout)
+        self._is_patient = is_patient
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
         self._ensembles: dict[tuple[str, str], str] = {}
 
@@ -156,6 +159,8 @@ class AsyncSIEClient:
         return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     async def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
+        if not self._is_patient:
+            return await self._connection.ask(method, deadline, **arguments())
         async for attempt in AsyncRetrying(**deadline.retrying(lambda: self._connection.is_met)):
             with attempt:
                 return await self._connection.ask(method, deadline, **arguments())

@@ -6,10 +6,18 @@ from typing import Any, ClassVar
 
 from sie_triton.client.arguments import checked_model, encoded_entities, encoded_labels, request_parameters
 from sie_triton.client.items import Bytes, encoded, encoded_item, is_one, listed, objects
-from sie_triton.client.results import encode_results, extract_results, id_of, score_entries, score_result, timing_of
+from sie_triton.client.results import (
+    encode_results,
+    extract_results,
+    id_of,
+    output,
+    score_entries,
+    score_result,
+    timing_of,
+)
 from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreOptions, ScoreResult
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
-from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, TEXT, Tensor
+from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, TEXT, TOKEN_COUNT, Tensor
 from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
@@ -140,15 +148,16 @@ class ScoreCall(Call):
         if not self.pieces:
             return score_result(self._name, self._query, [])
         ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
-        timings, entries = [], []
+        timings, entries, token_count = [], [], 0
         for response, piece in zip(responses, self.pieces, strict=True):
             timings.append(timing_of(response))
             entries += score_entries(response, ids[piece])
+            token_count += int(output(response, TOKEN_COUNT).sum())
         entries.sort(key=lambda entry: -entry["score"])
         for rank, entry in enumerate(entries):
             entry["rank"] = rank
         timing = max(timings, key=lambda timing: timing["total_ms"])
-        return score_result(self._name, self._query, entries) | ScoreResult(timing=timing)
+        return score_result(self._name, self._query, entries) | ScoreResult(token_count=token_count, timing=timing)
 
 
 class ExtractCall(Call):

@@ -7,11 +7,12 @@ thread that used it, so the blocking client asks its asyncio client instead, on 
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any
 
 from sie_triton.client.address import Address
-from sie_triton.client.failures import our_errors, unreachable
+from sie_triton.client.failures import is_of_a_step, our_errors, unreachable
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
@@ -31,11 +32,16 @@ CHANNEL = [
 
 
 class AsyncConnection:
-    """Of one event loop, in which it is opened by the first question. `is_met`: the server has answered something."""
+    """Of one event loop, in which it is opened by the first question. `is_met`: the server has answered something.
+
+    `hangs_up`: a cancelled question ends a gRPC call. Else the call goes on to its end, and its answer is dropped:
+    for a Triton that a client which hangs up in the moment of the answer can end, 24.12 and before.
+    """
 
     def __init__(self, address: Address) -> None:
         self.triton: Any = import_module(f"tritonclient.{address.transport}.aio")
         self.is_met = False
+        self.hangs_up = True
         self._address = address
         self._opened: Any = None
         self._is_closed = False
@@ -51,7 +57,8 @@ class AsyncConnection:
             with our_errors(self._address, deadline.left_s):
                 answer = await self._send(method, deadline.wait_s(self._address.transport), arguments)
         except BusyError as exc:
-            if self._address.transport == "grpc" and deadline.left_s and not await self._is_live():
+            is_doubtful = self._address.transport == "grpc" and deadline.left_s and not is_of_a_step(exc)
+            if is_doubtful and not await self._is_live():
                 raise unreachable(self._address, exc) from exc
             raise
         self.is_met = True
@@ -60,7 +67,8 @@ class AsyncConnection:
     async def _send(self, method: str, seconds: float, arguments: dict[str, Any]) -> Any:
         send = getattr(self._client(), method)
         if self._address.transport == "grpc":
-            return await send(client_timeout=seconds, **arguments)
+            call = send(client_timeout=seconds, **arguments)
+            return await (call if self.hangs_up else _to_its_end(call))
         async with asyncio.timeout(seconds):  # closes the connection when it is over
             return await send(**arguments)
 
@@ -82,6 +90,15 @@ class AsyncConnection:
         return self._opened
 
 
+async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for either
+        raise
+
+
 class GrpcConnection:
     """For any number of threads."""
 
@@ -100,7 +117,7 @@ class GrpcConnection:
             with our_errors(self._address, deadline.left_s):
                 answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
         except BusyError as exc:
-            if deadline.left_s and not self._is_live():
+            if deadline.left_s and not is_of_a_step(exc) and not self._is_live():
                 raise unreachable(self._address, exc) from exc
             raise
         self.is_met = True

@@ -25,6 +25,9 @@ ERRORS: Mapping[str, type[SIEError]] = {
 
 MAX_NAMES = 12
 
+# What Triton puts before the words of a step.
+FRAMING = "in ensemble '"
+
 
 class NotServed(InputError):
     """Triton has no model of that name."""
@@ -45,6 +48,12 @@ def our_errors(address: Address, seconds: float) -> Iterator[None]:
         raise SIEError(f"{address}: what answers there is no Triton server ({exc})") from exc
 
 
+def is_of_a_step(error: SIEError) -> bool:
+    """Said by a step of a model: there is a server."""
+    cause = error.__cause__
+    return isinstance(cause, InferenceServerException) and (cause.message() or "").startswith(FRAMING)
+
+
 def unreachable(address: Address, cause: Exception) -> Unreachable:
     details = str(cause) or type(cause).__name__
     return Unreachable(
@@ -52,12 +61,12 @@ def unreachable(address: Address, cause: Exception) -> Unreachable:
     )
 
 
-def not_served(model: str, served: Sequence[str]) -> InputError:
+def not_served(model: str, served: Sequence[str]) -> NotServed:
     """Names the models that are there, the most similar first."""
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return InputError(f"model: {model} is not served; there are {', '.join(names[:MAX_NAMES]) or 'none'}{more}")
+    return NotServed(f"model: {model} is not served; there are {', '.join(names[:MAX_NAMES]) or 'none'}{more}")
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:
@@ -71,7 +80,7 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
         return error(f"{address}: what answers there is no Triton server (it says {status})")
     message = exc.message() or str(exc)
     _, _, sentence = message.partition("', ")
-    text = sentence if message.startswith("in ensemble '") else message
+    text = sentence if message.startswith(FRAMING) else message
     kind = NotServed if "unknown model" in text else ERRORS.get(status, SIEError)
     return LoadError.parse(text) or kind(text)
 

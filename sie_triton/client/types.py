@@ -86,11 +86,15 @@ class ScoreEntry(TypedDict):
 
 
 class ScoreResult(TypedDict, total=False):
-    """`scores` are ranked, the most relevant first; `timing` is that of the slowest request."""
+    """`scores` are ranked, the most relevant first; `timing` is that of the slowest request.
+
+    `token_count` is the sum over the items, with the query wherever it is read together with one.
+    """
 
     model: str
     query_id: str
     scores: list[ScoreEntry]
+    token_count: int
     timing: Timing
 
 

@@ -97,7 +97,7 @@ class Supervisor:
 class Companion:
     """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that this process was started in.
 
-    Or `program` in Python's place, in the directory `cwd`.
+    Or `program` in Python's place, in the directory `cwd`. Told to end, it has `end_s`.
 
     Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
     as soon as it is there, so that it is given up only where the system cannot start it.
@@ -113,11 +113,13 @@ class Companion:
         *,
         program: Sequence[str] = PYTHON_MODULE,
         cwd: Path | None = None,
+        end_s: float = END_S,
     ) -> None:
         self.name = name
         self.log_path = log
         self.environment = environment
         self._command, self._cwd = [*program, *command], cwd
+        self._end_s = end_s
         self._child: Started | None = None
         self._say = say
         self._supervisor = Supervisor(self, say)
@@ -155,7 +157,7 @@ class Companion:
     def stop(self) -> None:
         assert self._child is not None
         self._child.send(signal.SIGTERM)
-        self._child.end(END_S)
+        self._child.end(self._end_s)
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,9 @@
-"""The processes beside tritonserver: nurseries and controller."""
+"""The processes beside tritonserver: nurseries, controller and doors."""
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0
 
+# A door answers what is in progress for so long, and is ended a little later.
+DRAIN_S = 8.0
+
 Say = Callable[[str], None]
 
 
@@ -26,6 +30,29 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
     log = settings.data_dir / "logs" / "controller.log"
     environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
     return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say)
+
+
+@contextmanager
+def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
+    """The processes that share the door's port, each of which drains at the end; all of them at once."""
+    log = settings.data_dir / "logs" / "door.log"
+    environment = {**resolved(settings), **marked}
+    names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
+    processes = [Companion(name, ["sie_triton.doors"], log, environment, say, end_s=DRAIN_S) for name in names]
+    started = []
+    try:
+        for each in processes:
+            each.__enter__()
+            started.append(each)
+        yield processes
+    finally:
+        with ThreadPoolExecutor(len(processes)) as together:
+            list(together.map(Companion.__exit__, started))
+
+
+def wait_for_door(settings: Settings) -> None:
+    """Return once it has found Triton, which it looks for once a second; ServerError with where its log is if not."""
+    _wait_for("the door", settings, settings.door_port, "door.log", "/readyz")
 
 
 def resolved(settings: Settings) -> dict[str, str]:
@@ -67,9 +94,13 @@ def _log(settings: Settings) -> Path:
 
 def wait_for_controller(settings: Settings) -> None:
     """Return once it answers; ServerError with where its log is if it does not."""
+    _wait_for("the controller", settings, settings.controller_port, "controller.log", "/readyz")
+
+
+def _wait_for(name: str, settings: Settings, port: int, log: str, path: str) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
-    while not answers(f"http://{settings.host}:{settings.controller_port}/readyz"):
+    while not answers(f"http://{settings.host}:{port}{path}"):
         if time.monotonic() > deadline:
-            log = settings.data_dir / "logs" / "controller.log"
-            raise ServerError(f"the controller is not ready after {READY_TIMEOUT_S:.0f} s; see {log}")
+            where = settings.data_dir / "logs" / log
+            raise ServerError(f"{name} is not ready after {READY_TIMEOUT_S:.0f} s; see {where}")
         time.sleep(0.1)

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import FrameType
@@ -23,8 +23,8 @@ from sie_triton.families import model_of
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import preflight
-from sie_triton.server.companions import controller, nurseries, wait_for_controller
-from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, remember
+from sie_triton.server.companions import controller, doors, nurseries, wait_for_controller, wait_for_door
+from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mark, remember
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
@@ -82,9 +82,13 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         nurseries(settings, [model.resolve(settings.runtime) for model in first.models], _say),
         server,
         controller(settings, server.control_token, _say),
+        # Ends first, as soon as what came through it is answered.
+        doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
     ):
         _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)
+        if settings.door:
+            wait_for_door(settings)
         _introduce(settings, first, server, console)
         print(example(first.models[0].resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
@@ -107,6 +111,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
         "grpc-port": settings.grpc_port,
         "metrics-port": settings.metrics_port,
         "controller-port": settings.controller_port,
+        **({"door-port": settings.door_port} if settings.door else {}),
     }
     problems = [
         *preflight.check_python(),
@@ -140,6 +145,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
     console.print(f"device   {settings.runtime.device}", highlight=False)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)
+    if settings.door:
+        console.print(f"SIE      http://{settings.host}:{settings.door_port}  (for SIE's own SDK)", highlight=False)
     console.print(f"HTTP     {url_of(settings)}", highlight=False)
     console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)

@@ -68,7 +68,7 @@ def test_the_command_line_shows_and_evicts(crowd, tmp_path, capsys):
     show(where, watch=False, picture=tmp_path / "status.svg")
     act(where, MODELS[5], "evict")
     text = capsys.readouterr().out
-    assert re.search(r"test/model-5 +│ resident +│ +0\.\d\d GiB", text)
+    assert re.search(r"test/model-5 +│ resident +│ torch +│ +0\.\d\d GiB", text)
     assert "test/model-5: evict done" in text
     assert "resident" in (tmp_path / "status.svg").read_text()
 

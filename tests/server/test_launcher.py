@@ -34,7 +34,7 @@ GIVEN = ("data_dir", "http_port", "grpc_port", "metrics_port", "controller_port"
 
 @contextmanager
 def launched(settings: Settings, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = sie("serve", *arguments, *(f"{flag(name)}={getattr(settings, name)}" for name in GIVEN))
+    process = sie("serve", "--no-door", *arguments, *(f"{flag(name)}={getattr(settings, name)}" for name in GIVEN))
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "SIE ready\n"

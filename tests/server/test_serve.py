@@ -24,7 +24,7 @@ from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, TINY, tiny_model_file
 
 ROOT = Path(__file__).parents[2]
-PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port")
+PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port", "--door-port")
 
 
 def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -40,13 +40,15 @@ def heed_signals() -> None:
 
 
 def port_flags(ports: list[int]) -> list[str]:
-    return [f"{name}={port}" for name, port in zip(PORT_FLAGS, ports, strict=True)]
+    """Four: without a door."""
+    flags = [f"{name}={port}" for name, port in zip(PORT_FLAGS, ports, strict=False)]
+    return flags if len(ports) == len(PORT_FLAGS) else [*flags, "--no-door"]
 
 
 @contextmanager
-def serving(data_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running `sie-triton serve` and its gRPC address."""
-    ports = free_ports(4)
+def serving(data_dir: Path, *arguments: str, num_ports: int = 4) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running `sie-triton serve` and its gRPC address; five ports: with a door."""
+    ports = free_ports(num_ports)
     process = sie("serve", *arguments, f"--data-dir={data_dir}", *port_flags(ports))
     try:
         assert process.stdout is not None
@@ -114,10 +116,16 @@ def test_a_killed_launcher_takes_triton_along(tmp_path):
 
 
 def test_it_says_where_it_is_and_what_to_paste(tmp_path):
-    with serving(tmp_path) as (process, address):
+    with serving(tmp_path, num_ports=5) as (process, address):
+        (door,) = [
+            pid for pid in descendants(process.pid) if b"sie_triton.doors" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         process.send_signal(signal.SIGTERM)
-        _, text = process.communicate(timeout=10)
+        _, text = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert alive([door]) == []
     assert address in text
+    assert "SIE      http://127.0.0.1:" in text
     example = next(line for line in text.splitlines() if line.startswith("curl"))
     assert "/v2/models/sentence-transformers__all-MiniLM-L6-v2/infer" in example
 

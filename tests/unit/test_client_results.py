@@ -112,7 +112,7 @@ def test_items_are_ranked_under_the_names_that_they_were_given():
     call = ScoreCall(tritonclient.grpc, "org/model", {"text": "q", "id": "asked"}, ITEMS, {})
     result = call.results([Response(scores=f32(1, 3, 2))])
     assert [(each["item_id"], each["score"]) for each in result["scores"]] == [("mine", 3), ("", 2), ("item-0", 1)]
-    assert (result["query_id"], result["model"]) == ("asked", "org/model")
+    assert (result["query_id"], result["model"], result["token_count"]) == ("asked", "org/model", 3 + 4 + 5)
 
 
 # --- errors

@@ -23,6 +23,7 @@ FOUNDATION = {
 }
 MAY_IMPORT = {
     "device": set(),
+    "door_settings": set(),
     "editions": set(),
     "errors": set(),
     "extension": {"errors"},
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "transforms": {"late_interaction", "native", "spec"},
     "contract": {"errors", "spec", "transforms"},
     "loras": {"contract", "errors", "private", "spec"},
-    "settings": {"device", "errors", "spec"},
+    "settings": {"device", "door_settings", "errors", "spec"},
     "checkpoints": {"errors"},
     "weights": {"checkpoints", "errors", "private", "processes", "spec"},
     "inputs": {*FOUNDATION, "checkpoints", "pdf"},
@@ -87,6 +88,7 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "errors", "late_interaction"},
+    "doors": {"client", "contract", "errors", "families", "settings", "spec"},
     "bench": {
         *FOUNDATION,
         "catalog",
@@ -107,7 +109,18 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
-    "cli": {*FOUNDATION, "bench", "catalog", "client", "controller", "environments", "render", "server", "settings"},
+    "cli": {
+        *FOUNDATION,
+        "bench",
+        "catalog",
+        "client",
+        "controller",
+        "door_settings",
+        "environments",
+        "render",
+        "server",
+        "settings",
+    },
 }
 
 
@@ -170,6 +183,10 @@ def test_files_and_functions_are_read_in_a_sitting(path):
 
 def test_the_controller_imports_neither_adapters_nor_torch():
     assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.families") == []
+
+
+def test_the_door_imports_no_heavy_library():
+    assert imported("import sie_triton.doors.run", "torch", "transformers", "tokenizers", "PIL", "aiohttp") == []
 
 
 def test_one_file_imports_tritons_python_api():

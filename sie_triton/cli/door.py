@@ -1,0 +1,51 @@
+"""`sie-triton door`: the door alone, before a Triton that somebody else runs."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+import click
+
+from sie_triton.cli.options import settings_options
+from sie_triton.door_settings import DoorSettings
+from sie_triton.errors import ServerError
+from sie_triton.server import preflight
+from sie_triton.server.companions import doors, wait_for_door
+from sie_triton.settings import read_settings
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
+
+
+class Stopped(Exception):
+    """A signal asked us to end."""
+
+
+@click.command()
+@settings_options(["host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
+def door(**flags: Any) -> None:
+    """Run the door alone, before a Triton that runs at --host and --grpc-port.
+
+    `sie-triton serve` opens one of its own.
+    """
+    settings = read_settings(**flags)
+    if problems := list(preflight.check_ports(settings.host, {"door-port": settings.door_port})):
+        raise ServerError("\n".join(problems))
+    for signum in SIGNALS:
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+            signal.signal(signum, _stop)
+    try:
+        with doors(settings, {}, lambda line: click.echo(line, err=True)):
+            wait_for_door(settings)
+            click.echo("SIE door ready")
+            while True:
+                signal.pause()
+    except Stopped:
+        pass
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    for each in SIGNALS:  # a second one must not interrupt the orderly end
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped

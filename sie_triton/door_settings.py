@@ -1,0 +1,40 @@
+"""Settings of the door, SIE's own HTTP; part of those of the server."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+
+
+class DoorSettings(BaseModel):
+    """Field descriptions are the help texts of the command line."""
+
+    door: bool = Field(True, description="serve SIE's own HTTP routes too, by processes beside Triton")
+    door_port: int = Field(8080, ge=1, le=65535, description="port of SIE's own HTTP routes")
+    door_workers: int = Field(1, ge=1, le=64, description="processes that share door_port")
+    door_timeout_s: float = Field(
+        25,
+        gt=0,
+        le=3600,
+        description="a request to door_port is answered within that, unless its X-Request-Timeout says otherwise",
+    )
+    door_max_body_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of the body of a request to door_port")
+    door_max_items: int = Field(10_000, ge=1, description="most items of a request to door_port")
+    door_cors_origins: str = Field(
+        "", description="web pages that may call door_port: origins as https://host, separated by commas; *: any"
+    )
+    door_tei_model: str = Field(
+        "",
+        description="models behind the routes of text-embeddings-inference, which name none, separated by commas: the "
+        "first that can; default: the only one that can",
+    )
+    auth_mode: Literal["none", "static", "token"] = Field(
+        "none", description="who may call door_port: anybody, or, with static and token, who has one of auth_tokens"
+    )
+    auth_tokens: str = Field("", validate_default=True, description="bearer tokens for door_port, separated by commas")
+
+    @field_validator("auth_tokens")
+    @classmethod
+    def _there_are_some(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("auth_mode", "none") != "none" and not value.strip(", "):
+            raise ValueError(f"auth_mode {info.data['auth_mode']} needs at least one token")
+        return value

@@ -1,0 +1,7 @@
+"""`python -m sie_triton.doors`: one process of the door, by the settings in its environment."""
+
+from sie_triton.doors.run import run
+from sie_triton.settings import read_settings
+
+if __name__ == "__main__":
+    run(read_settings())

@@ -1,0 +1,92 @@
+"""Results of the client → answers as SIE's own server writes them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult, Timing
+from sie_triton.contract import ENCODE_OUTPUTS
+
+BITS = ("binary", "ubinary")
+
+
+def encoded(model: str, results: Sequence[EncodeResult], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
+    """`dims`: of each output, as far as it is known."""
+    items = [_vectors(result, dtype, dims) for result in results]
+    return {"model": model, "items": items, "timing": timing_of(results)}
+
+
+def needs_dims(result: EncodeResult, dtype: str) -> bool:
+    """Cannot what is answered tell its dimensions?"""
+    return dtype in BITS or "sparse" in result or "pages" in result
+
+
+def scored(result: ScoreResult) -> dict[str, Any]:
+    answer: dict[str, Any] = {"model": result["model"], "scores": result["scores"]}
+    if "query_id" in result:
+        answer["query_id"] = result["query_id"]
+    return answer | {"timing": told(result["timing"])}
+
+
+def extracted(model: str, results: Sequence[ExtractResult]) -> dict[str, Any]:
+    items = [{"id": f"item-{i}", **_found(result)} for i, result in enumerate(results)]
+    return {"model": model, "items": items, "timing": timing_of(results)}
+
+
+def timing_of(results: Iterable[Any]) -> dict[str, float]:
+    """That of the slowest of the requests that this one was sent as."""
+    return told(max((result["timing"] for result in results), key=lambda timing: timing["total_ms"]))
+
+
+def told(timing: Timing) -> dict[str, float]:
+    """By SIE's names; a request that waits for its batch is in a queue."""
+    return {
+        "total_ms": timing["total_ms"],
+        "queue_ms": timing["queue_ms"] + timing["batch_wait_ms"],
+        "tokenization_ms": timing["preprocess_ms"],
+        "inference_ms": timing["inference_ms"],
+        "postprocessing_ms": timing["postprocess_ms"],
+    }
+
+
+def timing_headers(timing: Mapping[str, float]) -> dict[str, str]:
+    """
+    >>> timing_headers({"total_ms": 1.25, "queue_ms": 0.0})
+    {'X-Total-Time': '1.25', 'X-Queue-Time': '0.00'}
+    """
+    return {f"X-{name.removesuffix('_ms').title()}-Time": f"{ms:.2f}" for name, ms in timing.items()}
+
+
+def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
+    if "pages" in result:
+        pages = [{**_vectors(page, dtype, dims), "page": page["page"]} for page in result["pages"]]
+        return _with_id(result, {"pages": pages})
+    told: dict[str, Any] = {}
+    for name, value in result.items():
+        if name == "sparse":
+            told[name] = {"dims": dims.get(name), "dtype": "float32", **value}  # type: ignore[dict-item]
+        elif isinstance(value, np.ndarray):
+            told[name] = _array(name, value, dtype, dims) if not name.endswith("_scales") else value
+    return _with_id(result, told)
+
+
+def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
+    """One dimension is one vector, two are one for each token."""
+    kind = dtype if name in ENCODE_OUTPUTS else str(values.dtype)
+    if kind in BITS:
+        values = values.view(np.uint8)  # SIE has bits so, whichever they are called
+    size = values.shape[-1] * (8 if kind in BITS else 1)
+    if 0 <= size - dims.get(name, size) < 8:
+        size = dims.get(name, size)  # the last byte may not be full
+    if values.ndim == 2:
+        return {"token_dims": size, "num_tokens": len(values), "dtype": kind, "values": values}
+    return {"dims": size, "dtype": kind, "values": values}
+
+
+def _found(result: ExtractResult) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "timing"}
+
+
+def _with_id(result: Any, told: dict[str, Any]) -> dict[str, Any]:
+    return {"id": result["id"], **told} if "id" in result else told

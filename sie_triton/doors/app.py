@@ -1,0 +1,74 @@
+"""The ASGI application of a door: one table of routes, in front of which each dialect has its file."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sie_triton.doors import health, models, openai, openapi, rerank, sie, tei
+from sie_triton.doors.endpoint import Door, failure_response
+from sie_triton.doors.failures import Failure
+from sie_triton.settings import words
+
+METHODS = ("GET", "POST")
+
+# Each gives the routes of one dialect.
+DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
+    sie.routes,
+    models.routes,
+    openai.routes,
+    rerank.routes,
+    tei.routes,
+    health.routes,
+    openapi.routes,
+)
+
+
+def application(door: Door) -> ASGIApp:
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        async with door.backend:
+            yield
+
+    door.routes = [route for dialect in DIALECTS for route in dialect(door)]
+    app = answering(Router(door.routes, redirect_slashes=False, default=_no_route, lifespan=lifespan))
+    if origins := words(door.settings.door_cors_origins):
+        return CORSMiddleware(app, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"])
+    return app
+
+
+async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
+    message = f"{scope['path'][:200]}: there is no such route; /docs lists those that there are"
+    await failure_response(Failure(404, "NOT_FOUND", message))(scope, receive, send)
+
+
+def answering(app: ASGIApp) -> ASGIApp:
+    """Says in each answer which server gave it; a wrong method is answered as all failures are."""
+    header = (b"x-sie-server-version", version("sie-triton").encode())
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        scope["app"] = app  # Starlette raises then, and answers nothing of its own
+        try:
+            await app(scope, receive, send_with)
+        except HTTPException as exc:
+            message = f"{scope['method']} {scope['path'][:200]}: {exc.detail}"
+            failure = Failure(exc.status_code, "METHOD_NOT_ALLOWED", message, headers=exc.headers)
+            await failure_response(failure)(scope, receive, send_with)
+
+    return answer

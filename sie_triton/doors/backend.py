@@ -1,0 +1,127 @@
+"""Triton, as the routes see it."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sie_triton.client import AsyncSIEClient
+from sie_triton.client.address import Address
+from sie_triton.client.calls import STEP_SUFFIXES
+from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.failures import NotServed
+from sie_triton.client.retry import Deadline
+from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
+from sie_triton.errors import SIEError
+from sie_triton.settings import Settings
+
+# Requests that one large one is sent as, at a time.
+MAX_CONCURRENCY = 16
+
+# Of Triton: 25.01. One before can end when a gRPC client hangs up in the moment of its answer.
+HANGS_UP_SAFELY = (2, 54)
+
+# Between questions to a Triton that does not answer yet.
+LEARN_S = 1.0
+
+# What Triton may take to say how it is.
+QUESTION_S = 5.0
+
+Items = Sequence[Mapping[str, Any]]
+
+
+class Client(AsyncSIEClient):
+    """Cancelled calls go on to their end, until somebody knows that Triton survives a client that hangs up."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._connection.hangs_up = False
+
+    def may_hang_up(self, may: bool) -> None:
+        self._connection.hangs_up = may
+
+
+class Backend:
+    """One gRPC channel to Triton, of one event loop. Nothing is tried again: who called is told when to.
+
+    The calls are those of AsyncSIEClient, with lists of items, and raise as they do; `seconds` is how long each may
+    take. `parameters` are request parameters; what is None in them was not given.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        address = f"grpc://{settings.host}:{settings.grpc_port}"
+        self._client = Client(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
+        self._questions = AsyncConnection(Address.parse(address))  # never behind a request of megabytes
+        self._learning: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Backend":
+        self._learning = asyncio.create_task(self._learn())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._learning is not None
+        self._learning.cancel()
+        await self._client.close()
+        await self._questions.close()
+
+    async def _learn(self) -> None:
+        """From Triton, as soon as it answers: may a call that nobody waits for be cancelled?"""
+        while True:
+            try:
+                metadata = await self.ask("get_server_metadata")
+            except SIEError:
+                await asyncio.sleep(LEARN_S)
+            else:
+                self._client.may_hang_up(version_of(metadata.version) >= HANGS_UP_SAFELY)
+                return
+
+    async def encode(
+        self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
+    ) -> list[EncodeResult]:
+        options = _given(parameters)
+        return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
+
+    async def score(
+        self, model: str, query: Mapping[str, Any], items: Items, seconds: float, parameters: Mapping[str, Any]
+    ) -> ScoreResult:
+        options = _given(parameters)
+        return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
+
+    async def extract(
+        self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
+    ) -> list[ExtractResult]:
+        options = _given(parameters)
+        return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
+
+    async def names(self) -> list[str]:
+        """Of the models that are served, as `org/name`."""
+        return await self._client.list_models()
+
+    async def is_live(self) -> bool:
+        try:
+            return bool(await self.ask("is_server_live"))
+        except SIEError:
+            return False
+
+    async def ask(self, method: str, **arguments: Any) -> Any:
+        """Anything but inference, by a method of tritonclient's."""
+        return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """
+    >>> version_of("2.51.0"), version_of("2.54.0dev")
+    ((2, 51, 0), (2, 54, 0))
+    """
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+
+
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _ensemble(model: str) -> str:
+    """`model`, which is none of the steps that Triton knows by names of their own."""
+    if model.endswith(STEP_SUFFIXES):
+        raise NotServed(f"model: {model} is a step of one; ask the model itself")
+    return model

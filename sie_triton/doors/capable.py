@@ -1,0 +1,73 @@
+"""Which model a request is for that names none."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from sie_triton.client.failures import NotServed
+from sie_triton.contract.tensors import TEXT
+from sie_triton.doors.endpoint import Door
+from sie_triton.doors.failures import Failure
+from sie_triton.settings import words
+from sie_triton.spec import ModelSpec
+
+# What may be asked of a model, in words.
+DENSE, SPARSE, SCORES = "dense vectors", "sparse vectors", "scores"
+ABLE: dict[str, Callable[[ModelSpec], bool]] = {
+    DENSE: lambda spec: "dense" in spec.dims,
+    SPARSE: lambda spec: "sparse" in spec.dims,
+    SCORES: lambda spec: "score" in spec.tasks,
+}
+
+
+def able(specs: Iterable[ModelSpec], what: str) -> list[ModelSpec]:
+    """Those that give `what`, one of ABLE, for texts."""
+    return [spec for spec in specs if TEXT.name in spec.inputs and ABLE[what](spec)]
+
+
+class Capable:
+    """By SIE_DOOR_TEI_MODEL, the first of them that can; without it the only one that can."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._named = words(door.settings.door_tei_model)
+
+    async def model(self, what: str) -> str:
+        """One that gives `what`, one of ABLE, for texts."""
+        return (await self.spec(what)).model
+
+    async def spec(self, what: str) -> ModelSpec:
+        """The same; Failure says what to set."""
+        candidates = self._named or await self._door.backend.names()
+        specs = await asyncio.gather(*map(self._spec, candidates))
+        found = able([spec for spec in specs if spec is not None], what)
+        if len(found) == 1 or (found and self._named):
+            return found[0]
+        raise _unclear(what, self._named or [spec.model for spec in found], is_named=bool(self._named))
+
+    async def any(self) -> tuple[str, ModelSpec]:
+        """What is given, and by whom: the first of ABLE of which that is clear."""
+        unclear = None
+        for what in ABLE:
+            try:
+                return what, await self.spec(what)
+            except Failure as exc:
+                unclear = unclear or exc
+        assert unclear is not None
+        raise unclear
+
+    async def _spec(self, model: str) -> ModelSpec | None:
+        try:
+            return await self._door.served.spec(model)
+        except NotServed:
+            return None
+
+
+def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:
+    names = ", ".join(models)
+    if is_named:
+        message = f"SIE_DOOR_TEI_MODEL: none of {names} is served and gives {what}; name one that does"
+    elif models:
+        message = f"several models give {what}: {names}; set SIE_DOOR_TEI_MODEL to the one that is meant"
+    else:
+        message = f"no model that is served gives {what}; serve one, or use another route"
+    return Failure(404, "MODEL_NOT_FOUND", message)

@@ -1,0 +1,184 @@
+"""One route: the client's token, its body within limits, a handler, and failures in the route's own shape.
+
+ASGI → Request → handler → Response, or Failure → dialect → Response
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from sie_triton.doors.backend import Backend
+from sie_triton.doors.body import read_body
+from sie_triton.doors.failures import AWAY_S, Failure, failure_of, invalid
+from sie_triton.doors.served import Served
+from sie_triton.doors.trust import Trust
+from sie_triton.doors.wire import JSON, WRITERS, answer_type, reader, write_json
+from sie_triton.errors import SIEError
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+# How long a request may take, in seconds, as its client wants it; and the most that is allowed.
+TIMEOUT_HEADER = "X-Request-Timeout"
+MAX_TIMEOUT_S = 3600.0
+
+
+class Door:
+    """What all routes of a process share. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.backend = Backend(settings)
+        self.served = Served(settings, self.backend)
+        self.trust = Trust(settings)
+        self.is_draining = False
+        self.routes: Sequence[BaseRoute] = ()
+
+
+class Request:
+    """What a handler gets. `path` are the parameters of the route's path; `body` is all of it, not parsed."""
+
+    __slots__ = ("body", "door", "headers", "method", "path", "trace_id")
+
+    def __init__(self, scope: Scope, door: Door) -> None:
+        self.door = door
+        self.method: str = scope["method"]
+        self.path: Mapping[str, str] = scope.get("path_params", {})
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.body = b""
+        self.trace_id = _trace_id(self)
+
+    def header(self, name: str) -> str | None:
+        value = self.headers.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+    def parsed(self) -> dict[str, Any]:
+        """The body, which must be an object, by its Content-Type: JSON or msgpack."""
+        found = reader(self.header("content-type") or JSON)(self.body)
+        if not isinstance(found, dict):
+            raise invalid(f"body: must be an object, it is {type(found).__name__}")
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """How long the answer may take."""
+        given = self.header(TIMEOUT_HEADER)
+        if given is None:
+            return self.door.settings.door_timeout_s
+        with suppress(ValueError):
+            seconds = float(given)
+            if math.isfinite(seconds) and 0 < seconds <= MAX_TIMEOUT_S:
+                return seconds
+        raise invalid(f"{TIMEOUT_HEADER}: must be seconds above 0, {MAX_TIMEOUT_S:.0f} at most; it is {given[:40]!r}")
+
+    def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+        """`value` in what the client reads; arrays may be in it."""
+        kind = (
+            JSON if self.method != "POST" else answer_type(self.header("accept"), self.header("content-type") or JSON)
+        )
+        return Response(WRITERS[kind](value), media_type=kind, headers=dict(headers or {}))
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+Dialect = Callable[[Failure], Any]  # → what the body of a failure is, as JSON
+
+
+def detail(failure: Failure) -> Any:
+    """SIE's own."""
+    return {"detail": {"code": failure.code, "message": failure.message, **failure.more}}
+
+
+class Endpoint:
+    """An ASGI application: what Starlette's Route is given.
+
+    `is_open`: nobody needs a token. `document` makes, of what is served, the route's operation in /openapi.json.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        handler: Handler,
+        *,
+        dialect: Dialect = detail,
+        is_open: bool = False,
+        document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.document = document
+        self._door = door
+        self._handler = handler
+        self._dialect = dialect
+        self._is_open = is_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, self._door)
+        try:
+            response = await self._answered(request, receive)
+        except Failure as failure:
+            response = failure_response(failure, self._dialect)
+        if response is not None:
+            response.headers["X-Trace-ID"] = request.trace_id
+            await response(scope, receive, send)
+
+    async def _answered(self, request: Request, receive: Receive) -> Response | None:
+        """None: the client is gone."""
+        try:
+            if not self._is_open:
+                self._door.trust.check(request.headers.get(b"authorization"))
+            if request.method == "POST":
+                request.body = await read_body(receive, request.headers, self._door.settings.door_max_body_bytes)
+            return await self._handled(request, receive)
+        except SIEError as exc:
+            raise failure_of(exc) from exc
+        except (Failure, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            log.exception("request %s failed", request.trace_id)
+            message = f"the request failed with {type(exc).__name__}; the door's log has the details"
+            raise Failure(500, "INTERNAL_ERROR", message) from exc
+
+    async def _handled(self, request: Request, receive: Receive) -> Response | None:
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.create_task(_cancel_when_gone(receive, task))
+        try:
+            return await self._handler(request)
+        except asyncio.CancelledError:
+            task.uncancel()
+            if not watcher.done():
+                raise _ending() from None
+            return None
+        finally:
+            watcher.cancel()
+
+
+def failure_response(failure: Failure, dialect: Dialect = detail) -> Response:
+    headers = dict(failure.headers)
+    if failure.retry_after_s is not None:
+        headers["Retry-After"] = str(failure.retry_after_s)
+    return Response(write_json(dialect(failure)), failure.status, headers, JSON)
+
+
+def _ending() -> Failure:
+    return Failure(503, "SERVER_UNAVAILABLE", "the server ends before this was ready; retry", retry_after_s=AWAY_S)
+
+
+async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()
+
+
+def _trace_id(request: Request) -> str:
+    """That of the client, where it has one: of a traceparent, or the id it gave."""
+    _, _, rest = (request.header("traceparent") or "").partition("-")
+    given = rest.partition("-")[0] or request.header("x-request-id") or ""
+    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else uuid4().hex

@@ -1,0 +1,140 @@
+"""Is the door alive, can it be asked something, and what does the server do? Probes need no token."""
+
+import asyncio
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.openapi import Document, operation
+from sie_triton.doors.served import state_of
+from sie_triton.doors.wire import write_json
+
+# Between what watchers are told.
+PERIOD_S = 0.2
+
+STARTED = time.monotonic()
+
+
+def routes(door: Door) -> list[BaseRoute]:
+    probes = [("/", root, ""), ("/healthz", healthz, "Is the door alive?"), ("/readyz", readyz, "Can it be asked?")]
+    return [
+        *(_get(path, Endpoint(door, handler, is_open=True, document=_told(text))) for path, handler, text in probes),
+        _get("/health", Endpoint(door, health, document=operation("How the server is"))),
+        WebSocketRoute("/ws/status", Watching(door), name="status"),
+    ]
+
+
+def _get(path: str, endpoint: Endpoint) -> Route:
+    return Route(path, endpoint, methods=["GET"], name=path.strip("/") or "root")
+
+
+def _told(text: str) -> Document | None:
+    return operation(text) if text else None
+
+
+async def root(request: Request) -> Response:
+    return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"})
+
+
+async def healthz(request: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+async def readyz(request: Request) -> Response:
+    """503 while this process drains, and while Triton does not answer."""
+    trouble = await _trouble(request.door)
+    return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
+
+
+async def health(request: Request) -> Response:
+    """As SIE's clients ask for the capacity of a server."""
+    told = await status(request.door)
+    loaded = told["loaded_models"]
+    worker = {
+        "url": str(request.header("host") or ""),
+        "name": told["name"],
+        "gpu": "",
+        "gpu_count": told["gpu_count"],
+        "healthy": told["ready"],
+        "queue_depth": sum(each["queue_depth"] for each in told["models"]),
+        "loaded_models": loaded,
+    }
+    return request.answer(
+        {
+            "type": "server",
+            "status": "healthy" if told["ready"] else "unhealthy",
+            "cluster": {"worker_count": 1, "gpu_count": told["gpu_count"], "models_loaded": len(loaded)},
+            "configured_gpu_types": [],
+            "live_gpu_types": [],
+            "workers": [worker],
+        }
+    )
+
+
+async def status(door: Door) -> dict[str, Any]:
+    """What watchers are told: all that the controller and Triton say of the server now."""
+    trouble, states = await asyncio.gather(_trouble(door), door.served.states())
+    models = [
+        {
+            "name": name,
+            "state": state_of(each),
+            "loaded": state_of(each) == "loaded",
+            "memory_bytes": each["memory_bytes"],
+            "queue_depth": each["pending"],
+            "queue_pending_items": each["pending"],
+        }
+        for name, each in sorted(states.models.items())
+    ]
+    settings = door.settings
+    return {
+        "timestamp": time.time(),
+        "ready": not trouble,
+        "name": "sie-triton",
+        "machine_profile": settings.device,
+        "pool_name": "default",
+        "gpu_count": int(str(states.memory.get("source")).startswith("GPU")),
+        "bundle": "default",
+        "bundle_config_hash": "",
+        "loaded_models": [each["name"] for each in models if each["loaded"]],
+        "max_batch_requests": settings.max_batch_requests,
+        "server": {"version": version("sie-triton"), "uptime_s": round(time.monotonic() - STARTED, 1)},
+        "memory": dict(states.memory),
+        "gpus": [],
+        "models": models,
+        "counters": {},
+        "histograms": {},
+    }
+
+
+class Watching:
+    """The ASGI application of /ws/status."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            self._door.trust.check(dict(scope["headers"]).get(b"authorization"))
+        except Failure:
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await send({"type": "websocket.accept"})
+        end = asyncio.ensure_future(receive())  # nothing is asked for here
+        while not end.done():
+            await send({"type": "websocket.send", "text": write_json(await status(self._door)).decode()})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(end), PERIOD_S)
+
+
+async def _trouble(door: Door) -> str:
+    if door.is_draining:
+        return "draining"
+    return "" if await door.backend.is_live() else "Triton does not answer"

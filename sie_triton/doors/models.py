@@ -1,0 +1,50 @@
+"""Which models there are, as SIE's clients read it and as OpenAI's do: their route is the same."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_triton.doors import openai
+from sie_triton.doors.endpoint import Door, Endpoint, Request, detail
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.openapi import model_parameter, operation
+from sie_triton.spec import ModelSpec
+
+
+def routes(door: Door) -> list[Route]:
+    return [
+        Route("/v1/models", Endpoint(door, models, dialect=both, document=of_models), methods=["GET"], name="models"),
+        Route(
+            "/v1/models/{model:path}",
+            Endpoint(door, model, dialect=both, document=of_model),
+            methods=["GET"],
+            name="model",
+        ),
+    ]
+
+
+of_models = operation("The models that are served, and how each is")
+
+
+def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
+    return operation("One of them", parameters=[model_parameter(specs)])(specs)
+
+
+async def models(request: Request) -> Response:
+    found = [_as_both(each) for each in await request.door.served.models()]
+    listed = [openai.described(each["name"]) for each in found]
+    return request.answer({"models": found, "object": "list", "data": listed})
+
+
+async def model(request: Request) -> Response:
+    return request.answer(_as_both(await request.door.served.model(request.path["model"])))
+
+
+def _as_both(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {**found, **openai.described(found["name"])}
+
+
+def both(failure: Failure) -> dict[str, Any]:
+    return {**detail(failure), **openai.error(failure)}

@@ -1,0 +1,146 @@
+"""OpenAI's HTTP: POST /v1/embeddings. Its way to list models and its errors are here too."""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_triton.client.types import EncodeResult
+from sie_triton.contract.tensors import DENSE
+from sie_triton.doors import dialects
+from sie_triton.doors.answers import timing_of
+from sie_triton.doors.backend import Items
+from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, items_of, retelling
+from sie_triton.errors import InputError
+
+# Ids of OpenAI's tokenizer, which its clients send, are other words to a model's own, and nothing tells them apart.
+IDS_REFUSED = (
+    "input: holds token ids, and they are those of another tokenizer than the model's; send texts "
+    "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
+)
+
+# OpenAI's names for ours, where it has one; else ours in lower case.
+CODES = {"MODEL_NOT_FOUND": "model_not_found", "UNAUTHORIZED": "invalid_api_key"}
+SERVER_ERROR, REQUEST_ERROR, BUSY_ERROR = "server_error", "invalid_request_error", "rate_limit_error"
+
+FINAL = {"X-Should-Retry": "false"}
+
+# What the contract and the client call it → the field of the body.
+FIELDS = {"text": "input", "items": "input"}
+
+# What preprocess and Triton say of a request for dense vectors to a model of others, or of scores.
+OTHER_MODELS = ("parameter output_types: ", "missing required input")
+
+
+def routes(door: Door) -> list[Route]:
+    endpoint = Endpoint(door, retelling(embeddings, retold), dialect=error, document=dialects.embeddings)
+    return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
+
+
+async def embeddings(request: Request) -> Response:
+    wanted = asked(body_of(request))
+    results = await _encoded(request, wanted, items_of(wanted.texts, "input", request))
+    return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))
+
+
+async def _encoded(request: Request, wanted: "Embeddings", items: Items) -> list[EncodeResult]:
+    parameters = wanted.options | {"output_types": DENSE.name}
+    try:
+        return await request.door.backend.encode(wanted.model, items, request.seconds, parameters)
+    except InputError as exc:
+        if any(sign in str(exc) for sign in OTHER_MODELS):
+            raise InputError(f"model: {wanted.model} gives no dense vectors; take one that does") from exc
+        raise
+
+
+class Embeddings(NamedTuple):
+    """What a body asks for; `options` are request parameters."""
+
+    model: str
+    texts: list[str]
+    options: dict[str, Any]
+    is_base64: bool
+
+
+def asked(body: Any) -> Embeddings:
+    """InputError names the field."""
+    fields = Fields(body)
+    model, profile = profile_of(fields.text("model"))
+    if _holds_ids(fields.look("input")):
+        raise InputError(IDS_REFUSED)
+    texts = fields.texts("input")
+    fields.given("user")
+    is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"
+    return Embeddings(model, texts, fields.options(profile=profile), is_base64)
+
+
+def profile_of(model: str) -> tuple[str, str | None]:
+    """A model and, behind a colon, one of its profiles.
+
+    >>> profile_of("org/name"), profile_of("org/name:fast")
+    (('org/name', None), ('org/name', 'fast'))
+    """
+    name, _, profile = model.partition(":")
+    return name, profile or None
+
+
+def _holds_ids(given: Any) -> bool:
+    """
+    >>> _holds_ids([15339]), _holds_ids([[15339], [1917]]), _holds_ids(["x"]), _holds_ids([[]]), _holds_ids("x")
+    (True, True, False, False, False)
+    """
+    first = given[0] if isinstance(given, list) and given else None
+    first = first[0] if isinstance(first, list) and first else first
+    return type(first) is int
+
+
+def answer(model: str, results: Sequence[Mapping[str, Any]], is_base64: bool) -> dict[str, Any]:
+    """Of encode's results; vectors stay arrays, or are base64 of little-endian float32."""
+    num_tokens = sum(result["token_count"] for result in results)
+    data = [
+        {"object": "embedding", "index": i, "embedding": as_base64(result["dense"]) if is_base64 else result["dense"]}
+        for i, result in enumerate(results)
+    ]
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def as_base64(vector: Any) -> str:
+    return b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+
+
+def described(model: str) -> dict[str, Any]:
+    """As it lists one. When it was made nobody knows."""
+    owner = model.partition("/")[0] if "/" in model else "sie"
+    return {"id": model, "object": "model", "created": 0, "owned_by": owner}
+
+
+def error(failure: Failure) -> dict[str, Any]:
+    """The body of a failure."""
+    kind = BUSY_ERROR if failure.status == FULL else SERVER_ERROR if failure.status >= 500 else REQUEST_ERROR
+    param = param_of(failure.message) if failure.status in (400, 404) else None
+    code = CODES.get(failure.code, failure.code.lower())
+    return {"error": {"message": failure.message, "type": kind, "param": param, "code": code, **failure.more}}
+
+
+def retold(failure: Failure) -> Failure:
+    """Its clients try again what has a status from 500 up, unless they are told not to."""
+    is_final = failure.status >= 500 and failure.retry_after_s is None
+    return changed(failure, failure.status, FINAL) if is_final else full_is_429(failure)
+
+
+def param_of(message: str) -> str | None:
+    """The field that our sentences begin with.
+
+    >>> param_of("parameter dimensions: 0 is not allowed; …"), param_of("text[3]: …"), param_of("Triton: it is away")
+    ('dimensions', 'input', None)
+    """
+    found = re.match(r"(?:parameter )?([a-z_]+)(?:\[\d+\])*: ", message)
+    return FIELDS.get(found[1], found[1]) if found else None

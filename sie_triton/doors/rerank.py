@@ -1,0 +1,138 @@
+"""Cohere's and Jina's HTTP: POST /v1/rerank and /v2/rerank.
+
+`relevance_score` is the score that the model gives everybody: from 0 to 1 of a cross-encoder whose files name a sigmoid
+or no activation, a logit where they name Identity (cross-encoder/ms-marco-*), a sum of MaxSim's.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_triton.contract.tensors import TEXT
+from sie_triton.doors import dialects
+from sie_triton.doors.answers import told
+from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.openai import profile_of
+from sie_triton.doors.plain import answered, body_of, in_order, items_of, retelling
+from sie_triton.errors import InputError
+
+# Cohere's search unit: one query with so many documents.
+DOCUMENTS_PER_UNIT = 100
+
+ONCE = "a document is read once, as far as the model reads; leave it out"
+
+
+def routes(door: Door) -> list[Route]:
+    return [
+        Route(
+            f"/v{version}/rerank",
+            Endpoint(door, retelling(partial(rerank, version)), dialect=error, document=dialects.rerank),
+            methods=["POST"],
+            name=f"rerank_v{version}",
+        )
+        for version in ("1", "2")
+    ]
+
+
+async def rerank(version: str, request: Request) -> Response:
+    wanted = asked(body_of(request))
+    items, query = items_of(wanted.texts, "documents", request), {TEXT.name: wanted.query}
+    result = await request.door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
+    return answered(answer(version, wanted, in_order(result), result["token_count"]), told(result["timing"]))
+
+
+class Rerank(NamedTuple):
+    """What a body asks for; `texts` are what is read of `documents`, `options` request parameters."""
+
+    model: str
+    query: str
+    documents: list[Any]
+    texts: list[str]
+    top_n: int | None
+    returns_documents: bool
+    options: dict[str, Any]
+
+
+def asked(body: Any) -> Rerank:
+    """InputError names the field."""
+    fields = Fields(body)
+    model, profile = profile_of(fields.text("model"))
+    query, documents = fields.text("query"), _documents(fields.given("documents"))
+    texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
+    top_n, returns_documents = fields.count("top_n"), fields.boolean("return_documents", False)
+    _refuse_what_cannot_be(fields)
+    fields.given("priority")
+    return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options(profile=profile))
+
+
+def _refuse_what_cannot_be(fields: Fields) -> None:
+    if fields.count("max_chunks_per_doc") not in (None, 1):
+        raise InputError(f"max_chunks_per_doc: {ONCE}, or give 1")
+    if fields.count("max_tokens_per_doc") is not None:
+        raise InputError(f"max_tokens_per_doc: {ONCE}")
+    spans = fields.given("relevant_spans")
+    if spans is not None and not (isinstance(spans, Mapping) and spans.get("mode") == "disabled"):
+        raise InputError("relevant_spans: are not found here; leave it out")
+
+
+def _documents(given: Any) -> list[Any]:
+    if not isinstance(given, list) or not given:
+        raise InputError('documents: must be a list of strings or of {"text": …}, with at least one')
+    return given
+
+
+def _rank_fields(given: Any) -> list[str]:
+    if given is None:
+        return ["text"]
+    if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
+        raise InputError("rank_fields: must be a list of names of fields of the documents")
+    return given
+
+
+def _texts(documents: Sequence[Any], rank_fields: Sequence[str]) -> list[str]:
+    return [_text(document, f"documents[{i}]", rank_fields) for i, document in enumerate(documents)]
+
+
+def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
+    """A line for each of `rank_fields` that it has."""
+    if isinstance(document, str):
+        return document
+    if not isinstance(document, Mapping):
+        raise InputError(f"{name}: must be a string or an object with {', '.join(rank_fields)}")
+    values = [document[field] for field in rank_fields if document.get(field) is not None]
+    if not values or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{name}: must have {' or '.join(rank_fields)}, as a string")
+    return "\n".join(values)
+
+
+def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: int) -> dict[str, Any]:
+    """As both have it. `scores` are those of the documents, in their order; `version` is the route's."""
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n]
+    results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
+    if wanted.returns_documents:
+        results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]
+    units = -(-len(scores) // DOCUMENTS_PER_UNIT)
+    meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
+    return {
+        "id": str(uuid4()),
+        "object": "list",
+        "model": wanted.model,
+        "results": results,
+        "meta": meta | {"tokens": {"input_tokens": num_tokens}},
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+
+
+def _returned(document: Any) -> Any:
+    return {"text": document} if isinstance(document, str) else document
+
+
+def error(failure: Failure) -> dict[str, Any]:
+    """The body of a failure: Cohere's clients read `message`, Jina's `detail`."""
+    return {"message": failure.message, "detail": failure.message, "code": failure.code, **failure.more}

@@ -1,0 +1,68 @@
+"""One process of the door: it shares its port with others of its kind, and drains when it is told to end."""
+
+import logging
+import socket
+
+import uvicorn
+
+from sie_triton.doors.app import application
+from sie_triton.doors.connection import Connection
+from sie_triton.doors.endpoint import Door
+from sie_triton.doors.websocket import WebSocket
+from sie_triton.settings import Settings
+
+# What is in progress is answered for so long after SIGTERM.
+DRAIN_S = 7
+
+# Longer than clients keep a connection that they do not use, so that none writes into one that is being closed.
+KEEP_ALIVE_S = 75
+
+MAX_HEAD_BYTES = 32 * 1024
+
+# Connections that wait to be accepted.
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """Until it has drained, what is still asked is told so."""
+
+    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+        super().__init__(config)
+        self._door = door
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._door.is_draining = True
+        await super().shutdown(sockets)
+
+
+def run(settings: Settings) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    # Its warnings are of requests that are none: anybody could fill the disk with them.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    door = Door(settings)
+    config = uvicorn.Config(
+        application(door),
+        http=Connection,
+        ws=WebSocket,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+    )
+    with listening(settings.host, settings.door_port) as listener:
+        Server(config, door).run(sockets=[listener])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Others may listen there too: the system gives each connection to one of them."""
+    # Of TCP by name: else asyncio leaves Nagle on, and an answer of two writes waits for an acknowledgement.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((host, port))
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,136 @@
+"""What is served and how it is: from the configurations that Triton has, and from the controller."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from sie_triton.client.calls import triton_name
+from sie_triton.client.failures import NotServed, not_served
+from sie_triton.doors.backend import Backend
+from sie_triton.doors.failures import LOAD_CLASSES
+from sie_triton.errors import InputError, LoadError
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
+
+# A model's configuration is asked for again after so long, its state after so short.
+CONFIG_S, STATE_S = 30.0, 0.2
+
+CONTROLLER_S = 2.0
+
+SPEC = "sie_spec"
+
+# Of the controller → SIE's; one whose process died is about to come back.
+STATES = {"cold": "available", "loading": "loading", "resident": "loaded", "failed": "failed", "dead": "loading"}
+
+# What scores and extractions are called among outputs.
+OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """By model, as the controller tells them; empty where it does not answer."""
+
+    models: Mapping[str, Mapping[str, Any]]
+    memory: Mapping[str, Any]
+    at: float
+
+
+class Served:
+    """Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        self._url = f"http://{settings.host}:{settings.controller_port}/v1/models"
+        self._backend = backend
+        self._specs: dict[str, tuple[float, ModelSpec]] = {}
+        self._states = States({}, {}, -STATE_S)
+        self._asking = asyncio.Lock()
+
+    async def models(self) -> list[dict[str, Any]]:
+        """All, by name."""
+        specs, states = await asyncio.gather(self.specs(), self.states())
+        return [described(spec, states.models.get(spec.model)) for spec in specs]
+
+    async def specs(self) -> list[ModelSpec]:
+        """Of all models, by name."""
+        found = await asyncio.gather(*map(self._spec_if_served, await self._backend.names()))
+        return [spec for spec in found if spec is not None]
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """NotServed."""
+        spec, states = await asyncio.gather(self.spec(name), self.states())
+        return described(spec, states.models.get(spec.model))
+
+    async def dims(self, name: str) -> Mapping[str, int]:
+        return (await self.spec(name)).dims
+
+    async def spec(self, name: str) -> ModelSpec:
+        """NotServed where there is no such model."""
+        known = self._specs.get(name)
+        if known is None or known[0] < monotonic():
+            known = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
+        return known[1]
+
+    async def states(self) -> States:
+        async with self._asking:
+            if self._states.at + STATE_S <= monotonic():
+                self._states = await asyncio.to_thread(self._ask_controller)
+            return self._states
+
+    async def _spec_if_served(self, name: str) -> ModelSpec | None:
+        try:
+            return await self.spec(name)
+        except NotServed:
+            return None
+
+    async def _read(self, name: str) -> ModelSpec:
+        """The specification travels with a model's steps, which its ensemble names."""
+        try:
+            ensemble = await self._backend.ask("get_model_config", model_name=triton_name(name))
+            steps = ensemble.config.ensemble_scheduling.step
+            step = await self._backend.ask("get_model_config", model_name=steps[0].model_name if steps else "")
+            return ModelSpec.from_json(step.config.parameters[SPEC].string_value)
+        except (InputError, ValueError, KeyError) as exc:  # unknown to Triton, or none of this package's
+            self._specs.pop(name, None)
+            raise not_served(name, await self._backend.names()) from exc
+
+    def _ask_controller(self) -> States:
+        try:
+            with urllib.request.urlopen(self._url, timeout=CONTROLLER_S) as answer:
+                found = json.loads(answer.read())
+        except (OSError, ValueError):
+            return States({}, {}, monotonic())
+        return States({each["model"]: each for each in found["models"]}, found["memory"], monotonic())
+
+
+def state_of(told: Mapping[str, Any]) -> str:
+    """By SIE's names; what nobody knows can be asked."""
+    return STATES.get(told.get("state", ""), "available")
+
+
+def described(spec: ModelSpec, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """One model, as SIE's clients know it; `state` None: nobody knows."""
+    told = state or {}
+    profiles = [*(profile.name for profile in spec.profiles), *spec.apart]
+    return {
+        "name": spec.model,
+        "inputs": list(spec.inputs),
+        "outputs": [*spec.dims, *(OUTPUTS_OF_TASKS[task] for task in spec.tasks if task in OUTPUTS_OF_TASKS)],
+        "tasks": list(spec.tasks),
+        "dims": dict(spec.dims),
+        "loaded": state_of(told) == "loaded",
+        "state": state_of(told),
+        "last_error": _failure(told.get("failure")),
+        "max_sequence_length": spec.max_sequence_length,
+        "profiles": {name: {"is_default": name == "default"} for name in profiles},
+    }
+
+
+def _failure(reason: str | None) -> dict[str, Any] | None:
+    if not reason:
+        return None
+    name, _ = LOAD_CLASSES.get(reason, ("UNKNOWN", None))
+    return {"code": name, "message": reason, "permanent": LoadError("", reason).is_permanent}

@@ -1,0 +1,187 @@
+"""HTTP of Hugging Face's text-embeddings-inference, which serves one model and whose requests name none."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_triton.contract.parameters import shown
+from sie_triton.contract.tensors import TEXT
+from sie_triton.doors import dialects
+from sie_triton.doors.answers import timing_of, told
+from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, in_order, items_of, retelling
+from sie_triton.doors.wire import JSON, write_json
+from sie_triton.errors import InputError
+from sie_triton.spec import ModelSpec
+
+# What sentence-transformers' files call the prompts of each role.
+ROLES = {"query": True, "document": False, "passage": False, "corpus": False}
+
+TOKENS_HEADER = "X-Compute-Tokens"
+
+# Its kinds of error, and the statuses that it gives them.
+UNHEALTHY, BACKEND, OVERLOADED, VALIDATION = "Unhealthy", "Backend", "Overloaded", "Validation"
+FAILED, WRONG = 424, 422
+
+# Our status → its own, where it has another.
+STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
+KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
+
+
+def routes(door: Door) -> list[Route]:
+    tei = Tei(Capable(door))
+    return [
+        Route(
+            path,
+            Endpoint(door, retelling(handler, retold), dialect=error, document=dialects.OF_TEI.get(path)),
+            methods=[method],
+            name=f"tei_{path[1:]}",
+        )
+        for method, path, handler in (
+            ("POST", "/", tei.embed),
+            ("POST", "/embed", tei.embed),
+            ("POST", "/embed_sparse", tei.embed_sparse),
+            ("POST", "/rerank", tei.rerank),
+            ("GET", "/info", tei.info),
+        )
+    ]
+
+
+class Tei:
+    """The handlers."""
+
+    def __init__(self, capable: Capable) -> None:
+        self._capable = capable
+
+    async def embed(self, request: Request) -> Response:
+        results = await self._encoded(request, "dense", DENSE)
+        return _embedded([result["dense"] for result in results], results)
+
+    async def embed_sparse(self, request: Request) -> Response:
+        results = await self._encoded(request, "sparse", SPARSE)
+        return _embedded(sparse_answer(results), results)
+
+    async def rerank(self, request: Request) -> Response:
+        wanted = rerank_asked(body_of(request))
+        items, query = items_of(wanted.texts, "texts", request), {TEXT.name: wanted.query}
+        model = await self._capable.model(SCORES)
+        result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
+        headers = {TOKENS_HEADER: str(result["token_count"])}
+        return answered(rerank_answer(wanted, in_order(result)), told(result["timing"]), headers)
+
+    async def info(self, request: Request) -> Response:
+        what, spec = await self._capable.any()
+        return Response(write_json(described(what, spec, request.door.settings.door_max_items)), media_type=JSON)
+
+    async def _encoded(self, request: Request, output: str, what: str) -> list[Any]:
+        wanted = embed_asked(body_of(request))
+        items, model = items_of(wanted.texts, "inputs", request), await self._capable.model(what)
+        parameters = wanted.options | {"output_types": output}
+        return await request.door.backend.encode(model, items, request.seconds, parameters)
+
+
+def _embedded(answer: Any, results: Sequence[Any]) -> Response:
+    num_tokens = sum(result["token_count"] for result in results)
+    return answered(answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
+
+
+class Embed(NamedTuple):
+    """What a body asks for; `options` are request parameters."""
+
+    texts: list[str]
+    options: dict[str, Any]
+
+
+class Rerank(NamedTuple):
+    """What a body asks for; `options` are request parameters."""
+
+    query: str
+    texts: list[str]
+    returns_text: bool
+    options: dict[str, Any]
+
+
+def embed_asked(body: Any) -> Embed:
+    """Also of /embed_sparse. InputError names the field."""
+    fields = Fields(body)
+    _check_truncation(fields)
+    texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
+    return Embed(texts, fields.options(is_query=is_query))
+
+
+def rerank_asked(body: Any) -> Rerank:
+    """InputError names the field."""
+    fields = Fields(body)
+    _check_truncation(fields)
+    if fields.boolean("raw_scores", False):
+        raise InputError("raw_scores: what the model gives is what its files say; leave it out")
+    query, texts = fields.text("query"), fields.several("texts")
+    return Rerank(query, texts, fields.boolean("return_text", False), fields.options())
+
+
+def _check_truncation(fields: Fields) -> None:
+    if not fields.boolean("truncate", True):
+        raise InputError("truncate: a text longer than the model reads is always cut; give true, or leave it out")
+    if str(fields.given("truncation_direction") or "right").lower() != "right":
+        raise InputError("truncation_direction: a text is cut on the right; leave it out")
+
+
+def _is_query(prompt_name: Any) -> bool | None:
+    if prompt_name is None:
+        return None
+    if not isinstance(prompt_name, str) or prompt_name not in ROLES:
+        raise InputError(f"prompt_name: must be one of {', '.join(ROLES)}, it is {shown(prompt_name)}")
+    return ROLES[prompt_name]
+
+
+def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Of encode's results."""
+    rows = [(result["sparse"]["indices"].tolist(), result["sparse"]["values"]) for result in results]
+    return [[{"index": i, "value": value} for i, value in zip(*row, strict=True)] for row in rows]
+
+
+def rerank_answer(asked: Rerank, scores: Sequence[float]) -> list[dict[str, Any]]:
+    """`scores` are those of the texts, in their order."""
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+    results = [{"index": index, "score": scores[index]} for index in ranked]
+    return [each | {"text": asked.texts[int(each["index"])]} for each in results] if asked.returns_text else results
+
+
+def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
+    """The model as /info has it. Where a model pools is in its own files: `pooling` tells only what its file says."""
+    runtime, label = spec.runtime, "LABEL_0"
+    pooling = "splade" if what == SPARSE else str(spec.options.get("pooling") or "unknown")
+    kinds = {SCORES: {"reranker": {"id2label": {"0": label}, "label2id": {label: 0}}}}
+    return {
+        "model_id": spec.model,
+        "model_sha": None,
+        "model_dtype": runtime.precision or ("float32" if runtime.device == "cpu" else "float16"),
+        "model_type": kinds.get(what, {"embedding": {"pooling": pooling}}),
+        "max_concurrent_requests": runtime.max_concurrent_requests,
+        "max_input_length": spec.max_sequence_length,
+        "max_batch_tokens": spec.max_batch_cost,
+        "max_batch_requests": None,
+        "max_client_batch_size": max_items,
+        "auto_truncate": True,
+        "tokenization_workers": 1,
+        "version": version("sie-triton"),
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def error(failure: Failure) -> dict[str, str]:
+    """The body of a failure."""
+    return {"error": failure.message, "error_type": KINDS.get(failure.status, VALIDATION)}
+
+
+def retold(failure: Failure) -> Failure:
+    """With the status that it has there."""
+    found = full_is_429(failure)
+    return changed(found, STATUSES.get(found.status, found.status), {})

@@ -1,0 +1,98 @@
+"""A door in this process, before a backend at our seam."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+import uvicorn
+
+from sie_triton.bench.ports import free_ports
+from sie_triton.doors.app import application
+from sie_triton.doors.connection import Connection
+from sie_triton.doors.endpoint import Door
+from sie_triton.doors.websocket import WebSocket
+from sie_triton.settings import read_settings
+
+TIMING = dict.fromkeys(
+    [f"{n}_ms" for n in ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")], 1.0
+)
+
+
+class FakeBackend:
+    """Our own seam: what the routes ask of Triton. `failure` is raised; `asked` are the arguments of each call."""
+
+    def __init__(self) -> None:
+        self.asked = []
+        self.failure: Exception | None = None
+        self.seconds = 0.0
+        self.was_cancelled = False
+        self.dims = 4
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def encode(self, model, items, seconds, parameters):
+        self.asked.append((model, items, seconds, parameters))
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        if self.failure is not None:
+            raise self.failure
+        return [
+            {"dense": np.ones(self.dims, np.float32), "token_count": 1, "timing": TIMING, **_id(item)} for item in items
+        ]
+
+    async def is_live(self):
+        return self.failure is None
+
+
+def _id(item):
+    return {"id": item["id"]} if "id" in item else {}
+
+
+def door_of(**settings: object) -> tuple[Door, FakeBackend]:
+    door, backend = Door(read_settings(**settings)), FakeBackend()
+    door.backend = backend
+    return door, backend
+
+
+def knock(door: Door, act: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]) -> httpx.Response:
+    """What `act` gets of an HTTP client of that door, in this process, without a socket."""
+
+    async def run():
+        transport = httpx.ASGITransport(application(door), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+            return await act(client)
+
+    return asyncio.run(run())
+
+
+def post(door: Door, body: object = None, path: str = "/v1/encode/org/m", **options: object) -> httpx.Response:
+    given = {"json": {"items": ["a"]} if body is None else body, **options}
+    return knock(door, lambda client: client.post(path, **given))
+
+
+@contextmanager
+def listening(door: Door):
+    """On a socket: its port."""
+    port = free_ports(1)[0]
+    config = uvicorn.Config(application(door), port=port, http=Connection, ws=WebSocket, log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield port
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,34 @@
+"""One door before the server that all tests share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from sie_triton.bench.ports import free_ports
+from sie_triton.server.companions import doors, wait_for_door
+from sie_triton.settings import Settings
+from tests.conftest import Running
+
+
+@contextmanager
+def opened(settings: Settings, **given: object) -> Iterator[str]:
+    """The URL of a door process of these settings, with what is `given` in their place."""
+    changed = settings.model_copy(update={"door_port": free_ports(1)[0], **given})
+    with doors(changed, {}):
+        wait_for_door(changed)
+        yield f"http://{changed.host}:{changed.door_port}"
+
+
+@pytest.fixture(scope="session")
+def door(server: Running) -> Iterator[str]:
+    """Its URL."""
+    with opened(server.settings) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def http(door: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=door, timeout=60) as client:
+        yield client

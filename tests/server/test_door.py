@@ -1,0 +1,290 @@
+"""The door as SIE's own SDK knocks at it, before a real server."""
+
+import base64
+import json
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.contract.outputs import OUTPUT_DTYPES
+from sie_triton.controller.model_control import ModelControl
+from tests import pdfs
+from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
+from tests.pictures import pictures
+from tests.sounds import sound
+
+TEXTS = ["how do vines climb?", "", "schöne Grüße aus Köln"]
+
+# As the SDK sends and accepts.
+PACKED = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+
+
+def post(http, path, body, **headers):
+    """In msgpack, as the SDK does it."""
+    answer = http.post(path, content=msgpack.packb(body), headers={**PACKED, **headers})
+    assert answer.headers["content-type"] == "application/msgpack", answer.text
+    return msgpack.unpackb(answer.content, object_hook=msgpack_numpy.decode)
+
+
+def vector(found):
+    return found["values"] if "indices" not in found else (found["indices"], found["values"])
+
+
+def same(found, expected):
+    if isinstance(expected, dict):  # sparse
+        return all(same(a, expected[name]) for a, name in zip(found, ("indices", "values"), strict=True))
+    return found.dtype == expected.dtype and np.array_equal(found, expected)
+
+
+@pytest.fixture(scope="module")
+def sie(server):
+    with SIEClient(server.grpc) as client:
+        yield client
+
+
+CASES = [(MINILM, ["dense"]), (BGE_M3, ["dense", "sparse", "multivector"]), (COLBERT, ["multivector", "muvera"])]
+
+
+@pytest.mark.parametrize(("model", "types"), CASES, ids=lambda each: str(each))
+@pytest.mark.parametrize("dtype", OUTPUT_DTYPES)
+def test_vectors_are_those_of_the_client_bit_for_bit(http, sie, model, types, dtype):
+    items = [{"text": text, "id": f"t{i}"} for i, text in enumerate(TEXTS)]
+    params = {"output_types": types, "output_dtype": dtype, "options": {"is_query": True}}
+    expected = sie.encode(model, items, output_types=types, output_dtype=dtype, is_query=True)
+    body = {"items": items, "params": params}
+    of_msgpack = post(http, f"/v1/encode/{model}", body)
+    of_json = http.post(f"/v1/encode/{model}", json=body).json()
+    assert of_msgpack["model"] == of_json["model"] == model
+    for i, item in enumerate(expected):
+        packed, plain = of_msgpack["items"][i], of_json["items"][i]
+        assert packed["id"] == plain["id"] == f"t{i}"
+        for name in types:
+            if "binary" in dtype and name != "sparse":  # as numpy unpacks bits
+                item[name] = item[name].view(np.uint8)
+            assert same(vector(packed[name]), item[name])
+            kind = "float32" if name == "sparse" else dtype
+            assert packed[name]["dtype"] == plain[name]["dtype"] == kind
+            numbers = item[name]["values"] if name == "sparse" else item[name]
+            assert np.array_equal(np.array(plain[name]["values"], numbers.dtype), numbers)
+
+
+def test_each_output_tells_its_size(http):
+    item = post(http, f"/v1/encode/{BGE_M3}", {"items": [{"text": "one two"}], "params": {}})["items"][0]
+    assert item["dense"]["dims"] == 64
+    assert item["sparse"]["dims"] == 30522
+    assert item["multivector"]["token_dims"] == 32
+    assert item["multivector"]["num_tokens"] == len(item["multivector"]["values"]) == 3
+    assert "id" not in item
+    params = {"output_types": ["multivector", "dense"], "output_dtype": "ubinary", "options": {"dimensions": 61}}
+    item = post(http, f"/v1/encode/{BGE_M3}", {"items": ["one"], "params": params})["items"][0]
+    assert (item["dense"]["dims"], item["dense"]["values"].shape) == (61, (8,))
+    assert (item["multivector"]["token_dims"], item["multivector"]["values"].shape[1]) == (32, 4)
+
+
+def test_arrays_stand_in_maps_whose_keys_are_bin(http):
+    answer = http.post(f"/v1/encode/{TINY}", content=msgpack.packb({"items": [{"text": "a"}]}), headers=PACKED)
+    values = msgpack.unpackb(answer.content, strict_map_key=True)["items"][0]["dense"]["values"]
+    assert {key: values[key] for key in values if key != b"data"} == {
+        b"nd": True,
+        b"type": "<f4",
+        b"kind": b"",
+        b"shape": [64],
+    }
+    written = msgpack.packb(np.frombuffer(values[b"data"], np.float32), default=msgpack_numpy.encode)
+    assert written in answer.content
+
+
+@pytest.mark.parametrize(
+    ("sent", "accept", "expected"),
+    [
+        ("application/json", None, "application/msgpack"),
+        ("application/json", "*/*", "application/json"),
+        ("application/x-msgpack", "application/x-msgpack", "application/msgpack"),
+        ("application/msgpack", "application/json", "application/json"),
+    ],
+)
+def test_what_a_client_accepts_is_what_it_gets(door, sent, accept, expected):
+    body = {"items": [{"text": "a"}]}
+    data = msgpack.packb(body) if "msgpack" in sent else json.dumps(body).encode()
+    headers = {"Content-Type": sent, **({"Accept": accept} if accept else {})}
+    with urllib.request.urlopen(urllib.request.Request(f"{door}/v1/encode/{TINY}", data, headers)) as answer:
+        assert answer.headers["Content-Type"] == expected
+        assert (msgpack.unpackb if "msgpack" in expected else json.loads)(answer.read())["items"]
+
+
+def test_scores_are_those_of_the_client(http, sie):
+    items = [{"text": "vines climb"}, {"text": "no"}, {"text": "vines", "id": "mine"}]
+    query = {"text": TEXTS[0], "id": "q"}
+    expected = sie.score(CROSS_ENCODER, query, items)
+    found = post(http, f"/v1/score/{CROSS_ENCODER}", {"query": query, "items": items})
+    assert found["scores"] == expected["scores"]
+    assert {each["item_id"] for each in found["scores"]} == {"item-0", "item-1", "mine"}
+    assert found["query_id"] == "q"
+    assert (
+        http.post(f"/v1/score/{CROSS_ENCODER}", json={"query": query, "items": items}).json()["scores"]
+        == found["scores"]
+    )
+
+
+def test_what_is_extracted_is_what_the_client_gets(http, sie):
+    text = "Ada Lovelace lived in London."
+    params = {"labels": ["person", "city"], "options": {"threshold": 0.1}}
+    expected = sie.extract(GLINER, text, ["person", "city"], threshold=0.1)
+    found = post(http, f"/v1/extract/{GLINER}", {"items": [{"text": text}, {"text": text, "id": 7}], "params": params})
+    assert [item["id"] for item in found["items"]] == ["item-0", 7]
+    for name in ("entities", "relations", "classifications", "objects", "data"):
+        assert found["items"][0][name] == found["items"][1][name] == expected[name]
+    assert expected["entities"]
+
+
+def test_files_come_as_bytes_or_as_base64(http, sie):
+    picture = pictures()[1]
+    coded = base64.b64encode(picture).decode()
+    expected = sie.encode(CLIP, {"image": picture})["dense"]
+    ways = [{"data": coded, "format": "jpeg"}, f"data:image/jpeg;base64,{coded}"]
+    plain = http.post(f"/v1/encode/{CLIP}", json={"items": [{"images": [way]} for way in ways]}).json()["items"]
+    packed = post(http, f"/v1/encode/{CLIP}", {"items": [{"images": [{"data": picture, "format": "jpeg"}]}]})["items"]
+    for item in (*plain, *packed):
+        assert np.array_equal(np.array(item["dense"]["values"], np.float32), expected)
+
+
+def test_a_pdf_has_a_result_of_each_page(http, sie):
+    file = pdfs.pdf_of(pdfs.pages())
+    expected = sie.encode(CLIP, {"image": file, "id": "p"})
+    body = {"items": [{"images": [{"data": file, "format": "pdf"}], "id": "p"}, "a text"]}
+    found = post(http, f"/v1/encode/{CLIP}", body)["items"]
+    assert found[0]["id"] == "p"
+    assert [page["page"] for page in found[0]["pages"]] == [page["page"] for page in expected["pages"]]
+    for page, wanted in zip(found[0]["pages"], expected["pages"], strict=True):
+        assert np.array_equal(page["dense"]["values"], wanted["dense"])
+    assert found[1]["dense"]["dims"] == 32
+
+
+def test_a_sound_may_be_an_array(http, sie):
+    samples = sound(0.3)
+    array = msgpack.unpackb(msgpack.packb(samples, default=msgpack_numpy.encode))
+    found = post(http, f"/v1/encode/{CLAP}", {"items": [{"audio": {"data": array, "sample_rate": 48_000}}]})
+    expected = sie.encode(CLAP, {"audio": {"data": samples, "sample_rate": 48_000}})["dense"]
+    assert np.array_equal(found["items"][0]["dense"]["values"], expected)
+
+
+def test_time_is_told_in_the_body_and_in_headers(http):
+    answer = http.post(f"/v1/encode/{TINY}", json={"items": ["a"]}, headers={"X-Request-ID": "mine"})
+    timing = answer.json()["timing"]
+    assert list(timing) == ["total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms"]
+    assert timing["total_ms"] >= timing["inference_ms"] > 0
+    for name, ms in timing.items():
+        assert float(answer.headers[f"X-{name.removesuffix('_ms')}-Time"]) == pytest.approx(ms, abs=0.006)
+    assert answer.headers["X-Trace-ID"] == "mine"
+    assert answer.headers["X-SIE-Server-Version"]
+
+
+def test_more_items_than_one_request_to_triton_holds(http, sie):
+    texts = [f"text {i}" for i in range(600)]
+    found = post(http, f"/v1/encode/{TINY}", {"items": [{"text": text} for text in texts]})["items"]
+    expected = sie.encode(TINY, texts)
+    assert all(np.allclose(a["dense"]["values"], b["dense"], atol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+WRONG = [
+    (f"/v1/encode/{TINY}", {"items": []}, 400, "items: is empty"),
+    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0]: has no text"),
+    (f"/v1/encode/{TINY}", {"items": [{"text": 3}]}, 400, "items[0].text: must be a string"),
+    (f"/v1/encode/{TINY}", {"items": [{"image": "/etc/passwd"}]}, 400, "items[0].image: is no base64"),
+    (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"shape": 1}}}, 400, "parameter shape: unknown"),
+    (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"timeout": 1}}}, 400, "options.timeout"),
+    (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"output_types": ["sparse"]}}, 400, "parameter output_types"),
+    (f"/v1/encode/{CROSS_ENCODER}", {"items": ["a"]}, 400, ""),
+    (f"/v1/score/{TINY}", {"query": "a", "items": ["a"]}, 400, "does not score"),
+    (f"/v1/score/{CROSS_ENCODER}", {"items": ["a"]}, 400, "query: is missing"),
+    (f"/v1/extract/{GLINER}", {"items": ["a"], "params": {"labels": "person"}}, 400, "labels: must be a list"),
+    ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; there are"),
+    (f"/v1/encode/{TINY}-inference", {"items": ["a"]}, 404, "is a step"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), WRONG)
+def test_a_wrong_request_is_told_what_is_wrong(http, path, body, status, message):
+    for answer in (http.post(path, json=body), http.post(path, content=msgpack.packb(body), headers=PACKED)):
+        told = answer.json()["detail"]
+        assert answer.status_code == status
+        assert told["code"] == {400: "INVALID_INPUT", 404: "MODEL_NOT_FOUND"}[status]
+        assert message in told["message"]
+        assert "Retry-After" not in answer.headers
+
+
+def test_a_cold_model_is_loaded_while_its_clients_are_told_to_retry(http, server):
+    control = ModelControl(server.grpc, server.control_token)
+    control.swap(f"{TINY_NO_HOOK.replace('/', '__')}-inference")
+    control.close()
+    path, body = f"/v1/encode/{TINY_NO_HOOK}", {"items": [{"text": "a"}]}
+    answer = http.post(path, json=body, headers={"X-Request-Timeout": "0.1"})
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "MODEL_LOADING")
+    assert answer.headers["Retry-After"] == "5"
+    deadline = time.monotonic() + 30
+    while answer.status_code == 503:
+        assert time.monotonic() < deadline
+        answer = http.post(path, json=body, headers={"X-Request-Timeout": "0.5"})
+    assert answer.status_code == 200
+
+
+def test_models_are_listed_with_what_they_take_and_give(http):
+    listed = http.get("/v1/models", headers=PACKED)
+    assert listed.headers["content-type"] == "application/json"
+    found = {each["name"]: each for each in listed.json()["models"]}
+    assert found[CLIP]["inputs"] == ["text", "image"]
+    assert found[BGE_M3] == http.get(f"/v1/models/{BGE_M3}").json()
+    assert found[BGE_M3]["outputs"] == ["dense", "sparse", "multivector", "score"]
+    assert found[BGE_M3]["dims"] == {"dense": 64, "sparse": 30522, "multivector": 32}
+    assert found[BGE_M3]["profiles"].keys() == {"default", "asking", "sparse"}
+    assert found[BGE_M3]["profiles"]["default"]["is_default"]
+    assert found[MINILM]["max_sequence_length"] == 256
+    answer = http.get("/v1/models/no/such")
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
+
+
+def test_probes_answer(http):
+    assert http.get("/healthz").text == http.get("/readyz").text == "ok"
+    assert http.get("/").json()["name"] == "sie-triton"
+    assert http.get("/health").json()["status"] == "healthy"
+
+
+def test_many_clients_at_once_get_each_their_own(http, sie):
+    texts = [f"client {i}" for i in range(64)]
+    expected = sie.encode(TINY, texts)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda text: post(http, f"/v1/encode/{TINY}", {"items": [{"text": text}]}), texts))
+    for answer, each in zip(found, expected, strict=True):
+        assert np.allclose(answer["items"][0]["dense"]["values"], each["dense"], atol=1e-6)
+
+
+def test_every_example_of_the_document_works(http):
+    document = http.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    done = []
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            if "example" in body:
+                examples = {each["name"]: each["example"] for each in operation["parameters"] if "example" in each}
+                answer = http.post(path.format(**examples), json=body["example"])
+                assert answer.status_code == 200, (path, answer.text)
+                done.append(operation["operationId"])
+    assert {"encode", "score", "extract"} <= {*done}
+    options = document["paths"]["/v1/encode/{model}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    named = options["properties"]["params"]["properties"]
+    assert named["output_dtype"]["enum"] == list(OUTPUT_DTYPES)
+    assert named["options"]["properties"]["is_query"]["type"] == "boolean"
+
+
+def test_the_page_takes_nothing_from_elsewhere(http):
+    answer = http.get("/docs")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert "POST /v1/encode/{model}" in answer.text
+    assert not any(word in answer.text for word in ("src=", "<script", "<link", "http://", "https://", "@import"))

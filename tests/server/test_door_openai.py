@@ -1,0 +1,120 @@
+"""The `openai` package at the door, before a real server."""
+
+import base64
+import time
+
+import numpy as np
+import openai
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
+from sie_triton.controller.model_control import ModelControl
+from tests.conftest import BGE_M3, CROSS_ENCODER, MINILM, SPLADE, TINY_NO_HOOK
+
+TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]
+
+
+@pytest.fixture(scope="module")
+def client(door):
+    with openai.OpenAI(base_url=f"{door}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ours(server):
+    with SIEClient(server.grpc) as client:
+        yield client
+
+
+def vectors(answer):
+    return np.array([each.embedding for each in answer.data], np.float32)
+
+
+@pytest.mark.parametrize("how", [{}, {"encoding_format": "float"}], ids=["base64", "float"])
+def test_vectors_are_those_of_the_client_bit_for_bit(client, ours, how):
+    expected = ours.encode(MINILM, TEXTS)
+    found = client.embeddings.create(model=MINILM, input=TEXTS, **how)
+    assert np.array_equal(vectors(found), [each["dense"] for each in expected])
+    assert [each.index for each in found.data] == [0, 1, 2, 3]
+    num_tokens = sum(each["token_count"] for each in expected)
+    assert (found.usage.prompt_tokens, found.usage.total_tokens, found.model) == (num_tokens, num_tokens, MINILM)
+    assert np.array_equal(
+        vectors(client.embeddings.create(model=MINILM, input="hello", **how))[0], expected[0]["dense"]
+    )
+
+
+def test_base64_as_it_was_sent(client, ours):
+    found = client.embeddings.create(model=MINILM, input="hello", encoding_format="base64")
+    expected = ours.encode(MINILM, "hello")["dense"].astype("<f4").tobytes()
+    assert found.data[0].embedding == base64.b64encode(expected).decode()
+
+
+def test_dimensions_are_honoured(client, ours):
+    found = client.embeddings.create(model=MINILM, input="hello", dimensions=64)
+    assert np.array_equal(vectors(found)[0], ours.encode(MINILM, "hello", options={"dimensions": 64})["dense"])
+
+
+def test_a_profile_behind_the_model_and_options_of_ours(client, ours):
+    by_name = client.embeddings.create(model=f"{BGE_M3}:asking", input="roses", extra_body={"is_query": True})
+    by_body = client.embeddings.create(model=BGE_M3, input="roses", extra_body={"is_query": True, "profile": "asking"})
+    expected = ours.encode(BGE_M3, "roses", is_query=True, profile="asking", output_types=["dense"])["dense"]
+    assert np.array_equal(vectors(by_name)[0], expected)
+    assert np.array_equal(vectors(by_body)[0], expected)
+    assert not np.array_equal(vectors(client.embeddings.create(model=BGE_M3, input="roses"))[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "message"),
+    [
+        ({"input": [[15339, 1917]]}, "input", "holds token ids"),
+        ({"input": [15339]}, "input", "holds token ids"),
+        ({"input": []}, "input", "is empty"),
+        ({"dimensions": 385}, "dimensions", "385 is not allowed; give an integer from 1 to 384"),
+        ({"encoding_format": "hex"}, "encoding_format", "must be one of float, base64"),
+        ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
+        ({"model": SPLADE}, "model", f"{SPLADE} gives no dense vectors"),
+        ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} gives no dense vectors"),
+        ({"model": f"{MINILM}:none"}, "profile", "'none' is not allowed; give one of default"),
+    ],
+)
+def test_what_is_wrong_is_named(client, given, param, message):
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        client.embeddings.create(**{"model": MINILM, "input": "x", **given})
+    assert (caught.value.param, caught.value.type, caught.value.code) == (
+        param,
+        "invalid_request_error",
+        "invalid_input",
+    )
+
+
+def test_a_model_that_is_not_served(client):
+    with pytest.raises(openai.NotFoundError, match=f"no/such is not served; there are .*{MINILM}") as caught:
+        client.embeddings.create(model="no/such", input="x")
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
+def test_a_cold_model_is_waited_for_by_the_package_itself(door, server, monkeypatch):
+    """In steps of a tenth of what it would wait."""
+    control = ModelControl(server.grpc, server.control_token)
+    control.swap(f"{triton_name(TINY_NO_HOOK)}-inference")
+    control.close()
+    waits, sleep = [], time.sleep
+    monkeypatch.setattr("time.sleep", lambda seconds: (waits.append(seconds), sleep(seconds / 10)))
+    options = {"max_retries": 60, "default_headers": {"X-Request-Timeout": "0.2"}}
+    with openai.OpenAI(base_url=f"{door}/v1", api_key="none", **options) as client:
+        assert len(client.embeddings.create(model=TINY_NO_HOOK, input="x").data) == 1
+    assert waits[0] == 5
+
+
+def test_models_are_listed_as_it_lists_them_and_as_we_do(client, http):
+    found = {model.id: model for model in client.models.list()}
+    assert (found[MINILM].object, found[MINILM].owned_by) == ("model", "sentence-transformers")
+    assert [*found] == [model["name"] for model in http.get("/v1/models").json()["models"]]
+    one = client.models.retrieve(MINILM)
+    assert (one.id, one.object) == (MINILM, "model")
+    assert one.dims == {"dense": 384}
+    with pytest.raises(openai.NotFoundError, match="no/such is not served") as caught:
+        client.models.retrieve("no/such")
+    assert caught.value.code == "model_not_found"
+    assert http.get("/v1/models/no/such").json()["detail"]["code"] == "MODEL_NOT_FOUND"

@@ -1,0 +1,92 @@
+"""What clients of text-embeddings-inference send, before a real server."""
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+
+from sie_triton import SIEClient
+from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE
+from tests.server.conftest import opened
+
+QUERY, TEXTS = "what climbs?", ["Roses climb.", "A ship sails."]
+
+
+@pytest.fixture(scope="module")
+def ours(server):
+    with SIEClient(server.grpc) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def tei(server):
+    """A door whose TEI models are named: the first of them that can."""
+    models = ",".join([MINILM, SPLADE, CROSS_ENCODER])
+    with opened(server.settings, door_tei_model=models) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def test_embed(tei, ours):
+    answer = tei.post("/embed", json={"inputs": TEXTS, "truncate": True})
+    expected = ours.encode(MINILM, TEXTS)
+    assert np.array_equal(np.array(answer.json(), np.float32), [each["dense"] for each in expected])
+    assert int(answer.headers["x-compute-tokens"]) == sum(each["token_count"] for each in expected)
+    one = tei.post("/embed", json={"inputs": TEXTS[0], "normalize": False, "prompt_name": "query", "dimensions": 8})
+    options = {"normalize": False, "dimensions": 8}
+    plain = ours.encode(MINILM, TEXTS[0], is_query=True, options=options)["dense"]
+    assert np.array_equal(np.array(one.json(), np.float32), [plain])
+
+
+def test_the_hubs_own_client(tei, ours):
+    client = InferenceClient(str(tei.base_url), provider="hf-inference", token="none")
+    found = client.feature_extraction(TEXTS, normalize=True, truncate=True, dimensions=8)
+    assert np.array_equal(found, [each["dense"] for each in ours.encode(MINILM, TEXTS, options={"dimensions": 8})])
+    with pytest.raises(HfHubHTTPError, match="prompt_name: must be one of query") as caught:
+        client.feature_extraction("x", prompt_name="web")
+    assert caught.value.response.status_code == 422
+
+
+def test_embed_sparse(tei, ours):
+    (row,) = tei.post("/embed_sparse", json={"inputs": "roses"}).json()
+    expected = ours.encode(SPLADE, "roses")["sparse"]
+    assert [each["index"] for each in row] == expected["indices"].tolist()
+    assert np.array_equal(np.array([each["value"] for each in row], np.float32), expected["values"])
+
+
+def test_rerank(tei, ours):
+    found = tei.post("/rerank", json={"query": QUERY, "texts": TEXTS, "raw_scores": False, "return_text": True}).json()
+    expected = ours.score(CROSS_ENCODER, QUERY, TEXTS)["scores"]
+    assert [(f"item-{each['index']}", each["score"]) for each in found] == [
+        (each["item_id"], each["score"]) for each in expected
+    ]
+    assert [each["text"] for each in found] == [TEXTS[each["index"]] for each in found]
+
+
+def test_info(tei):
+    info = tei.get("/info").json()
+    assert (info["model_id"], info["auto_truncate"], info["max_input_length"]) == (MINILM, True, 256)
+    assert "embedding" in info["model_type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "error"),
+    [
+        ("/embed", {"inputs": []}, 422, "inputs: is empty"),
+        ("/embed", {"inputs": "x", "truncate": False}, 422, "truncate: "),
+        ("/embed", {"inputs": "x", "dimensions": 400}, 422, "parameter dimensions: 400 is not allowed"),
+        ("/rerank", {"query": "q"}, 422, "texts: is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(tei, path, body, status, error):
+    answer = tei.post(path, json=body)
+    assert (answer.status_code, answer.json()["error_type"]) == (status, "Validation")
+    assert answer.json()["error"].startswith(error)
+
+
+def test_which_model_is_said_where_several_could(http):
+    answer = http.post("/rerank", json={"query": QUERY, "texts": TEXTS})
+    assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
+    assert "set SIE_DOOR_TEI_MODEL" in answer.json()["error"]
+    assert COLBERT in answer.json()["error"]
+    assert http.get("/info").status_code == 424

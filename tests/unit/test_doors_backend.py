@@ -1,0 +1,69 @@
+"""What becomes of a call that nobody waits for any more: some versions of Triton do not survive its end."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from sie_triton.client.address import Address
+from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.retry import Deadline
+from sie_triton.doors import backend as module
+from sie_triton.doors.backend import Backend
+from sie_triton.errors import BusyError
+from sie_triton.settings import read_settings
+
+
+class Slow:
+    """In the place of tritonclient's client."""
+
+    def __init__(self) -> None:
+        self.told = []
+
+    async def infer(self, client_timeout):
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            self.told.append("cancelled")
+            raise
+        self.told.append("answered")
+        raise RuntimeError("that nobody hears of")
+
+
+@pytest.mark.parametrize(("hangs_up", "told"), [(True, "cancelled"), (False, "answered")])
+def test_a_cancelled_call_is_ended_only_where_triton_survives_that(hangs_up, told, recwarn):
+    async def run() -> Slow:
+        connection = AsyncConnection(Address.parse("grpc://x:1"))
+        connection.hangs_up, connection._opened = hangs_up, Slow()
+        task = asyncio.create_task(connection.ask("infer", Deadline.after(5)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.1)
+        return connection._opened
+
+    assert asyncio.run(run()).told == [told]
+
+
+@pytest.mark.parametrize(
+    ("version", "hangs_up"), [("2.51.0", False), ("2.53.0", False), ("2.54.0", True), ("3.0", True)]
+)
+def test_which_triton_does_is_asked_until_it_answers(monkeypatch, version, hangs_up):
+    monkeypatch.setattr(module, "LEARN_S", 0.0)
+    answers = [BusyError("not yet"), SimpleNamespace(version=version)]
+
+    async def ask(method: str):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run() -> bool:
+        async with Backend(read_settings()) as backend:
+            backend.ask = ask
+            assert not backend._client._connection.hangs_up
+            await asyncio.wait_for(backend._learning, 5)
+            return backend._client._connection.hangs_up
+
+    assert asyncio.run(run()) is hangs_up

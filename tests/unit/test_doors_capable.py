@@ -1,0 +1,79 @@
+"""Which model is meant by who names none; Triton is a double."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from sie_triton.client.failures import NotServed
+from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.failures import Failure
+from sie_triton.errors import Unreachable
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
+
+
+def spec(model, *tasks, inputs=("text",), **dims):
+    return ModelSpec(model, "there", "family", dims, 512, 1024, inputs=inputs, tasks=tasks)
+
+
+EMBEDDER, OTHER = spec("a/embedder", "encode", dense=8), spec("a/other", "encode", dense=8, sparse=100)
+RERANKER, PICTURES = spec("a/reranker", "score"), spec("a/pictures", "encode", inputs=("image",), dense=8)
+
+
+class Triton:
+    """Serves these; the backend of a door, and what a door knows of it."""
+
+    def __init__(self, *specs):
+        self._specs, self.is_away = {spec.model: spec for spec in specs}, False
+
+    async def names(self):
+        return [*self._specs]
+
+    async def specs(self):
+        return [*self._specs.values()]
+
+    async def spec(self, model):
+        if self.is_away:
+            raise Unreachable("nobody answers")
+        if model not in self._specs:
+            raise NotServed("unknown model")
+        return self._specs[model]
+
+
+def models_of(triton, *whats, named=""):
+    able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings(door_tei_model=named)))
+
+    async def found():
+        return [await able.model(what) for what in whats]
+
+    return asyncio.run(found())
+
+
+def test_the_only_one_that_can():
+    assert models_of(Triton(EMBEDDER, RERANKER, PICTURES), DENSE, SCORES) == ["a/embedder", "a/reranker"]
+
+
+def test_the_first_that_can_of_those_that_are_named():
+    triton = Triton(EMBEDDER, OTHER, RERANKER)
+    assert models_of(triton, DENSE, SPARSE, named="a/reranker,a/other,a/embedder") == ["a/other", "a/other"]
+
+
+@pytest.mark.parametrize(
+    ("what", "named", "message"),
+    [
+        (DENSE, "", "several models give dense vectors: a/embedder, a/other; set SIE_DOOR_TEI_MODEL"),
+        (SCORES, "", "no model that is served gives scores"),
+        (SCORES, "a/embedder,a/gone", "SIE_DOOR_TEI_MODEL: none of a/embedder, a/gone is served and gives scores"),
+    ],
+)
+def test_where_it_is_not_clear_what_to_set_is_said(what, named, message):
+    with pytest.raises(Failure, match=f"^{message}"):
+        models_of(Triton(EMBEDDER, OTHER), what, named=named)
+
+
+def test_triton_that_is_away_is_no_missing_model():
+    triton = Triton(EMBEDDER)
+    triton.is_away = True
+    with pytest.raises(Unreachable):
+        models_of(triton, DENSE)

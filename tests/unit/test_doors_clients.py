@@ -1,0 +1,138 @@
+"""When the `openai` and `cohere` packages try again, by what a door tells them; Triton is a double."""
+
+import asyncio
+
+import cohere
+import httpx
+import httpx2
+import numpy as np
+import openai
+import pytest
+
+from sie_triton.doors.app import application
+from sie_triton.doors.endpoint import Door
+from sie_triton.errors import BusyError, LoadError, ModelError
+from sie_triton.settings import Settings
+
+TIMING = dict.fromkeys(
+    ("queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms"), 1.0
+)
+VECTOR = np.array([0.25, 0.5], np.float32)
+
+LOADING = BusyError("timeout: passed while the model is being loaded (1 of 2 GB)")
+FULL = BusyError("512 requests of the model are in progress; retry in half a second")
+CORRUPT = LoadError("model.safetensors is cut off", "corrupt").refusal("replace the file")
+
+
+class Triton:
+    """Raises each of `failures` once, then answers."""
+
+    def __init__(self, *failures):
+        self.failures, self.num_asked = list(failures), 0
+
+    async def encode(self, model, items, seconds, parameters):
+        self._fail()
+        return [{"dense": VECTOR, "token_count": 3, "timing": TIMING} for _ in items]
+
+    async def score(self, model, query, items, seconds, parameters):
+        self._fail()
+        last_first = reversed(range(len(items)))
+        scores = [{"item_id": f"item-{i}", "score": i / 16, "rank": rank} for rank, i in enumerate(last_first)]
+        return {"model": model, "scores": scores, "token_count": 3, "timing": TIMING}
+
+    def _fail(self):
+        self.num_asked += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+def door_before(triton, **given):
+    door = Door(Settings(**given))
+    door.backend = triton
+    return application(door)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds that the packages meant to wait, without having waited."""
+    waits = []
+    real = asyncio.sleep
+
+    async def sleep(seconds, *result):
+        if seconds:
+            waits.append(seconds)
+        return await real(0, *result)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    monkeypatch.setattr("anyio.sleep", sleep)
+    return waits
+
+
+async def embedded(door, api_key="none", texts=("x",)):
+    transport = httpx2.ASGITransport(app=door)
+    async with openai.AsyncOpenAI(
+        base_url="http://door/v1", api_key=api_key, http_client=httpx2.AsyncClient(transport=transport)
+    ) as client:
+        return await client.embeddings.create(model="org/name", input=[*texts])
+
+
+async def reranked(door, documents=("a",)):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door)) as transport:
+        client = cohere.AsyncClientV2("none", base_url="http://door", httpx_client=transport)
+        return await client.rerank(model="org/name", query="q", documents=[*documents])
+
+
+@pytest.mark.parametrize(("failure", "seconds"), [(LOADING, 5), (FULL, 1)], ids=["cold", "full"])
+@pytest.mark.parametrize("call", [embedded, reranked], ids=["openai", "cohere"])
+def test_what_passes_is_asked_again_when_the_door_says(call, failure, seconds, waits):
+    triton = Triton(failure)
+    asyncio.run(call(door_before(triton)))
+    assert triton.num_asked == 2
+    assert waits == [seconds]
+
+
+def test_who_is_always_busy(waits):
+    triton = Triton(*[FULL] * 9)
+    with pytest.raises(openai.RateLimitError, match="in progress") as caught:
+        asyncio.run(embedded(door_before(triton)))
+    assert (caught.value.type, triton.num_asked) == ("rate_limit_error", 3)
+    with pytest.raises(cohere.TooManyRequestsError, match="in progress"):
+        asyncio.run(reranked(door_before(triton)))
+
+
+def test_what_stays_wrong_is_asked_once(waits):
+    triton = Triton(*[CORRUPT] * 9)
+    with pytest.raises(openai.InternalServerError, match="safetensors is cut off") as caught:
+        asyncio.run(embedded(door_before(triton)))
+    assert (caught.value.status_code, caught.value.code, triton.num_asked) == (502, "model_load_failed", 1)
+    assert caught.value.body["permanent"]
+
+
+def test_a_fault_of_the_server(waits):
+    triton = Triton(*[ModelError("the forward pass failed")] * 9)
+    with pytest.raises(openai.InternalServerError, match="the forward pass failed") as caught:
+        asyncio.run(embedded(door_before(triton)))
+    assert (caught.value.status_code, caught.value.type, triton.num_asked) == (500, "server_error", 1)
+
+
+def test_who_has_no_token():
+    triton = Triton()
+    door = door_before(triton, auth_mode="static", auth_tokens="good,better")
+    assert asyncio.run(embedded(door, "better")).data[0].embedding == VECTOR.tolist()
+    with pytest.raises(openai.AuthenticationError, match="bearer token is missing or wrong") as caught:
+        asyncio.run(embedded(door, "bad"))
+    assert (caught.value.code, triton.num_asked) == ("invalid_api_key", 1)
+
+
+def test_scores_go_to_their_documents():
+    found = asyncio.run(reranked(door_before(Triton()), "abcdefghijkl"))
+    assert [(each.index, each.relevance_score) for each in found.results] == [(i, i / 16) for i in reversed(range(12))]
+
+
+def test_more_texts_than_the_operator_allows():
+    triton = Triton()
+    door = door_before(triton, door_max_items=2)
+    assert len(asyncio.run(embedded(door, texts="ab")).data) == 2
+    with pytest.raises(openai.BadRequestError, match="input: are 3, and SIE_DOOR_MAX_ITEMS allows 2") as caught:
+        asyncio.run(embedded(door, texts="abc"))
+    assert (caught.value.param, triton.num_asked) == ("input", 1)

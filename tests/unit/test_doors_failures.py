@@ -1,0 +1,91 @@
+"""What clients of the door are told of what went wrong: by whoever says it, in the words that they really use."""
+
+import pytest
+
+from sie_triton.client.failures import not_served
+from sie_triton.doors.failures import failure_of
+from sie_triton.errors import REASONS, BusyError, InputError, LoadError, ModelError, Unreachable
+from sie_triton.records.tickets import too_many
+from sie_triton.stages.inference import NO_MEMORY
+from sie_triton.stages.open_requests import expired
+from tests.doors import door_of, knock, post
+
+CASES = [
+    (not_served("org/m", ["a/b"]), 404, "MODEL_NOT_FOUND", None),
+    (InputError("parameter x: unknown"), 400, "INVALID_INPUT", None),
+    (expired("fetching its weights"), 503, "MODEL_LOADING", "5"),
+    (expired(""), 503, "MODEL_LOADING", "5"),
+    (expired(None), 504, "DEADLINE_EXCEEDED", "5"),
+    (BusyError("the model was evicted while it was loading; retry"), 503, "MODEL_LOADING", "5"),
+    (BusyError("lora x: is being loaded, and 100 requests wait; retry"), 503, "LORA_LOADING", "1"),
+    (too_many(512), 503, "RESOURCE_EXHAUSTED", "1"),
+    (BusyError(NO_MEMORY.format(99)), 503, "RESOURCE_EXHAUSTED", "5"),
+    (Unreachable("grpc://x:1: nobody answers there"), 503, "SERVER_UNAVAILABLE", "2"),
+    (ModelError("the forward pass failed"), 500, "INFERENCE_ERROR", None),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code", "retry_after"), CASES, ids=lambda each: str(each)[:40])
+def test_each_error_has_a_status_a_code_and_when_to_retry(error, status, code, retry_after):
+    door, backend = door_of()
+    backend.failure = error
+    answer = post(door)
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (status, retry_after)
+    assert answer.json() == {"detail": {"code": code, "message": str(error)}}
+
+
+LOADS = {
+    "not found": ("NOT_FOUND", None),
+    "gated": ("GATED", None),
+    "corrupt": ("UNKNOWN", None),
+    "unsupported": ("UNKNOWN", None),
+    "dependency": ("DEPENDENCY", None),
+    "too large": ("UNKNOWN", None),
+    "network": ("NETWORK", "30"),
+    "out of memory": ("OOM", "60"),
+    "failed": ("UNKNOWN", "30"),
+    "disk full": ("DISK_FULL", "60"),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_model_that_cannot_be_loaded_says_why_and_whether_for_good(reason):
+    door, backend = door_of()
+    backend.failure = LoadError("it is not there", reason).refusal("put it there")
+    answer = post(door)
+    told = answer.json()["detail"]
+    assert (answer.status_code, told["code"]) == (502, "MODEL_LOAD_FAILED")
+    assert (told["error_class"], answer.headers.get("Retry-After")) == LOADS[reason]
+    assert told["permanent"] is (answer.headers.get("Retry-After") is None)
+
+
+def test_a_fault_of_ours_shows_no_traceback_and_no_words_of_it(caplog):
+    door, backend = door_of()
+    backend.failure = ZeroDivisionError("secret/path.py")
+    answer = post(door)
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "INTERNAL_ERROR")
+    assert "secret" not in answer.text
+    assert "secret/path.py" in caplog.text
+
+
+def test_a_message_is_one_line_and_names_the_field():
+    failure = failure_of(InputError("items[0].text: must be\n a string"))
+    assert (failure.message, failure.field) == ("items[0].text: must be a string", "items[0].text")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/encode/a", 405), ("POST", "/nowhere", 404)])
+def test_other_paths_and_methods_are_told_in_the_same_shape(method, path, status):
+    door, _ = door_of()
+    answer = knock(door, lambda client: client.request(method, path))
+    assert answer.status_code == status
+    assert answer.json()["detail"]["code"] in ("METHOD_NOT_ALLOWED", "NOT_FOUND")
+
+
+def test_a_draining_door_is_not_ready():
+    door, backend = door_of()
+    assert knock(door, lambda client: client.get("/readyz")).status_code == 200
+    backend.failure = Unreachable("gone")
+    assert knock(door, lambda client: client.get("/readyz")).status_code == 503
+    backend.failure, door.is_draining = None, True
+    assert knock(door, lambda client: client.get("/readyz")).status_code == 503
+    assert knock(door, lambda client: client.get("/healthz")).status_code == 200

@@ -1,0 +1,99 @@
+"""OpenAI's bodies → what is asked for; results → its answers."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.openai import answer, asked, error
+from sie_triton.errors import InputError
+
+WRONG = "invalid_request_error"
+VECTORS = np.array([[0.1, -2.5], [3e-8, 1.0]], np.float32)
+RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECTORS, (3, 4), strict=True)]
+
+
+def test_what_is_asked_for():
+    plain = asked({"model": "org/name", "input": "one"})
+    assert plain == ("org/name", ["one"], {}, False)
+    full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
+    assert asked(full) == ("org/name", ["one", ""], {"dimensions": 8, "profile": "fast"}, True)
+
+
+def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge():
+    body = {"model": "m", "input": "x", "dimensions": None, "user": None, "is_query": True, "instruction": "find"}
+    assert asked(body).options == {"is_query": True, "instruction": "find"}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "body: must be a JSON object, it is a list"),
+        ({"input": "x"}, "model: is missing"),
+        ({"model": 3, "input": "x"}, "model: must be a string, it is a number"),
+        ({"model": "m"}, "input: is missing"),
+        ({"model": "m", "input": []}, "input: is empty"),
+        ({"model": "m", "input": {"text": "x"}}, "input: must be a string or a list of strings, it is an object"),
+        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string, it is a list"),
+        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, it is null"),
+        ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
+        ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
+        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be asked for here"),
+    ],
+)
+def test_what_is_wrong_is_named(body, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        asked(body)
+
+
+@pytest.mark.parametrize("ids", [[15339, 1917], [[15339, 1917], [42]], [0]])
+def test_token_ids_are_refused_with_the_way_out(ids):
+    with pytest.raises(InputError, match=r"^input: holds token ids.*check_embedding_ctx_length=False"):
+        asked({"model": "m", "input": ids})
+
+
+def test_floats_and_usage():
+    found = answer("m", RESULTS, is_base64=False)
+    assert [each["index"] for each in found["data"]] == [0, 1]
+    np.testing.assert_array_equal([each["embedding"] for each in found["data"]], VECTORS)
+    assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert (found["object"], found["model"], found["data"][0]["object"]) == ("list", "m", "embedding")
+
+
+def test_base64_is_little_endian_float32():
+    found = answer("m", RESULTS, is_base64=True)
+    decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in found["data"]]
+    np.testing.assert_array_equal(decoded, VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "param", "code"),
+    [
+        (
+            Failure(400, "INVALID_INPUT", "input[3]: must be a string"),
+            "invalid_request_error",
+            "input",
+            "invalid_input",
+        ),
+        (
+            Failure(400, "INVALID_INPUT", "parameter dimensions: 0 …"),
+            "invalid_request_error",
+            "dimensions",
+            "invalid_input",
+        ),
+        (Failure(400, "INVALID_INPUT", "text[2]: is not …"), "invalid_request_error", "input", "invalid_input"),
+        (
+            Failure(404, "MODEL_NOT_FOUND", "model: x is not served"),
+            "invalid_request_error",
+            "model",
+            "model_not_found",
+        ),
+        (Failure(401, "UNAUTHORIZED", "the token …"), "invalid_request_error", None, "invalid_api_key"),
+        (Failure(429, "RESOURCE_EXHAUSTED", "lanes: are full"), "rate_limit_error", None, "resource_exhausted"),
+        (Failure(503, "MODEL_LOADING", "timeout: …"), "server_error", None, "model_loading"),
+        (Failure(500, "INFERENCE_ERROR", "it broke"), "server_error", None, "inference_error"),
+    ],
+)
+def test_failures_have_its_shape(failure, kind, param, code):
+    assert error(failure) == {"error": {"message": failure.message, "type": kind, "param": param, "code": code}}

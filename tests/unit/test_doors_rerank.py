@@ -1,0 +1,72 @@
+"""Cohere's and Jina's bodies → what is asked for; scores → their answers."""
+
+import pytest
+
+from sie_triton.doors.rerank import answer, asked
+from sie_triton.errors import InputError
+
+BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
+
+
+def test_what_is_asked_for():
+    plain = asked(BODY)
+    assert (plain.model, plain.query, plain.texts, plain.top_n) == ("org/name", "q", ["a", "b", "c"], None)
+    full = asked(
+        {**BODY, "model": "org/name:wide", "top_n": 2, "priority": 1, "instruction": "judge", "max_chunks_per_doc": 1}
+    )
+    assert (full.top_n, full.options) == (2, {"instruction": "judge", "profile": "wide"})
+    assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).options == {}
+
+
+def test_documents_may_be_objects_read_by_their_fields():
+    documents = ["a", {"text": "b", "title": "B"}]
+    assert asked({**BODY, "documents": documents}).texts == ["a", "b"]
+    assert asked({**BODY, "documents": documents, "rank_fields": ["title", "text"]}).texts == ["a", "B\nb"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": None}, "model: is missing"),
+        ({"query": None}, "query: is missing"),
+        ({"query": {"image": "x"}}, "query: must be a string, it is an object"),
+        ({"documents": []}, "documents: must be a list"),
+        ({"documents": "a"}, "documents: must be a list"),
+        ({"documents": ["a", 3]}, r"documents\[1\]: must be a string or an object with text"),
+        ({"documents": [{"image": "x"}]}, r"documents\[0\]: must have text"),
+        ({"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, r"documents\[0\]: must have title or body"),
+        ({"rank_fields": "title"}, "rank_fields: must be a list"),
+        ({"top_n": 0}, "top_n: must be an integer from 1, it is 0"),
+        ({"top_n": True}, "top_n: must be an integer from 1, it is True"),
+        ({"return_documents": 1}, "return_documents: must be true or false, it is a number"),
+        ({"max_chunks_per_doc": 10}, "max_chunks_per_doc: a document is read once"),
+        ({"max_tokens_per_doc": 512}, "max_tokens_per_doc: a document is read once"),
+        ({"relevant_spans": {"mode": "enabled"}}, "relevant_spans: are not found here"),
+    ],
+)
+def test_what_is_wrong_is_named(change, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        asked({**BODY, **change})
+
+
+def test_the_best_come_first_under_their_own_numbers():
+    found = answer("2", asked({**BODY, "top_n": 2}), [0.25, 0.75, 0.5], 30)
+    assert found["results"] == [{"index": 1, "relevance_score": 0.75}, {"index": 2, "relevance_score": 0.5}]
+    assert found["meta"] == {
+        "api_version": {"version": "2"},
+        "billed_units": {"search_units": 1},
+        "tokens": {"input_tokens": 30},
+    }
+    assert found["usage"] == {"prompt_tokens": 30, "total_tokens": 30}
+    assert answer("1", asked(BODY), [0.0, 0.0, 0.0], 1)["results"][0]["index"] == 0
+
+
+def test_a_search_unit_is_a_hundred_documents():
+    units = [answer("1", asked(BODY), [0.0] * n, 1)["meta"]["billed_units"]["search_units"] for n in (1, 100, 101)]
+    assert units == [1, 1, 2]
+
+
+def test_documents_come_back_when_asked_for():
+    documents = ["a", {"text": "b", "title": "B"}]
+    found = answer("1", asked({**BODY, "documents": documents, "return_documents": True}), [0.5, 0.25], 1)
+    assert [each["document"] for each in found["results"]] == [{"text": "a"}, documents[1]]

@@ -1,0 +1,89 @@
+"""TEI's bodies → what is asked for; results → its answers."""
+
+import numpy as np
+import pytest
+
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.tei import embed_asked, error, rerank_answer, rerank_asked, retold, sparse_answer
+from sie_triton.errors import InputError
+
+
+def test_what_is_asked_for():
+    assert embed_asked({"inputs": "one", "truncate": True}) == (["one"], {})
+    full = {
+        "inputs": ["a", "b"],
+        "prompt_name": "query",
+        "normalize": False,
+        "dimensions": 8,
+        "truncation_direction": "Right",
+    }
+    assert embed_asked(full) == (["a", "b"], {"is_query": True, "normalize": False, "dimensions": 8})
+    for role in ("document", "passage", "corpus"):
+        assert embed_asked({"inputs": "a", "prompt_name": role}).options == {"is_query": False}
+    body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True}
+    assert rerank_asked(body) == ("q", ["a"], True, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": None}, "inputs: is missing"),
+        ({"inputs": []}, "inputs: is empty"),
+        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, it is a list"),
+        ({"truncate": False}, "truncate: a text longer than the model reads is always cut"),
+        ({"truncation_direction": "Left"}, "truncation_direction: a text is cut on the right"),
+        ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus, it is 'web'"),
+    ],
+)
+def test_what_is_wrong_is_named(change, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        embed_asked({"inputs": "x", **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"texts": []}, "texts: is empty"),
+        ({"texts": None}, "texts: is missing; give a list of strings"),
+        ({"texts": "a"}, "texts: must be a list of strings, it is a string"),
+        ({"query": None}, "query: is missing"),
+        ({"raw_scores": True}, "raw_scores: what the model gives"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_named(change, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        rerank_asked({"query": "q", "texts": ["a"], **change})
+
+
+def test_ranks():
+    wanted = rerank_asked({"query": "q", "texts": ["a", "b"], "return_text": True})
+    assert rerank_answer(wanted, [0.25, 0.5]) == [
+        {"index": 1, "score": 0.5, "text": "b"},
+        {"index": 0, "score": 0.25, "text": "a"},
+    ]
+    assert rerank_answer(rerank_asked({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
+
+
+def test_sparse_vectors():
+    sparse = {"indices": np.array([3, 7], np.int32), "values": np.array([0.5, 1.5], np.float32)}
+    none = {"indices": np.zeros(0, np.int32), "values": np.zeros(0, np.float32)}
+    found = sparse_answer([{"sparse": sparse}, {"sparse": none}])
+    assert found == [[{"index": 3, "value": 0.5}, {"index": 7, "value": 1.5}], []]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (Failure(400, "INVALID_INPUT", "inputs: …"), 422, "Validation"),
+        (Failure(413, "PAYLOAD_TOO_LARGE", "body: …"), 413, "Validation"),
+        (Failure(404, "MODEL_NOT_FOUND", "model: …"), 424, "Backend"),
+        (Failure(503, "RESOURCE_EXHAUSTED", "…", retry_after_s=5), 429, "Overloaded"),
+        (Failure(503, "MODEL_LOADING", "…", retry_after_s=5), 503, "Unhealthy"),
+        (Failure(502, "MODEL_LOAD_FAILED", "…"), 424, "Backend"),
+        (Failure(500, "INFERENCE_ERROR", "…"), 424, "Backend"),
+    ],
+)
+def test_failures_have_its_shape_and_statuses(failure, status, kind):
+    found = retold(failure)
+    assert (found.status, found.retry_after_s) == (status, failure.retry_after_s)
+    assert error(found) == {"error": failure.message, "error_type": kind}

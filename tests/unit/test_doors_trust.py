@@ -1,0 +1,222 @@
+"""Who may call the door, and what one client may take of it."""
+
+import asyncio
+import hmac
+import socket
+import threading
+import time
+
+import aiohttp
+import httpx
+import orjson
+import pytest
+
+from sie_triton.doors import body, connection
+from sie_triton.errors import SettingsError
+from sie_triton.settings import read_settings
+from tests.doors import door_of, knock, listening, post
+
+TOKENS = {"auth_mode": "token", "auth_tokens": "first-token, second-token", "admin_token": "admins"}
+
+
+@pytest.mark.parametrize("header", ["Bearer first-token", "bearer second-token", "second-token"])
+def test_any_of_the_tokens_opens_the_door(header):
+    assert post(door_of(**TOKENS)[0], headers={"Authorization": header}).status_code == 200
+
+
+@pytest.mark.parametrize("mode", ["static", "token"])
+@pytest.mark.parametrize("header", [None, "Bearer", "Bearer x", "Bearer first", "Basic first-token", "Bearer admins"])
+def test_nothing_else_does(mode, header):
+    door, backend = door_of(**{**TOKENS, "auth_mode": mode})
+    answer = post(door, headers={"Authorization": header} if header else {})
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (401, "UNAUTHORIZED")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert backend.asked == []
+
+
+def test_every_token_is_compared_whichever_is_right(monkeypatch):
+    compared = []
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(b) or a == b)
+    assert post(door_of(**TOKENS)[0], headers={"Authorization": "Bearer first-token"}).status_code == 200
+    assert compared == [b"first-token", b"second-token"]
+
+
+def test_probes_are_open_and_nothing_else_is():
+    door, _ = door_of(**TOKENS)
+    statuses = {path: knock(door, lambda client: client.get(path)).status_code for path in PATHS}  # noqa: B023
+    assert statuses == PATHS
+
+
+PATHS = {"/healthz": 200, "/readyz": 200, "/": 200, "/health": 401, "/v1/models": 401, "/v1/models/a": 401}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"auth_mode": "tokens"}, "--auth-mode=tokens: Input should be 'none', 'static' or 'token'"),
+        ({"auth_mode": "static"}, "SIE_AUTH_TOKENS.*needs at least one token|auth_tokens"),
+        ({"auth_mode": "token", "auth_tokens": " ,"}, "--auth-tokens: auth_mode token needs at least one token"),
+        ({**TOKENS, "admin_token": "first-token"}, "--admin-token: is one of auth_tokens"),
+    ],
+)
+def test_a_mistake_in_them_stops_the_start(given, message):
+    with pytest.raises(SettingsError, match=message) as failure:
+        read_settings(**given)
+    assert "first-token" not in str(failure.value)
+
+
+def test_a_body_too_large_is_refused_by_its_length_and_while_it_comes():
+    door, backend = door_of(door_max_body_bytes=100)
+    assert post(door, {"items": ["a" * 80]}).status_code == 200
+    read = 0
+
+    async def endless():
+        nonlocal read
+        while True:
+            read += 10
+            yield b"x" * 10
+
+    for content, headers in ((b"x" * 101, {}), (endless(), {})):
+        answer = post(door, content=content, headers=headers, json=None)
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (413, "PAYLOAD_TOO_LARGE")
+        assert answer.headers["Connection"] == "close"
+    assert read <= 120
+    read = 0
+    assert post(door, content=endless(), headers={"Content-Length": "101"}, json=None).status_code == 413
+    assert read == 0
+    assert len(backend.asked) == 1
+
+
+def test_more_items_than_allowed_are_refused():
+    door, _ = door_of(door_max_items=3)
+    assert post(door, {"items": ["a"] * 3}).status_code == 200
+    answer = post(door, {"items": ["a"] * 4})
+    assert answer.status_code == 400
+    assert "SIE_DOOR_MAX_ITEMS allows 3" in answer.json()["detail"]["message"]
+
+
+def test_a_compressed_body_is_refused():
+    assert post(door_of()[0], headers={"Content-Encoding": "gzip"}).status_code == 415
+
+
+HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: door\r\nContent-Length: 1000\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [(HEAD + b"\r\n{", b"HTTP/1.1 408"), (HEAD, b""), (b"", b""), (b"X-A: " + b"a" * 70_000, b"HTTP/1.1 400")],
+    ids=["body", "head", "nothing", "long head"],
+)
+def test_a_client_that_trickles_is_cut(monkeypatch, sent, answer):
+    monkeypatch.setattr(body, "BODY_S", 0.3)
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+    began = time.monotonic()
+    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
+        threading.Thread(target=trickle, args=(client, sent)).start()
+        got = b""
+        while chunk := received(client):
+            got += chunk
+    assert got.startswith(answer)
+    assert bool(got) is bool(answer)
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("path", [b"/v1/encode/m", b"/nowhere", b"/v1/models"])
+def test_a_body_that_nobody_reads_is_not_waited_for(path):
+    with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
+        threading.Thread(target=trickle, args=(client, HEAD.replace(b"/v1/encode/m", path) + b"\r\n{")).start()
+        began, got = time.monotonic(), b""
+        while chunk := received(client):
+            got += chunk
+    assert got.startswith(b"HTTP/1.1 4")
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, reads):
+    monkeypatch.setattr(connection, "READ_S", 0.2)
+    monkeypatch.setattr(connection, "READ_BYTES", 1)
+    body = orjson.dumps({"items": ["a" * 50] * 10_000})
+    head = b"POST /v1/encode/m HTTP/1.1\r\nHost: door\r\nAccept: application/json\r\nContent-Length: %d\r\n\r\n"
+    door, backend = door_of(door_max_items=10_000)
+    backend.dims = 320  # more than the system keeps on the way
+    with listening(door) as port, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(head % len(body) + body)
+        if not reads:
+            time.sleep(1.5)
+        client.settimeout(2)
+        got = client.recv(4096)
+        whole = len(got.partition(b"\r\n\r\n")[0]) + 4 + int(got.partition(b"content-length: ")[2].split()[0])
+        while len(got) < whole and (chunk := received(client)):
+            got += chunk
+    assert (len(got) == whole) is reads
+
+
+def trickle(client: socket.socket, sent: bytes) -> None:
+    try:
+        client.sendall(sent)
+        for _ in range(40):
+            time.sleep(0.05)
+            if sent:
+                client.sendall(b"x")
+    except OSError:
+        pass
+
+
+def received(client: socket.socket) -> bytes:
+    try:
+        return client.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(("token", "status"), [("first-token", 101), ("wrong", 403)])
+def test_watchers_need_a_token_too(token, status):
+    async def watch(port: int) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.ws_connect(f"http://127.0.0.1:{port}/ws/status", headers=headers) as watched:
+                    assert (await watched.receive_json(timeout=5))["ready"]
+                    return 101
+            except aiohttp.WSServerHandshakeError as exc:
+                return exc.status
+
+    with listening(door_of(**TOKENS)[0]) as port:
+        assert asyncio.run(watch(port)) == status
+
+
+def test_a_client_that_is_gone_is_worked_for_no_longer():
+    door, backend = door_of()
+    backend.seconds = 5
+    with listening(door) as port:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"http://127.0.0.1:{port}/v1/encode/m", json={"items": ["a"]}, timeout=0.2)
+        deadline = time.monotonic() + 3
+        while not backend.was_cancelled and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert backend.was_cancelled
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])
+def test_how_long_a_request_may_take_is_the_clients_to_say(given, seconds):
+    door, backend = door_of()
+    assert post(door, headers=given).status_code == 200
+    assert backend.asked[0][2] == seconds
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon", "1e9"])
+def test_a_time_that_is_none_is_refused(given):
+    answer = post(door_of()[0], headers={"X-Request-Timeout": given})
+    assert answer.status_code == 400
+    assert answer.json()["detail"]["message"].startswith("X-Request-Timeout: must be seconds")
+
+
+def test_web_pages_may_call_where_their_origin_is_named():
+    asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    for origins, allowed in (("", None), ("https://a.example", "https://a.example"), ("https://b.example", None)):
+        door, _ = door_of(door_cors_origins=origins)
+        answer = knock(door, lambda client: client.options("/v1/encode/m", headers=asks))
+        assert answer.headers.get("Access-Control-Allow-Origin") == allowed

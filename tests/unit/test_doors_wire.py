@@ -1,0 +1,102 @@
+"""Bodies of the door's requests and answers, beside msgpack_numpy, which clients have."""
+
+import pickle
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pytest
+
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.items import item_in
+from sie_triton.doors.wire import read_json, read_msgpack, write_json, write_msgpack
+
+ARRAYS = [
+    np.array([1.5, -2], np.float32),
+    np.ones((2, 3), np.float16),
+    np.arange(4, dtype=np.int8).view(np.uint8),
+    np.array([3, 1], np.int32),
+    np.zeros((0, 4), np.float32),
+    np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2],
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda each: f"{each.dtype}{each.shape}")
+def test_arrays_are_written_and_read_as_msgpack_numpy_does_it(array):
+    written = write_msgpack({"values": array})
+    assert written == msgpack.packb({"values": array}, default=msgpack_numpy.encode)
+    for found in (read_msgpack(written), msgpack.unpackb(written, object_hook=msgpack_numpy.decode)):
+        assert found["values"].dtype == array.dtype
+        assert np.array_equal(found["values"], array)
+    assert read_json(write_json({"values": array})) == {"values": array.tolist()}
+
+
+def test_every_float_survives_json():
+    rng = np.random.default_rng(5)
+    for dtype in (np.float32, np.float16):
+        array = rng.normal(size=2000).astype(dtype)
+        assert np.array_equal(np.array(read_json(write_json(array)), dtype), array)
+
+
+class Evil:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was run",))
+
+
+BAD = {
+    "pickle": msgpack.packb({b"nd": True, b"type": "O", b"kind": b"O", b"shape": [1], b"data": pickle.dumps(Evil())}),
+    "objects": msgpack.packb({b"nd": True, b"type": "O", b"kind": b"", b"shape": [1], b"data": b"12345678"}),
+    "structure": msgpack.packb({b"nd": True, b"type": [["a", "<f4"]], b"kind": b"V", b"shape": [1], b"data": b"1234"}),
+    "complex": msgpack.packb({b"nd": True, b"type": "<c8", b"kind": b"", b"shape": [1], b"data": b"12345678"}),
+    "short": msgpack.packb({b"nd": True, b"type": "<f4", b"kind": b"", b"shape": [2], b"data": b"1234"}),
+    "no data": msgpack.packb({b"nd": True, b"type": "<f4", b"shape": [2]}),
+    "cut": msgpack.packb({"items": ["a"]})[:-1],
+    "two": msgpack.packb(1) + msgpack.packb(2),
+    "no UTF-8": b"\xa2\xff\xff",
+    "deep": b"\x91" * 5000 + b"\x00",
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD)
+def test_what_is_no_msgpack_is_refused_and_no_pickle_is_read(body):
+    with pytest.raises(Failure, match=r"^body: ") as failure:
+        read_msgpack(body)
+    assert failure.value.status == 400
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 5000, b'"\\ud800"', b"NaN"])
+def test_what_is_no_json_is_refused(body):
+    with pytest.raises(Failure, match=r"^body: is no JSON"):
+        read_json(body)
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "document"])
+def test_no_string_is_ever_a_path(kind, tmp_path):
+    (tmp_path / "abcd").write_bytes(b"secret")
+    for given in (str(tmp_path / "abcd"), {"data": str(tmp_path / "abcd")}, "../x", "file:///etc/passwd"):
+        with pytest.raises(Failure, match="is no base64"):
+            item_in({kind: given}, "items[0]")
+    assert item_in({kind: "abcd"}, "items[0]") == {kind: b"i\xb7\x1d"}
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (3, "must be a string or an object"),
+        ({}, "has no text"),
+        ({"id": "a", "metadata": {}}, "has no text"),
+        ({"text": "a", "id": []}, r"items\[0\].id: must be a string"),
+        ({"video": b"1"}, "video: no model reads it"),
+        ({"images": [b"1", b"2"]}, "list of one image"),
+        ({"images": b"1"}, "list of one image"),
+        ({"image": {"data": 3}}, r"items\[0\].image: is int"),
+    ],
+)
+def test_an_item_that_is_none_is_told_what_is_wrong(item, message):
+    with pytest.raises(Failure, match=message):
+        item_in(item, "items[0]")
+
+
+def test_what_nobody_reads_of_an_item_is_left_out():
+    given = {"text": "a", "id": 3, "metadata": {"k": 1}, "images": None, "new": 1}
+    assert item_in(given, "items[0]") == {"text": "a", "id": 3}
