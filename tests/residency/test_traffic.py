@@ -118,6 +118,22 @@ def resident_calls(log: Log, seen: list) -> tuple[list[float], list[float]]:
     return warm, beside
 
 
+def test_the_one_used_longest_ago_goes(crowd):
+    """Not the one loaded first, nor the last by name."""
+    others, newcomer = [MODELS[i] for i in (4, 5, 6)], MODELS[7]
+    with SIEClient(crowd.grpc) as client:
+        for model in others:
+            client.encode(model, TEXT)
+        wait_for(lambda: {model for model in MODELS if crowd.state(model) == "resident"} == set(others))
+        time.sleep(MIN_RESIDENCY_S)
+        for i in (1, 2, 0):
+            client.encode(others[i], TEXT)
+            time.sleep(TIE_S)
+        num_before = len(crowd.evictions())
+        client.encode(newcomer, TEXT)
+    assert [(model, reason) for _, model, reason in crowd.evictions()[num_before:]] == [(others[1], "room for another")]
+
+
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=LONG)])
 def test_the_busiest_model_is_evicted_and_nobody_notices(crowd, vector, rounds):
     model = MODELS[0]
