@@ -26,7 +26,7 @@ from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import ServerError
 from sie_triton.measurements import Measurements
-from sie_triton.records.status import records_of
+from sie_triton.records.status import Record, records_of
 from sie_triton.settings import Settings
 from sie_triton.weights import locate
 from sie_triton.worker.graphs import path_of
@@ -38,6 +38,9 @@ NUM_TOKENS = (3, 12, 47, 128)
 # Of a way, a round.
 CALLS = 60
 
+# Between the requests of one client others have the caches: about so long.
+PAUSE_S = 0.004
+
 # A text of so many tokens: two of them are the tokenizer's own.
 SPECIAL_TOKENS, WORD = 2, "time"
 
@@ -45,6 +48,8 @@ TAKEOVER_S = 300.0
 
 # (clients, median words) of what is sent by many at once.
 CROWDS = ((64, "20 to 60 words", partial(texts, 512)), (16, "5 to 400 words", partial(log_normal_texts, 512)))
+
+PAUSED = "after a pause"
 
 Way = Callable[[], object]
 
@@ -60,23 +65,24 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         )
         graph = wait_for_graph(with_graphs)
         alone = measure_alone(with_graphs, without, graph, rounds)
+        graph_bytes = weights_bytes(with_graphs) - weights_bytes(without)
         crowds = measure_crowds({"graphs": with_graphs, "PyTorch alone": without}, Path(scratch), rounds, seconds)
     with tempfile.TemporaryDirectory() as scratch, tiny(Path(scratch)) as settings:
         crowds |= measure_crowds({"": settings}, Path(scratch), rounds, seconds, TINY)
     told = [table_alone(alone, rounds), table_of_crowds(crowds, rounds)]
+    told.append(f"A graph of MiniLM takes {graph_bytes / 1e6:.0f} MB more.")
     command = f"Printed by `scripts/bench --what latency --rounds {rounds} --seconds {seconds:g}`."
     if output is not None:
         output.write_text("\n".join([*told, command, ""]))
-    print(json.dumps({"alone": alone, "crowds": {name: statistics.median(each) for name, each in crowds.items()}}))
+    medians = {name: statistics.median(each) for name, each in crowds.items()}
+    print(json.dumps({"alone": alone, "crowds": medians, "graph_bytes": graph_bytes}))
 
 
 @contextmanager
 def minilm(scratch: Path, engine: str) -> Iterator[Settings]:
     """A server of MiniLM by that engine, which has its weights."""
-    with (
-        serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine) as settings,
-        SIEClient(grpc_of(settings)) as client,
-    ):
+    served = serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine)
+    with served as settings, SIEClient(grpc_of(settings)) as client:
         client.encode(MODEL, texts(64))
         yield settings
 
@@ -96,11 +102,19 @@ def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
         while time.monotonic() < ended:
             client.encode(model, "hello")
             time.sleep(0.1)
-            (record,) = records_of(settings.status_dir, triton_name(model), "inference")
-            if record["graph_tokens"]:
+            if record_of(settings, model)["graph_tokens"]:
                 (directory,) = (settings.data_dir / "graphs").iterdir()
                 return path_of(directory, "")
     raise ServerError(f"the server has taken no graph within {TAKEOVER_S:g} s; see {settings.data_dir}/logs")
+
+
+def record_of(settings: Settings, model: str = MODEL) -> Record:
+    (record,) = records_of(settings.status_dir, triton_name(model), "inference")
+    return record
+
+
+def weights_bytes(settings: Settings) -> int:
+    return int(record_of(settings)["weights_bytes"])
 
 
 def measure_alone(
@@ -121,7 +135,8 @@ def measure_alone(
         for _ in track(range(rounds), "one at a time", console=Console(stderr=True)):
             for num_tokens, each in ways.items():
                 for name, way in each.items():
-                    found.setdefault(name, {}).setdefault(num_tokens, []).append(timings(way))
+                    pause = PAUSE_S if name.endswith(PAUSED) else 0
+                    found.setdefault(name, {}).setdefault(num_tokens, []).append(timings(way, pause))
     return {
         name: {str(n): (median_of(measured, 50), median_of(measured, 99)) for n, measured in by_tokens.items()}
         for name, by_tokens in found.items()
@@ -132,11 +147,12 @@ def median_of(rounds: Sequence[Sequence[float]], percentile: float) -> float:
     return statistics.median(float(np.percentile(each, percentile)) for each in rounds)
 
 
-def timings(way: Way) -> list[float]:
+def timings(way: Way, pause_s: float) -> list[float]:
     """Milliseconds of each call; a first one warms up."""
     way()
     taken = []
     for _ in range(CALLS):
+        time.sleep(pause_s)
         started = time.perf_counter()
         way()
         taken.append(1000 * (time.perf_counter() - started))
@@ -174,10 +190,12 @@ class InProcess:
         def library() -> object:
             return self._library(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state
 
+        by_graph = partial(self._graph.hidden_states, ids, lengths, lengths, types, 0)
         return {
             "transformers, in process": library,
             "packed path, in process": partial(self._encoder.packed, ids, lengths, lengths, types),
-            "ONNX Runtime, in process": partial(self._graph.hidden_states, ids, lengths, lengths, types, 0),
+            "ONNX Runtime, in process": by_graph,
+            f"ONNX Runtime, in process, {PAUSED}": by_graph,
         }
 
 
@@ -209,6 +227,7 @@ def measure_crowds(
 
 def table_alone(alone: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int) -> str:
     title = f"MiniLM, fp32, one text at a time: p50 / p99 in ms, medians of {rounds} rounds of {CALLS} calls"
+    title += f"; pauses are of {1000 * PAUSE_S:g} ms"
     rows = [[name, *(f"{p50:.1f} / {p99:.1f}" for p50, p99 in by_tokens.values())] for name, by_tokens in alone.items()]
     return shown(title, ["", *(f"{n} tokens" for n in NUM_TOKENS)], rows)
 
