@@ -78,6 +78,9 @@ class Engine:
     def use_threads(self, count: int) -> None:
         """For forward passes of the calling thread."""
 
+    def release_threads(self) -> None:
+        """The calling thread computes nothing for a while: others are faster without those that wait for it."""
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 

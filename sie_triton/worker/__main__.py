@@ -18,6 +18,7 @@ from time import monotonic
 from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
+from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
@@ -41,12 +42,16 @@ from sie_triton.worker.process import RESIDENT_BYTES
 
 log = logging.getLogger("sie_triton.worker")
 
+# A lane that has had no batch for so long keeps no threads.
+REST_S = 0.1
+
 NO_MEMORY = Failed("there is not enough memory for the pass", OUT_OF_MEMORY)
 
 
 def main(descriptors: Sequence[int]) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
+    wait_briefly()
     ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
@@ -57,6 +62,7 @@ def main(descriptors: Sequence[int]) -> None:
         except Exception as exc:
             control.send(failed(exc))
             return
+        engine.release_threads()
         graphs = Graphs(engine, order)
         for lane in lanes:
             Thread(target=serve, args=(engine, adapter, lane, graphs), daemon=True).start()
@@ -64,6 +70,7 @@ def main(descriptors: Sequence[int]) -> None:
         graphs.start()
         while True:
             control.send(carried_out(control.recv(), engine, adapter))
+            engine.release_threads()
     # A thread may be in a forward pass that nobody waits for any more.
     os._exit(0)
 
@@ -171,6 +178,8 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
+            if graphs.are_measured or not lane.poll(REST_S):
+                engine.release_threads()
             try:
                 forward = lane.recv()
                 engine.use_threads(forward.threads)

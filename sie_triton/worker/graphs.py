@@ -52,6 +52,7 @@ class Graphs:
         self._num_started, self._num_ended = 0, 0
         self._wanted, self._reached = 0, Event()
         self._news: Quickened | None = None
+        self.are_measured = False
 
     def start(self) -> None:
         """Look for them, on a thread of its own, where that was ordered."""
@@ -86,6 +87,7 @@ class Graphs:
             started = time.perf_counter()
             work()
             took = time.perf_counter() - started
+            self._engine.release_threads()
             if is_idle and num_started == self._num_started:
                 break
         return took
@@ -106,9 +108,14 @@ class Graphs:
         if not directory.exists() and not self._export(directory, num_bytes):
             return
         before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
-        max_tokens = [
-            self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
-        ]
+        self.are_measured = True
+        try:
+            max_tokens = [
+                self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
+            ]
+        finally:
+            self.are_measured = False
+            self._engine.release_threads()
         if any(max_tokens):
             now = self._engine.used_bytes()
             self._engine.measurements.put(**{RESIDENT_BYTES: now})

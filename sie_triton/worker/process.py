@@ -4,7 +4,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import LifoQueue
+from queue import PriorityQueue
 from threading import Lock, Thread
 from time import monotonic
 
@@ -92,10 +92,10 @@ class Worker:
         self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
-        # Last in, first out: a client alone always has the same lane, whose thread has its buffers in the cache.
-        self._idle: LifoQueue[Lane] = LifoQueue()
-        for lane in self._lanes:
-            self._idle.put(lane)
+        # The first that is idle: a client alone always has the same, which alone needs more than its share of threads.
+        self._idle: PriorityQueue[int] = PriorityQueue()
+        for number in range(len(self._lanes)):
+            self._idle.put(number)
         try:
             self.loaded = self._load(load, loading)
         except BaseException:
@@ -113,7 +113,8 @@ class Worker:
 
         InputError and BusyError of a server that computes elsewhere, which will not, or not now.
         """
-        lane = self._idle.get()
+        number = self._idle.get()
+        lane = self._lanes[number]
         try:
             lane.send(Forward(batch, threads))
             if not lane.poll(self._timeout_s):
@@ -125,7 +126,7 @@ class Worker:
             self.is_alive = False
             raise WorkerDied("the process that computes ended") from exc
         finally:
-            self._idle.put(lane)
+            self._idle.put(number)
         if isinstance(answer, Failed):
             raise MemoryError if answer.reason == OUT_OF_MEMORY else ERRORS.get(answer.code, ModelError)(answer.message)
         if answer.quickened:

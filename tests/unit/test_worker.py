@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,31 @@ def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.limits == {"input_ids": 30521}
     assert worker.loaded.sub_batch_cost == 0
+
+
+@EITHER
+def test_a_lane_at_rest_keeps_no_threads(worker):
+    """With those of all lanes there would be more than processors, and then none waits actively."""
+    worker.forward(SMALL, 1)
+    without = psutil.Process(worker.pid).num_threads()
+
+    def has_a_team():
+        worker.forward(LARGE, 2)
+        return psutil.Process(worker.pid).num_threads() == without + 1
+
+    wait_for(has_a_team)
+    wait_for(lambda: psutil.Process(worker.pid).num_threads() == without)
+
+
+def test_loading_leaves_no_threads(minilm_directory, tmp_path, deaths):
+    """It compares forward passes, with as many threads as there are processors."""
+    spec = replace(SPEC, dims={"dense": 384}).to_json()
+    worker = Worker(replace(order(minilm_directory, tmp_path), spec=spec, cache=tmp_path), deaths.append, **LIMITS)
+    after_load = psutil.Process(worker.pid).num_threads()
+    for _ in range(2):  # the thread that loaded releases its own after each order, when that is answered
+        worker.remove_lora("none")
+    assert psutil.Process(worker.pid).num_threads() == after_load
+    worker.close()
 
 
 def is_running(pid: int) -> bool:

@@ -20,6 +20,7 @@ from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
 from sie_triton.engines.torch.graphs import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
+from sie_triton.engines.torch.openmp import release_team
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
@@ -134,6 +135,10 @@ class TorchEngine(Engine):
         if self.device == "cpu" and getattr(_threads, "count", None) != count:
             torch.set_num_threads(count)
             _threads.count = count
+
+    def release_threads(self) -> None:
+        if self.device == "cpu":
+            release_team()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return (
