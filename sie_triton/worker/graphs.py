@@ -45,14 +45,18 @@ BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
 
 
 class Graphs:
-    """Those of the model that `engine` has loaded by `order`."""
+    """Those of the model that `engine` has loaded by `order`.
+
+    While they come about lanes leave them `num_threads`: threads of a pass wait for the one that others keep from its
+    core.
+    """
 
     def __init__(self, engine: Engine, order: Load) -> None:
         self._engine, self._order = engine, order
         self._num_started, self._num_ended = 0, 0
         self._wanted, self._reached = 0, Event()
         self._news: Quickened | None = None
-        self.are_measured = False
+        self.num_threads = 0
 
     def start(self) -> None:
         """Look for them, on a thread of its own, where that was ordered."""
@@ -97,6 +101,9 @@ class Graphs:
             self._serve()
         except Exception:
             log.exception("this model has no graph")
+        finally:
+            self.num_threads = 0
+            self._engine.release_threads()
 
     def _serve(self) -> None:
         directory, encoders = self._order.graphs, self._engine.exportable()
@@ -105,17 +112,13 @@ class Graphs:
             return
         self._wanted = 1 if directory.exists() else PASSES_BEFORE_EXPORT
         self._reached.wait()
+        self.num_threads = 1
         if not directory.exists() and not self._export(directory, num_bytes):
             return
         before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
-        self.are_measured = True
-        try:
-            max_tokens = [
-                self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
-            ]
-        finally:
-            self.are_measured = False
-            self._engine.release_threads()
+        max_tokens = [
+            self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
+        ]
         if any(max_tokens):
             now = self._engine.used_bytes()
             self._engine.measurements.put(**{RESIDENT_BYTES: now})

@@ -120,8 +120,8 @@ def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert
     measurements, ratios = Measurements(), iter((0.3, 0.4, 0.45, 0.6, 0.8, 0.9, 0.9, 1.6))
     monkeypatch.setattr(graphs, "ratio_at", lambda *_: next(ratios))
     encoder = bert.load()
-    assert take_graph(encoder, bert.path, 2, measurements, "", None) == 96
-    some, more = np.array([16], np.int32), np.array([64], np.int32)
+    assert take_graph(encoder, bert.path, 2, measurements, "", None) == 48
+    some, more = np.array([12], np.int32), np.array([48], np.int32)
     torch.set_num_threads(1)  # as tests have it
     assert not encoder.graph.suits(more)
     assert encoder.graph.suits(some)

@@ -11,7 +11,7 @@ from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
 from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.graphs import Graphs
-from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Load
+from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Forward, Load
 from tests.family_double import NAME, OwnAdapter, OwnEngine
 from tests.stages import spec
 
@@ -99,6 +99,39 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
     assert "secret" not in failed.message
     assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
     assert engine.freed == freed
+
+
+@pytest.mark.parametrize(("given", "leaves", "used"), [(2, 0, 2), (2, 1, 1), (1, 1, 1), (8, 1, 7)])
+def test_a_lane_leaves_a_thread_to_what_makes_a_graph(monkeypatch, given, leaves, used):
+    """And keeps none of its own in between."""
+    did, graphs = [], Graphs(None, None)
+    graphs.num_threads = leaves
+
+    class Noting:
+        use_threads = staticmethod(did.append)
+
+        def release_threads(self):
+            did.append("released")
+
+    class Lane:
+        """Brings a batch, and ends."""
+
+        send = staticmethod(did.append)
+
+        def poll(self, seconds):
+            return True
+
+        def recv(self):
+            if not self.batches:
+                raise EOFError
+            return self.batches.pop()
+
+    monkeypatch.setattr(module, "compute", lambda *_: "answer")
+    lane = Lane()
+    lane.batches = [Forward(None, given)]
+    module.serve(Noting(), None, lane, graphs)
+    released = ["released"] if leaves else []
+    assert did == [*released, used, "answer", *released]
 
 
 def sampler():

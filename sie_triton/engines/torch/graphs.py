@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 Seconds = Callable[[Callable[[], object]], float]
 
 # Tokens of the sub-batches that both run; more than that is no short query any more.
-SIZES = (4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
-ROUNDS = 12
+SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
+ROUNDS = 6
 
 # As slow as this, the graph is so for all that is larger.
 HOPELESS = 1.5

@@ -1,6 +1,5 @@
 """What every worker imports before it can load: seconds of work that one process can do for all."""
 
-
 from sie_triton.engines.torch.openmp import wait_briefly
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 # Turns of a waiting thread, 0.3 ms: about what lies between two operators. As many as it has by itself take a core
 # from the steps around a pass for 3 ms after it.
-SPIN = "GOMP_SPINCOUNT", "30000"
+SPIN = "GOMP_SPINCOUNT", "10000"
 
 SOFT = 1  # omp_pause_soft: what was set stays
 
