@@ -7,14 +7,19 @@ one has to be woken, which makes a short pass three times as long.
 
 import ctypes
 import os
+import re
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-# Turns of a waiting thread, 0.3 ms: about what lies between two operators. As many as it has by itself take a core
+# Turns of a waiting thread, 0.1 ms: about what lies between two operators. As many as it has by itself take a core
 # from the steps around a pass for 3 ms after it.
 SPIN = "GOMP_SPINCOUNT", "10000"
 
 SOFT = 1  # omp_pause_soft: what was set stays
+
+LIBRARY = re.compile(r"\S*/lib[gi]?omp[^/\s]*$", re.MULTILINE)
 
 
 def wait_briefly() -> None:
@@ -24,21 +29,16 @@ def wait_briefly() -> None:
 
 def release_team() -> None:
     """End the calling thread's team; its next forward pass begins another, in about 0.1 ms."""
-    library = _library()
-    if library is not None:
+    for library in _libraries():
         library.omp_pause_resource_all(SOFT)
 
 
 @cache
-def _library() -> Any:
-    """The one that this process has loaded; None where it is too old to end a team, or there is none."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split()[-1] for line in maps if "omp" in line.rpartition("/")[2]}
-    for path in sorted(paths):
-        try:
-            library = ctypes.CDLL(path)
-            library.omp_pause_resource_all.argtypes = [ctypes.c_int]
-        except (AttributeError, OSError):
-            continue
-        return library
-    return None
+def _libraries() -> Sequence[Any]:
+    """Those that this process has loaded: packages may bring one each. None that is too old to end a team."""
+    found = []
+    for path in sorted(set(LIBRARY.findall(Path("/proc/self/maps").read_text()))):
+        library = ctypes.CDLL(path)
+        if hasattr(library, "omp_pause_resource_all"):
+            found.append(library)
+    return found
