@@ -178,11 +178,11 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
     """Answer what comes over `lane` until it ends."""
     with suppress(EOFError, OSError):
         while True:
-            if graphs.num_threads or not lane.poll(REST_S):
+            if graphs.are_made or not lane.poll(REST_S):
                 engine.release_threads()
             try:
                 forward = lane.recv()
-                engine.use_threads(max(1, forward.threads - graphs.num_threads))
+                engine.use_threads(graphs.left_of(forward.threads))
                 lane.send(compute(engine, adapter, forward.batch, graphs))
                 continue
             except MemoryError:

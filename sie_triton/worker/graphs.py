@@ -47,8 +47,7 @@ BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
 class Graphs:
     """Those of the model that `engine` has loaded by `order`.
 
-    While they come about lanes leave them `num_threads`: threads of a pass wait for the one that others keep from its
-    core.
+    Any thread may ask whether they `are_made` now.
     """
 
     def __init__(self, engine: Engine, order: Load) -> None:
@@ -56,7 +55,7 @@ class Graphs:
         self._num_started, self._num_ended = 0, 0
         self._wanted, self._reached = 0, Event()
         self._news: Quickened | None = None
-        self.num_threads = 0
+        self.are_made = False
 
     def start(self) -> None:
         """Look for them, on a thread of its own, where that was ordered."""
@@ -73,6 +72,11 @@ class Graphs:
             self._num_ended += 1
             if self._num_ended >= self._wanted and not self._reached.is_set():
                 self._reached.set()
+
+    def left_of(self, threads: int) -> int:
+        """For a pass that may use so many: one fewer than all while these are made, so that none waits for its core."""
+        is_all = threads >= self._order.threads * self._order.num_lanes
+        return max(1, threads - 1) if self.are_made and is_all else threads
 
     def news(self) -> Quickened | None:
         """What has changed, told once."""
@@ -102,7 +106,7 @@ class Graphs:
         except Exception:
             log.exception("this model has no graph")
         finally:
-            self.num_threads = 0
+            self.are_made = False
             self._engine.release_threads()
 
     def _serve(self) -> None:
@@ -112,7 +116,7 @@ class Graphs:
             return
         self._wanted = 1 if directory.exists() else PASSES_BEFORE_EXPORT
         self._reached.wait()
-        self.num_threads = 1
+        self.are_made = True
         if not directory.exists() and not self._export(directory, num_bytes):
             return
         before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes

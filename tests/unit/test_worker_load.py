@@ -101,11 +101,15 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
     assert engine.freed == freed
 
 
-@pytest.mark.parametrize(("given", "leaves", "used"), [(2, 0, 2), (2, 1, 1), (1, 1, 1), (8, 1, 7)])
-def test_a_lane_leaves_a_thread_to_what_makes_a_graph(monkeypatch, given, leaves, used):
-    """And keeps none of its own in between."""
-    did, graphs = [], Graphs(None, None)
-    graphs.num_threads = leaves
+@pytest.mark.parametrize(
+    ("share", "given", "are_made", "used"),
+    [(1, 2, False, 2), (1, 2, True, 1), (0.5, 1, True, 1), (4, 8, True, 7), (4, 4, True, 4), (4, 8, False, 8)],
+)
+def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(tmp_path, monkeypatch, share, given, are_made, used):
+    """And the lane keeps none of its own in between."""
+    order = Load(spec(**OWN).to_json(), tmp_path, "cpu", tmp_path, tmp_path, num_lanes=2, threads=share)
+    did, graphs = [], Graphs(None, order)
+    graphs.are_made = are_made
 
     class Noting:
         use_threads = staticmethod(did.append)
@@ -130,7 +134,7 @@ def test_a_lane_leaves_a_thread_to_what_makes_a_graph(monkeypatch, given, leaves
     lane = Lane()
     lane.batches = [Forward(None, given)]
     module.serve(Noting(), None, lane, graphs)
-    released = ["released"] if leaves else []
+    released = ["released"] if are_made else []
     assert did == [*released, used, "answer", *released]
 
 
