@@ -102,12 +102,14 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
 
 
 @pytest.mark.parametrize(
-    ("share", "given", "are_made", "used"),
-    [(1, 2, False, 2), (1, 2, True, 1), (0.5, 1, True, 1), (4, 8, True, 7), (4, 4, True, 4), (4, 8, False, 8)],
+    ("num_lanes", "share", "given", "are_made", "used"),
+    [(2, 1, 2, False, 2), (2, 1, 2, True, 1), (1, 1, 1, True, 1), (2, 4, 8, True, 7), (2, 4, 4, True, 4)],
 )
-def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(tmp_path, monkeypatch, share, given, are_made, used):
+def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(
+    tmp_path, monkeypatch, num_lanes, share, given, are_made, used
+):
     """And the lane keeps none of its own in between."""
-    order = Load(spec(**OWN).to_json(), tmp_path, "cpu", tmp_path, tmp_path, num_lanes=2, threads=share)
+    order = Load(spec(**OWN).to_json(), tmp_path, "cpu", tmp_path, tmp_path, num_lanes, share)
     did, graphs = [], Graphs(None, order)
     graphs.are_made = are_made
 
