@@ -10,13 +10,11 @@ from typing import Any
 
 import psutil
 
+from sie_triton.container import container_memory
 from sie_triton.device import visible_gpus
 from sie_triton.process_memory import anonymous_bytes
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
-
-CGROUP_V2 = Path("/sys/fs/cgroup")
-CGROUP_V1 = Path("/sys/fs/cgroup/memory")
 
 # Names of the Python backend's shared memory: what a launcher of ours chose for its tritonserver alone, or Triton's
 # own, which several share.
@@ -55,7 +53,7 @@ def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int)
         workers = frozenset(worker_pids)
         used = _others(triton_pid, workers) + sum(map(worker_bytes, workers))
         return Memory(used, limit, "SIE_MEMORY_LIMIT_BYTES")
-    return _cgroup() or _machine()
+    return _container() or _machine()
 
 
 def server_bytes(device: str, triton_pid: int, worker_pids: Iterable[int]) -> int:
@@ -168,24 +166,9 @@ def _gpu(device: str, limit: int) -> Memory:
     return Memory(int(info.used), min(limit or int(info.total), int(info.total)), f"GPU {name}")
 
 
-def _cgroup() -> Memory | None:
-    """The working set against the container's limit; None where there is no limit."""
-    for directory, current, maximum in (
-        (CGROUP_V2, "memory.current", "memory.max"),
-        (CGROUP_V1, "memory.usage_in_bytes", "memory.limit_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):
-            limit = int((directory / maximum).read_text())
-            if limit < psutil.virtual_memory().total:
-                used = int((directory / current).read_text()) - _inactive_file((directory / "memory.stat").read_text())
-                return Memory(used, limit, "container")
-    return None
-
-
-def _inactive_file(stat: str) -> int:
-    fields: Iterable[list[str]] = (line.split() for line in stat.splitlines())
-    values = dict(field for field in fields if len(field) == 2)
-    return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
+def _container() -> Memory | None:
+    known = container_memory()
+    return None if known is None else Memory(*known, "container")
 
 
 def _machine() -> Memory:

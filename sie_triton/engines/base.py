@@ -59,16 +59,20 @@ class Engine:
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         self.spec, self.device, self.measurements = spec, device, measurements
 
-    def exportable(self) -> Mapping[str, Encoder]:
+    # Graphs are files, which a process of its own writes; else they are made of what is in memory.
+    graphs_are_files: bool = True
+
+    def may_have_graphs(self) -> Mapping[str, Encoder]:
         """Encoders that may be faster as graphs, by the part of the model that they are, "" where it has but one."""
         return {}
 
     def take_graph(
         self, part: str, path: Path, num_threads: int, seconds: Callable[[Callable[[], object]], float]
     ) -> int:
-        """Let that encoder run small sub-batches by the graph at `path`, where that is the same, and faster.
+        """Let that encoder run small sub-batches by a graph, where that is the same, and faster.
 
-        Beside forward passes; how long a call takes `seconds` says. The largest cost that it takes, 0: none.
+        It is at `path` where they are files. Beside forward passes; how long a call takes `seconds` says. The largest
+        cost that it takes, 0: none.
         """
         return 0
 

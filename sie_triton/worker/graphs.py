@@ -1,7 +1,7 @@
 """Graphs of a model's encoders, which small sub-batches are faster in: made beside the traffic, and taken over.
 
-Nobody waits for them. After the first answers a process of its own writes the graphs into a directory that is kept;
-each is opened, compared with what serves so far, and measured beside it; what is found is kept, too.
+Nobody waits for them. Where they are files, a process of its own writes them after the first answers into a directory
+that is kept; each is opened, compared with what serves so far, and measured beside it; what is found is kept, too.
 """
 
 import json
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+from sie_triton.container import container_memory
 from sie_triton.engines import Engine
-from sie_triton.engines.onnx.session import is_installed
 from sie_triton.private import private_directory
 from sie_triton.processes.child import end_with_parent, start
 from sie_triton.worker.messages import Load, Quickened
@@ -43,6 +43,9 @@ TRIES, SETTLE_S, REST = 5, 0.01, 1
 # Memory that must be free for each byte of the weights, beside that of an interpreter with PyTorch.
 BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
 
+# The same of the disk.
+DISK_BYTES_PER_BYTE = 1.25
+
 
 class Graphs:
     """Those of the model that `engine` has loaded by `order`.
@@ -59,7 +62,7 @@ class Graphs:
 
     def start(self) -> None:
         """Look for them, on a thread of its own, where that was ordered."""
-        if self._order.makes_graphs and is_installed():
+        if self._order.makes_graphs:
             Thread(target=self._run, name="graphs", daemon=True).start()
 
     @contextmanager
@@ -110,14 +113,15 @@ class Graphs:
             self._engine.release_threads()
 
     def _serve(self) -> None:
-        directory, encoders = self._order.graphs, self._engine.exportable()
-        num_bytes = sum(each.weights_bytes for each in encoders.values())
+        directory, encoders = self._order.graphs, self._engine.may_have_graphs()
+        num_bytes = sum(each.weights_bytes for each in encoders.values()) if self._engine.graphs_are_files else 0
         if not encoders or num_bytes > MAX_WEIGHTS_BYTES:
             return
-        self._wanted = 1 if directory.exists() else PASSES_BEFORE_EXPORT
+        are_here = directory.exists() or not self._engine.graphs_are_files
+        self._wanted = 1 if are_here else PASSES_BEFORE_EXPORT
         self._reached.wait()
         self.are_made = True
-        if not directory.exists() and not self._export(directory, num_bytes):
+        if not are_here and not self._export(directory, num_bytes):
             return
         before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
         max_tokens = [
@@ -129,12 +133,15 @@ class Graphs:
             self._news = Quickened(max(max_tokens), max(0, now - before))
 
     def _export(self, directory: Path, num_bytes: int) -> bool:
-        """True where they are there; else why not is kept, but for want of memory, which there may be later."""
+        """True where they are there; else why not is kept, but for want of memory or space: there may be some later."""
         needed = INTERPRETER_BYTES + BYTES_PER_BYTE * num_bytes
         if available_bytes() < needed:
             log.info("too little memory to make a graph of this model: %d bytes are needed", needed)
             return False
         forget_others(private_directory(directory.parent), directory.name)
+        if is_disk_short(directory.parent, num_bytes):
+            log.info("too little space in %s to make a graph of this model", directory.parent)
+            return False
         part = directory.with_name(f"{MAKING}{directory.name}")
         part.mkdir()
         (part / ORDER).write_text(json.dumps({"spec": self._order.spec, "directory": str(self._order.directory)}))
@@ -149,7 +156,7 @@ class Graphs:
             return True
         reason = last_line(part / LOG) or child.how_it_ended
         log.info("this model has no graph: %s", reason)
-        if not child.was_killed:
+        if not child.was_killed and not is_disk_short(part, num_bytes):
             self._engine.refuse_graphs(reason)
         shutil.rmtree(part)
         return False
@@ -172,7 +179,13 @@ def available_bytes() -> int:
     """Of this machine's memory, or of this container's where that is less."""
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    available, container = int(psutil.virtual_memory().available), container_memory()
+    return available if container is None else min(available, container[1] - container[0])
+
+
+def is_disk_short(directory: Path, num_bytes: int) -> bool:
+    """For a graph with weights of so many bytes."""
+    return shutil.disk_usage(directory).free < DISK_BYTES_PER_BYTE * num_bytes
 
 
 def last_line(path: Path) -> str:

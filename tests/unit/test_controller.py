@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.controller import memory
+from sie_triton import container
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
@@ -65,13 +65,13 @@ def test_victims(residents, to_free, min_residency, critical):
 def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert 1_000_000 < private_bytes(os.getpid()) < 10**11
     assert private_bytes(2**22 + 1) == 0
-    monkeypatch.setattr(memory, "CGROUP_V2", tmp_path)
+    monkeypatch.setattr(container, "CGROUP_V2", tmp_path)
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
     assert sample("cpu", 0, [], 0) == Memory(700, 4000, "container")
     (tmp_path / "memory.max").write_text("max\n")
-    monkeypatch.setattr(memory, "CGROUP_V1", tmp_path / "none")
+    monkeypatch.setattr(container, "CGROUP_V1", tmp_path / "none")
     assert sample("cpu", 0, [], 0).source == "machine"
     assert sample("cpu", os.getpid(), [], 10**9).used >= private_bytes(os.getpid())
     assert Memory(90, 100, "").over(85) == 5

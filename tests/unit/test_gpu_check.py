@@ -49,7 +49,8 @@ def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
     assert "platformdirs is not installed" in lines[0]
 
     compared = {(entry["architecture"], entry["dtype"], entry["kernel"]) for entry in found["comparisons"]}
-    here = {"float32": {"native", "sdpa", "eager", "padded"}, "bfloat16": {"sdpa", "eager", "padded"}}
+    everywhere = {"sdpa", "eager", "padded", "captured"}
+    here = {"float32": {*everywhere, "native"}, "bfloat16": everywhere}
     assert compared >= {
         (name, dtype, way) for name in fidelity.COMPARED for dtype, ways in here.items() for way in ways
     }
@@ -63,7 +64,7 @@ def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
     assert machine["packages"]["torch"]
     assert memory["weights_bytes"] > 4 * 30522 * 64
     assert memory["after"]["used"] > 0
-    assert {"ours", "transformers"} <= latency.keys()
+    assert {"ours", "ours, captured", "transformers"} <= latency.keys()
     assert [entry["lengths"] for entry in found["speed"]] == ["512 tokens", "5 to 512 tokens"]
     for entry in found["speed"]:
         assert set(entry["tokens_per_s"]) == {"packed", "padded", "transformers", "sentence-transformers"}

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -9,8 +10,9 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+from sie_triton import container
 from sie_triton.bench.architectures import ARCHITECTURES, build
-from sie_triton.engines.onnx.graph import Graph
+from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graphs
 from sie_triton.engines.torch.encoder import Encoder, load_encoder
 from sie_triton.engines.torch.export import export
@@ -18,7 +20,8 @@ from sie_triton.engines.torch.graphs import largest, longest_seen, may_have_grap
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
-from sie_triton.worker.graphs import forget_others
+from sie_triton.worker import graphs as making
+from sie_triton.worker.graphs import Graphs, forget_others
 from tests.loras import save_lora
 
 # Positions that begin at 2; windows; causal.
@@ -65,14 +68,22 @@ def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
     expected = encoder.packed(IDS, LENGTHS, KEYS, types)
     assert relative_error(found, expected) <= 1e-5
     taken = take_graph(encoder, subject.path, 1, Measurements(), "", faster())
-    assert taken == graphs.SIZES[-1]
+    assert taken == SIZES[-1]
     assert torch.equal(encoder.hidden_states(IDS, LENGTHS, KEYS, types), found)
+
+
+def test_an_item_alone_may_have_tokens_that_nobody_looks_at(bert):
+    graph, lengths, keys = bert.graph(), LENGTHS[1:2], np.array([3], np.int32)
+    ids, types = IDS[:5], np.zeros(5, np.int32)
+    for seen in (keys, lengths, keys):
+        found = graph.hidden_states(ids, lengths, seen, types, bert.encoder.first_position)
+        assert relative_error(found, bert.encoder.packed(ids, lengths, seen, types)) <= 1e-5
 
 
 def test_only_what_suits_it_goes_through_it(bert):
     encoder = bert.load()
     take_graph(encoder, bert.path, 1, Measurements(), "", faster())
-    long = np.full(graphs.SIZES[-1] + 1, 9000, np.int32)
+    long = np.full(SIZES[-1] + 1, 9000, np.int32)
     whole = np.array([len(long)], np.int32)
     for ids, lengths in ((long, whole), (IDS, LENGTHS)):
         expected = bert.encoder.packed(ids, lengths, lengths, np.zeros_like(ids))
@@ -106,6 +117,25 @@ def test_a_slower_graph_is_not_taken_nor_opened_again(bert):
     assert encoder.graph is None
     assert not may_have_graph(encoder, measurements, "")
     assert may_have_graph(encoder, measurements, "labels")
+
+
+def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkeypatch):
+    class Ended(BaseException):
+        pass
+
+    def end(*_):
+        raise Ended
+
+    measurements = Measurements()
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "measured", end)
+        for _ in range(2):
+            with pytest.raises(Ended):
+                take_graph(bert.load(), bert.path, 1, measurements, "", None)
+    assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
+    measurements.put(graph=None, graph_tries=3)
+    assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == 0
+    assert "ended each of 3 times" in measurements.get("graph")["reason"]
 
 
 def test_what_was_measured_is_not_measured_again(bert):
@@ -196,6 +226,52 @@ def test_one_measurement_that_was_disturbed_changes_little():
     assert largest({}) == 0
     assert largest({4: 0.99}) == 0
     assert largest({4: 0.4, 8: 0.5, 16: 1.2, 32: 0.6, 48: 1.0, 64: 1.4}) == 32
+
+
+class Unexportable(Graphs):
+    """Of a model of a kilobyte whose exports all end so."""
+
+    def __init__(self, directory):
+        self.refused = []
+        self._engine = SimpleNamespace(refuse_graphs=self.refused.append)
+        self._order = SimpleNamespace(spec="", directory=directory)
+
+    def export(self, directory):
+        return self._export(directory / "graphs" / "m-1", 1000)
+
+
+@pytest.fixture
+def failing(monkeypatch, tmp_path):
+    def start(command, log, **_):
+        log.write_text("Traceback\nOSError: no space left\n")
+        return SimpleNamespace(wait=lambda _: None, end=lambda: None, status=1, was_killed=False)
+
+    monkeypatch.setattr(making, "start", start)
+    monkeypatch.setattr(making, "available_bytes", lambda: 2_000_000_000)
+    return Unexportable(tmp_path)
+
+
+def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, monkeypatch, tmp_path):
+    free = iter((10**9, 10**9, 10**9, 100, 100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=next(free)))
+    assert not failing.export(tmp_path)
+    assert failing.refused == ["OSError: no space left"]
+    assert not failing.export(tmp_path)
+    assert len(failing.refused) == 1  # the disk was full in the end
+    assert not failing.export(tmp_path)
+    assert next(free, None) is None  # and full before it began
+    assert not list((tmp_path / "graphs").iterdir())
+
+
+def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    for name, value in (("memory.max", 5_000_000), ("memory.current", 4_000_000), ("memory.stat", "inactive_file 9")):
+        (tmp_path / name).write_text(str(value))
+    monkeypatch.setattr(container, "CGROUP_V2", tmp_path)
+    assert making.available_bytes() == 1_000_009
+    assert not failing.export(tmp_path)
+    assert failing.refused == []
+    assert not (tmp_path / "graphs").exists()
 
 
 def test_graphs_of_the_same_model_are_forgotten(tmp_path):

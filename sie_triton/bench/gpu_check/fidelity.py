@@ -1,4 +1,4 @@
-"""Every attention kernel that runs here beside the library's own eager attention.
+"""Every attention kernel that runs here, and passes as CUDA graphs, beside the library's own eager attention.
 
 The reference is computed in float32 from the weights as rounded to the number format, so that what differs is the
 computation. A kernel may be off by twice what the eager attention in that format is: a forgotten mask is off by far
@@ -19,6 +19,7 @@ from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.shapes import build, lengths_of
 from sie_triton.engines.torch.attention.kernels import KERNELS, eager_attention, why_not
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder
 
 COMPARED = ("BERT-base", "ModernBERT-base", "Qwen3-0.6B")
@@ -63,6 +64,9 @@ def compare(architecture: str, plan: Plan) -> Iterator[Finding]:
         for kernel in ways(plan.device, dtype, architecture):
             entry = {"architecture": architecture, "dtype": name, "kernel": kernel, "limit": limit}
             yield finding(entry, partial(states, ours, kernel, input_ids, lengths), expected)
+        few = lengths[lengths.cumsum() <= SIZES[-1]]
+        entry = {"architecture": architecture, "dtype": name, "kernel": "captured", "limit": limit}
+        yield finding(entry, partial(captured_states, ours, input_ids, few), expected[: few.sum()])
 
 
 def ways(device: str, dtype: torch.dtype, architecture: str) -> list[str]:
@@ -78,6 +82,15 @@ def states(encoder: Encoder, kernel: str, input_ids: Any, lengths: Any) -> torch
         encoder.kernel = kernel
     encoder.use(PADDED if kernel == PADDED else PACKED)
     return encoder.hidden_states(input_ids, lengths)
+
+
+def captured_states(encoder: Encoder, input_ids: Any, lengths: Any) -> torch.Tensor:
+    """By a CUDA graph, of as many items as it has tokens; recordings of other sizes come after it."""
+    passes, ids = CapturedPasses(encoder), input_ids[: lengths.sum()]
+    encoder.use(PACKED)
+    states = passes.hidden_states(ids, lengths, lengths, np.zeros_like(ids), encoder.first_position)
+    passes.serve(SIZES[-1], SIZES[-1])
+    return states
 
 
 def finding(entry: dict[str, Any], compute: Any, expected: torch.Tensor) -> Finding:

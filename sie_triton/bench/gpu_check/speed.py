@@ -18,6 +18,7 @@ from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.shapes import config_of, flops, save
 from sie_triton.bench.lanes import interleaved, timed, token_batch
 from sie_triton.contract import Batch
+from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.families import Adapter
 from sie_triton.scheduling import plan as cut
@@ -94,6 +95,7 @@ def latency(name: str, plan: Plan, adapter: Adapter, library: Library) -> Findin
     text = text_of(QUERY_TOKENS)
     subjects: dict[str, Callable[[], Any]] = {
         "ours": partial(adapter.forward, token_batch([item])),
+        "ours, captured": recorded(adapter, token_batch([item])),
         "transformers": partial(library.forward, [item]),
         "sentence-transformers, with its tokenizer": partial(library.encode, [text]),
     }
@@ -101,7 +103,22 @@ def latency(name: str, plan: Plan, adapter: Adapter, library: Library) -> Findin
     for subject, work in subjects.items():
         seconds = [timed(finished(plan, work)) for _ in range(5 if plan.is_dry else 105)][5 - 4 * plan.is_dry :]
         entry[subject] = 1000 * statistics.median(seconds)
-    return "latency", f"{name}: one query of {QUERY_TOKENS} tokens {entry['ours']:.2f} ms", entry
+    told = f"{entry['ours']:.2f} ms, captured {entry['ours, captured']:.2f}"
+    return "latency", f"{name}: one query of {QUERY_TOKENS} tokens {told}", entry
+
+
+def recorded(adapter: Adapter, batch: Batch) -> Callable[[], Any]:
+    """The pass of `batch` by a CUDA graph."""
+    encoder: Any = adapter.encoder
+    graph = CapturedPasses(encoder)
+    graph.serve(SIZES[-1], SIZES[-1])
+
+    def forward() -> None:
+        encoder.graph = graph
+        adapter.forward(batch)
+        encoder.graph = None
+
+    return forward
 
 
 def workloads(plan: Plan) -> dict[str, list[int]]:

@@ -23,7 +23,7 @@ from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, atten
 from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import can_prepack, prepack
-from sie_triton.engines.torch.rows import side_by_side, spare_rows
+from sie_triton.engines.torch.rows import placed, side_by_side, spare_rows
 from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
@@ -133,14 +133,13 @@ class Encoder(base.Encoder):
         if spare:
             input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
-        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        positions = np.arange(len(input_ids)) - starts + self.first_position
+        _, places = placed(lengths)
         segments = Segments.of(lengths.tolist(), keys.tolist())
         with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
             hidden = self.forward(
                 input_ids=self._tensor(input_ids[None]),
                 token_type_ids=self._tensor(type_ids[None]),
-                position_ids=self._tensor(positions[None]),
+                position_ids=self._tensor(places[None] + self.first_position),
             )
         return hidden[0, :num_tokens]
 

@@ -58,6 +58,7 @@ class TorchEngine(Engine):
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
         self.dtype = choose_dtype(spec.runtime.precision, device)
+        self.graphs_are_files = device == "cpu"
         self._settled: dict[str, Encoder] = {}
 
     def load(self, directory: Path, auto: Any = None, config: Mapping[str, Any] | None = None) -> PreTrainedModel:
@@ -117,7 +118,7 @@ class TorchEngine(Engine):
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
         self._settled[part] = encoder
 
-    def exportable(self) -> Mapping[str, Encoder]:
+    def may_have_graphs(self) -> Mapping[str, Encoder]:
         settled = self._settled.items()
         return {part: each for part, each in settled if may_have_graph(each, self.measurements, part)}
 

@@ -1,19 +1,22 @@
 """A graph beside the packed path: does it give the same, and up to which size of sub-batch is it faster?
 
-What is found is kept in the model's measurements.
+On a CPU it is a file for ONNX Runtime, on a GPU what CUDA has recorded. What is found is kept in the model's
+measurements.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from sie_triton.checkpoints.files import first_line
-from sie_triton.engines.onnx.graph import Graph
-from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.engines.onnx import graph as onnx
+from sie_triton.engines.onnx.session import is_installed
+from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.encoder import PACKED, Encoder, Graph
 from sie_triton.engines.torch.probe import TOLERANCE, WINDOW_SETTINGS, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -23,18 +26,31 @@ log = logging.getLogger(__name__)
 # How long a call takes.
 Seconds = Callable[[Callable[[], object]], float]
 
-# Tokens of the sub-batches that both run; more than that is no short query any more.
-SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
 ROUNDS = 6
 
 # As slow as this, the graph is so for all that is larger.
 HOPELESS = 1.5
+
+# What ends the process may have been the graph, or an eviction.
+MOST_TRIES = 3
 
 # A graph must be faster by more than chance.
 FASTER = 0.95
 
 # Lengths of the items of one pass each, for the comparison.
 PROBED = ((1,), (2,), (3, 1, 2), (7, 9), (33,), (5, 1, 17, 12))
+
+
+class Form(Graph, Protocol):
+    """A graph before it is known how much of the work is its own: `sizes` are tokens that it is measured with."""
+
+    @property
+    def sizes(self) -> Sequence[int]: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    def serve(self, max_tokens: int, beside_others: int) -> None: ...
 
 
 def graph_name(part: str) -> str:
@@ -44,7 +60,8 @@ def graph_name(part: str) -> str:
 
 def may_have_graph(encoder: Encoder, measurements: Measurements, part: str) -> bool:
     """False where it is known to be no better, and where this engine makes none."""
-    if not encoder.is_exportable or encoder.device.type != "cpu" or encoder.dtype is not torch.float32:
+    is_cpu = encoder.device.type == "cpu"
+    if not encoder.is_exportable or (is_cpu and not (encoder.dtype is torch.float32 and is_installed())):
         return False
     known = measurements.get(graph_name(part))
     return encoder.path == PACKED and (known is None or known["max_tokens"] > 0)
@@ -57,26 +74,42 @@ def refuse(measurements: Measurements, part: str, reason: str) -> None:
 def take_graph(
     encoder: Encoder, path: Path, num_threads: int, measurements: Measurements, part: str, seconds: Seconds
 ) -> int:
-    """Let `encoder` run small sub-batches by the graph at `path`, where that is faster; the largest that it takes."""
+    """Let `encoder` run small sub-batches by a graph, where that is faster; the largest that it takes.
+
+    On a CPU that is the file at `path`.
+    """
+    tries_name = f"{graph_name(part)}_tries"
+    tries = int(measurements.get(tries_name) or 0)
+    measurements.put(**{tries_name: tries + 1})
     try:
-        graph = Graph(path, num_threads, is_causal=encoder.is_causal, max_length=longest_seen(encoder))
+        if tries >= MOST_TRIES:
+            raise LoadError(f"the process ended each of {tries} times that it was tried")
+        graph = form_of(encoder, path, num_threads)
         known = measurements.get(graph_name(part)) or measured(encoder, graph, num_threads, seconds)
     except LoadError as exc:
         known = {"max_tokens": 0, "reason": first_line(exc)}
-    measurements.put(**{graph_name(part): known})
+    measurements.put(**{graph_name(part): known, tries_name: 0})
     log.info("graph of %s: %s", part or "the encoder", known)
     if known["max_tokens"]:
-        graph.max_tokens, graph.max_tokens_beside_others = known["max_tokens"], known["beside_others"]
+        graph.serve(known["max_tokens"], known["beside_others"])
         encoder.graph = graph
     return int(known["max_tokens"])
 
 
-def measured(encoder: Encoder, graph: Graph, num_threads: int, seconds: Seconds) -> dict[str, Any]:
+def form_of(encoder: Encoder, path: Path, num_threads: int) -> Form:
+    """LoadError where the file cannot be opened."""
+    if encoder.device.type == "cpu":
+        return onnx.Graph(path, num_threads, is_causal=encoder.is_causal, max_length=longest_seen(encoder))
+    return CapturedPasses(encoder)
+
+
+def measured(encoder: Encoder, graph: Form, num_threads: int, seconds: Seconds) -> dict[str, Any]:
     """LoadError where the graph does not give what the packed path does."""
     error = probe_graph(encoder, graph)
-    torch.set_num_threads(num_threads)
+    if encoder.device.type == "cpu":
+        torch.set_num_threads(num_threads)
     ratios: dict[int, float] = {}
-    for size in SIZES:
+    for size in graph.sizes:
         ratios[size] = round(ratio_at(size, encoder, graph, seconds), 3)
         if ratios[size] > HOPELESS:
             break
@@ -105,7 +138,7 @@ def largest(ratios: Mapping[int, float]) -> int:
     return best
 
 
-def probe_graph(encoder: Encoder, graph: Graph) -> float:
+def probe_graph(encoder: Encoder, graph: Form) -> float:
     """The largest relative difference of a state; LoadError where it is too large, or the graph cannot be run."""
     rng, worst = np.random.default_rng(0), 0.0
     for given in PROBED:
@@ -121,12 +154,12 @@ def probe_graph(encoder: Encoder, graph: Graph) -> float:
         if states.shape != expected.shape or not bool(torch.isfinite(states).all()):
             raise LoadError(f"the graph gives {list(states.shape)} or no numbers where {list(expected.shape)} are due")
         worst = max(worst, relative_error(states, expected))
-    if worst > TOLERANCE[torch.float32]:
+    if worst > TOLERANCE[encoder.dtype]:
         raise LoadError(f"the graph differs from the packed path by {worst:.0e}")
     return worst
 
 
-def ratio_at(size: int, encoder: Encoder, graph: Graph, seconds: Seconds) -> float:
+def ratio_at(size: int, encoder: Encoder, graph: Form, seconds: Seconds) -> float:
     """Seconds of the graph for one of the packed path, with so many tokens: of one item where it can be so long."""
     longest = min(size, graph.max_length)
     lengths = np.array([longest] * (size // longest), np.int32)
@@ -134,9 +167,15 @@ def ratio_at(size: int, encoder: Encoder, graph: Graph, seconds: Seconds) -> flo
     types = np.zeros_like(ids)
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(seconds(lambda: encoder.packed(ids, lengths, lengths, types)))
-        theirs.append(seconds(lambda: graph.hidden_states(ids, lengths, lengths, types, encoder.first_position)))
+        ours.append(seconds(lambda: ended(encoder.packed(ids, lengths, lengths, types))))
+        theirs.append(seconds(lambda: ended(graph.hidden_states(ids, lengths, lengths, types, encoder.first_position))))
     return min(theirs) / min(ours)
+
+
+def ended(states: torch.Tensor) -> None:
+    """A GPU works on when a call has returned."""
+    if states.is_cuda:
+        torch.cuda.synchronize(states.device)
 
 
 def longest_seen(encoder: Encoder) -> int:

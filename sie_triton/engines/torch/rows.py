@@ -15,6 +15,16 @@ TOKENS_PER_PADDING = 8
 ROWS = 16
 
 
+def placed(lengths: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of the tokens of items end to end: the item of each, and where in it it stands.
+
+    >>> [each.tolist() for each in placed(np.array([2, 1], np.int32))]
+    [[0, 0, 1], [0, 1, 0]]
+    """
+    items = np.repeat(np.arange(len(lengths)), lengths)
+    return items, np.arange(len(items)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
 def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Positions of items, shortest first, in groups that need little padding when set side by side.
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from sie_triton.engines.torch.attention.kernels import KERNELS, Kernel
 from sie_triton.engines.torch.attention.segments import Segments, Window
@@ -38,9 +37,9 @@ _context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
 
 
 @contextmanager
-def attending(segments: Segments, kernel: str = "sdpa") -> Iterator[None]:
-    """Forward passes inside this context attend within `segments`, by the kernel of this name."""
-    token = _context.set((segments, KERNELS[kernel]))
+def attending(segments: Segments, kernel: str | Kernel = "sdpa") -> Iterator[None]:
+    """Forward passes inside this context attend within `segments`, by that kernel or the one of this name."""
+    token = _context.set((segments, KERNELS[kernel] if isinstance(kernel, str) else kernel))
     try:
         yield
     finally:
@@ -89,9 +88,5 @@ def window_of(is_causal: bool, sliding_window: int | None) -> Window:
     return reach, 0 if is_causal else reach
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    return None
-
-
+# Without a function for its masks: transformers then makes none, and does not look for the items of the row itself.
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
-AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)

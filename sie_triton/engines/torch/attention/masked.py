@@ -1,0 +1,32 @@
+"""Attention over a packed row of fixed length whose items are told by a tensor, so that they may change without a new
+call from Python. It reads all pairs of tokens, and is for short rows."""
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from sie_triton.engines.torch.attention.kernels import Kernel, visible
+from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+
+
+def masked(sees: torch.Tensor) -> Kernel:
+    """The kernel for a row in which a token (row) sees others (columns) of its item: bool [tokens, tokens].
+
+    What it is given as segments does not matter.
+    """
+    masks: dict[Window, torch.Tensor] = {}
+
+    def mask_of(window: Window, dtype: torch.dtype) -> torch.Tensor:
+        """One for all layers that look as far."""
+        if window not in masks:
+            seen = sees if window == EVERYTHING else sees & visible(len(sees), window, sees.device)
+            masks[window] = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, float("-inf"))
+        return masks[window]
+
+    def attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+    ) -> torch.Tensor:
+        grouped = query.shape[1] != key.shape[1]
+        mask = mask_of(window, query.dtype)
+        return sdpa(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped).transpose(1, 2)
+
+    return attend
