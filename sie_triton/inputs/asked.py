@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Features, Part
-from sie_triton.contract.tensors import LABELS, QUERY
+from sie_triton.contract.tensors import LABELS, PIECE, QUERY
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import Frame, InputKind, Processor
 from sie_triton.inputs.features import join, num_pieces, split
@@ -68,6 +68,8 @@ def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Feature
 def _items_of(group: Asked, features: Features) -> list[int]:
     """How many items of `features` are each part's: an element may be read in pieces."""
     counts = [len(each.part.elements) for each in group]
+    if PIECE.name not in features:
+        return counts
     pieces = num_pieces(features, sum(counts))
     return [int(each.sum()) for each in np.split(pieces, np.cumsum(counts)[:-1])]
 

@@ -1,6 +1,7 @@
 """Ragged features of items, cut and put together. Pure; arrays are shared where they can be."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,12 @@ def split(features: Features, counts: Sequence[int]) -> list[Features]:
     """Consecutive parts of so many items each."""
     if len(counts) == 1:
         return [features]
-    items = np.cumsum([0, *counts])
+    items = list(accumulate(counts, initial=0))
     parts: list[dict[str, Ragged]] = [{} for _ in counts]
     for name, (values, lengths) in features.items():
-        rows = items if lengths is None else np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[items]
+        rows = items
+        if lengths is not None:
+            rows = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[items].tolist()
         for i, part in enumerate(parts):
             of_part = None if lengths is None else lengths[items[i] : items[i + 1]]
             part[name] = Ragged(values[rows[i] : rows[i + 1]], of_part)

@@ -13,11 +13,13 @@ import pickle
 import select
 import socket
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copyreg import dispatch_table
+from dataclasses import fields
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Generic, TypeVar
 
@@ -185,14 +187,21 @@ def _reduced(values: Array) -> Any:
     """Of numbers, in a form that every version of NumPy reads: what NumPy makes of them names its own modules."""
     if values.dtype.kind not in NUMBERS:
         return values.__reduce__()
-    return _array, (values.shape, values.dtype, pickle.PickleBuffer(np.ascontiguousarray(values).data))
+    return _array, (values.shape, values.dtype.str, pickle.PickleBuffer(np.ascontiguousarray(values).data))
 
 
-def _array(shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Any) -> Array:
+def _array(shape: tuple[int, ...], dtype: str, buffer: Any) -> Array:
     return np.ndarray(shape, dtype, buffer)
 
 
-REDUCERS = {**dispatch_table, np.ndarray: _reduced}
+REDUCERS: dict[type, Callable[[Any], Any]] = {**dispatch_table, np.ndarray: _reduced}
+
+
+def sent_by_fields(kind: type) -> None:
+    """Of a dataclass with two fields or more that is sent often: half the time of what pickle does with those that have
+    slots."""
+    values = attrgetter(*(each.name for each in fields(kind)))
+    REDUCERS[kind] = lambda message: (kind, values(message))
 
 
 def _memory(num_bytes: int) -> tuple[mmap, int]:

@@ -94,15 +94,8 @@ def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:
 def pack(slots: SubBatch[J]) -> Batch:
     """The items of a sub-batch end to end."""
     first = slots[0][0]
-    lengths: dict[int, npt.NDArray[np.int32]] = {}  # features of equal length share the array
-    features = {}
-    for name, (_, own) in first.features.items():
-        values = np.concatenate([job.rows_of(job.features[name], item) for job, item in slots])
-        if own is not None and id(own) not in lengths:
-            lengths[id(own)] = np.array([_length(job.features[name], item) for job, item in slots], np.int32)
-        features[name] = Ragged(values, None if own is None else lengths[id(own)])
     return Batch(
-        features=features,
+        features=first.features if _is_whole(first, slots) else _end_to_end(slots),
         is_query=np.array([job.is_query[item] for job, item in slots]),
         outputs=frozenset().union(*(job.wanted for job, _ in slots)),
         options=[] if first.options is None else [job.options or {} for job, _ in slots],
@@ -110,6 +103,22 @@ def pack(slots: SubBatch[J]) -> Batch:
         group=first.group,
         deadline_ns=max(job.deadline_ns for job, _ in slots),
     )
+
+
+def _is_whole(job: Job, slots: SubBatch[J]) -> bool:
+    """They are all items of `job` in their order, and nothing else."""
+    return len(slots) == job.num_items and all(own is job and item == i for i, (own, item) in enumerate(slots))
+
+
+def _end_to_end(slots: SubBatch[J]) -> Features:
+    lengths: dict[int, npt.NDArray[np.int32]] = {}  # features of equal length share the array
+    features = {}
+    for name, (_, own) in slots[0][0].features.items():
+        values = np.concatenate([job.rows_of(job.features[name], item) for job, item in slots])
+        if own is not None and id(own) not in lengths:
+            lengths[id(own)] = np.array([_length(job.features[name], item) for job, item in slots], np.int32)
+        features[name] = Ragged(values, None if own is None else lengths[id(own)])
+    return features
 
 
 def _length(feature: Ragged, item: int) -> int:

@@ -215,7 +215,9 @@ class Scheduler(Generic[J]):
     def _now_idle(self, num_lanes: int) -> None:
         with self._changed:
             self._idle += num_lanes
-            self._changed.notify_all()
+            # Lanes that find nothing to do would only take the interpreter from the thread that has an answer to give.
+            if self._has_work() or self._closed:
+                self._changed.notify_all()
 
 
 class Pace:

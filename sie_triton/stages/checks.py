@@ -11,6 +11,8 @@ from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
 from sie_triton.errors import InputError
 from sie_triton.stages.request import Request
 
+FEW = 64
+
 
 def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
     """An input without its batch dimension, in its dtype; InputError where its shape is another.
@@ -47,13 +49,14 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
 
 def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
     name = tensor.lengths
-    if len(lengths) == 0:
+    known = lengths.tolist()
+    if not known:
         raise InputError(f"{name}: is empty; send one length per item")
-    if int(lengths.min()) < least or (most is not None and int(lengths.max()) > most):
+    if min(known) < least or (most is not None and max(known) > most):
         raise InputError(
             f"{name}: must be {least} or more" if most is None else f"{name}: must be from {least} to {most}{why}"
         )
-    total = int(lengths.sum(dtype=np.int64))
+    total = sum(known)
     if total != num_rows:
         raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")
 
@@ -72,8 +75,9 @@ def check_width(tensor: Tensor, values: Array) -> None:
 def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
     if tensor.minimum is None or not len(values):
         return
-    too_large = maximum is not None and int(values.max()) > maximum
-    if int(values.min()) < tensor.minimum or too_large:
+    # A look at each of a few is faster than a call of NumPy.
+    found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
+    if min(found) < tensor.minimum or (maximum is not None and max(found) > maximum):
         upper = "" if maximum is None else f" to {maximum}"
         raise InputError(f"{tensor.name}: must be from {tensor.minimum}{upper}")
 

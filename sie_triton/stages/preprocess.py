@@ -34,6 +34,9 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
+# Of the tensor `cost`, int32.
+MAX_COST = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -226,7 +229,7 @@ class Preprocess(ColdStage[Processor]):
         lengths = self._model.lengths_of(features)
         if not lengths.all():
             check_read(reading.asked, lengths.tolist())
-        cost = min(int(self._cost(lengths).sum()), np.iinfo(np.int32).max)
+        cost = min(int(self._cost(lengths).sum()), MAX_COST)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
         sent = to_tensors(features, declared)
         return {

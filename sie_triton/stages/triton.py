@@ -9,7 +9,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
@@ -47,7 +46,7 @@ class TritonRequest:
         self._request = request
         self._sender: Any = None
 
-    @cached_property
+    @property
     def parameters(self) -> Mapping[str, Any]:
         try:
             parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
@@ -55,17 +54,17 @@ class TritonRequest:
             raise InputError("parameters: cannot be read; send UTF-8 text") from exc
         return parameters
 
-    @cached_property
+    @property
     def id(self) -> str:
         given: str = self._request.request_id()
         return given
 
-    @cached_property
+    @property
     def trace(self) -> str:
         context: str | None = self._request.trace().get_context()
         return context or ""
 
-    @cached_property
+    @property
     def timeout_us(self) -> int:
         timeout: int = self._request.timeout()
         return timeout

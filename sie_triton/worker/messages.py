@@ -16,7 +16,7 @@ from sie_triton.environments.venv import Venv
 from sie_triton.errors import ModelError
 from sie_triton.families import family
 from sie_triton.measurements import Measurements, installed_versions
-from sie_triton.processes.channel import Channel
+from sie_triton.processes.channel import Channel, sent_by_fields
 from sie_triton.processes.nursery import nursery_directory
 from sie_triton.spec import ModelSpec
 
@@ -142,6 +142,9 @@ class Failed:
     reason: str = "failed"
     code: str = ModelError.code
 
+
+for each in (Batch, Forward, Computed):
+    sent_by_fields(each)
 
 OUT_OF_MEMORY = "out of memory"
 

@@ -109,3 +109,10 @@ def test_a_sub_batch_has_the_rows_of_its_items_in_its_own_order():
     }
     assert batch.features["ids"].lengths is batch.features["types"].lengths
     assert batch.features["ids"].lengths is not batch.features["patches"].lengths
+
+
+def test_all_items_of_one_job_are_packed_in_the_order_of_the_sub_batch():
+    whole = job([2, 1, 3], [0, 2, 1], 0)
+    assert pack([(whole, 0), (whole, 1), (whole, 2)]).features["ids"].values is whole.features["ids"].values
+    assert shown(pack([(whole, 1), (whole, 0), (whole, 2)]).features)["ids"] == ([2, 0, 1, 3, 4, 5], [1, 2, 3])
+    assert shown(pack([(whole, 0), (whole, 1)]).features)["ids"] == ([0, 1, 2], [2, 1])

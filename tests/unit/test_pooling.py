@@ -27,9 +27,10 @@ def slowly(states, prompt, mode):
 
 @pytest.mark.parametrize("prompt", range(8))
 @pytest.mark.parametrize("mode", MODES)
-def test_pooling(mode, prompt):
-    states = np.random.default_rng(prompt).normal(size=(sum(LENGTHS), 5)).astype(np.float32)
-    lengths, prompts = np.array(LENGTHS, np.int32), np.full(len(LENGTHS), prompt, np.int32)
+@pytest.mark.parametrize("of_items", [LENGTHS, (4,), (1,)])
+def test_pooling(of_items, mode, prompt):
+    states = np.random.default_rng(prompt).normal(size=(sum(of_items), 5)).astype(np.float32)
+    lengths, prompts = np.array(of_items, np.int32), np.full(len(of_items), prompt, np.int32)
     items = np.split(states, np.cumsum(lengths)[:-1])
     expected = np.stack([slowly(item, prompt, mode) for item in items])
     np.testing.assert_allclose(

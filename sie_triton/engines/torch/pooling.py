@@ -14,6 +14,9 @@ def pool(hidden: torch.Tensor, of_items: Ints, of_prompts: Ints, modes: tuple[st
 
     The first `of_prompts` tokens of an item take no part, except in lasttoken.
     """
+    if len(of_items) == 1 and not of_prompts.any():
+        pooled = [_of_one(hidden, mode) for mode in modes]
+        return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
     skip = np.where(of_prompts < of_items, of_prompts, 0)
     ends = np.cumsum(of_items)
     starts = ends - of_items
@@ -34,6 +37,21 @@ def pool(hidden: torch.Tensor, of_items: Ints, of_prompts: Ints, modes: tuple[st
     return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
 
 
+def _of_one(hidden: torch.Tensor, mode: str) -> torch.Tensor:
+    """The same of one item that takes part as a whole, in a fifth of the time."""
+    if mode == "cls":
+        return hidden[:1]
+    if mode == "lasttoken":
+        return hidden[-1:]
+    if mode == "max":
+        return hidden.amax(0, keepdim=True)
+    states, num_tokens = hidden.float(), len(hidden)
+    if mode == "weightedmean":
+        weights = torch.arange(1, num_tokens + 1, device=hidden.device).float()[:, None]
+        return (states * weights).sum(0, keepdim=True) / weights.sum()
+    return states.sum(0, keepdim=True) / (num_tokens**0.5 if mode == "mean_sqrt_len_tokens" else num_tokens)
+
+
 def tensor_of(numbers: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     return torch.from_numpy(numbers.astype(np.int64)).to(device)
 
@@ -48,7 +66,6 @@ def _reduce(hidden: torch.Tensor, lengths: torch.Tensor, position: torch.Tensor 
         total = torch.segment_reduce(hidden.float() * weights, "sum", lengths=lengths, axis=0)
         return total / torch.segment_reduce(weights, "sum", lengths=lengths, axis=0)
     states = hidden.float()
-    # Of one item the sum is all there is to do, in a fifth of the time.
-    total = states.sum(0, keepdim=True) if len(lengths) == 1 else torch.segment_reduce(states, "sum", lengths=lengths)
+    total = torch.segment_reduce(states, "sum", lengths=lengths)
     divisor = lengths[:, None].float()
     return total / (divisor.sqrt() if mode == "mean_sqrt_len_tokens" else divisor)
