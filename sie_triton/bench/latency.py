@@ -1,6 +1,7 @@
-"""One short text at a time, and many at once: the server with graphs and without, beside forward passes in process."""
+"""One short text at a time, and many at once: the server with graphs and without, by hand, and in process."""
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -15,8 +16,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sie_triton.bench import perf_analyzer
+from sie_triton.bench import handmade, perf_analyzer
 from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving, tiny_file
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.workload import log_normal_texts, texts, write_input_data
 from sie_triton.catalog import triton_name
 from sie_triton.client import SIEClient
@@ -27,7 +29,8 @@ from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import ServerError
 from sie_triton.measurements import Measurements
 from sie_triton.records.status import Record, records_of
-from sie_triton.settings import Settings
+from sie_triton.server.launch import Server
+from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
 from sie_triton.worker.graphs import path_of
 
@@ -46,12 +49,19 @@ SPECIAL_TOKENS, WORD = 2, "time"
 
 TAKEOVER_S = 300.0
 
-# (clients, median words) of what is sent by many at once.
-CROWDS = ((64, "20 to 60 words", partial(texts, 512)), (16, "5 to 400 words", partial(log_normal_texts, 512)))
+# (clients, words of a text, texts) of what is sent by many at once.
+Crowd = tuple[int, str, Callable[[], list[str]]]
+CROWDS: Sequence[Crowd] = (
+    (64, "20 to 60 words", partial(texts, 512)),
+    (16, "5 to 400 words", partial(log_normal_texts, 512)),
+)
 
 PAUSED = "after a pause"
 
+BY_HAND = "Triton by hand: tokenizer, ONNX Runtime, mean"
+
 Way = Callable[[], object]
+Served = tuple[Settings, str]
 
 
 def run(*, rounds: int, seconds: float, output: Path | None) -> None:
@@ -64,11 +74,13 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
             stack.enter_context(minilm(Path(scratch) / engine, engine)) for engine in ("auto", "torch")
         )
         graph = wait_for_graph(with_graphs)
-        alone = measure_alone(with_graphs, without, graph, rounds)
+        hand = stack.enter_context(by_hand(Path(scratch) / "hand", graph))
+        alone = measure_alone(with_graphs, without, hand, graph, rounds)
         graph_bytes = weights_bytes(with_graphs) - weights_bytes(without)
-        crowds = measure_crowds({"graphs": with_graphs, "PyTorch alone": without}, Path(scratch), rounds, seconds)
+        servers = {"graphs": (with_graphs, MODEL), "PyTorch alone": (without, MODEL), BY_HAND: (hand, handmade.PLAIN)}
+        crowds = measure_crowds(servers, CROWDS, Path(scratch), rounds, seconds)
     with tempfile.TemporaryDirectory() as scratch, tiny(Path(scratch)) as settings:
-        crowds |= measure_crowds({"": settings}, Path(scratch), rounds, seconds, TINY)
+        crowds |= measure_crowds({"two layers of 64": (settings, TINY)}, CROWDS[:1], Path(scratch), rounds, seconds)
     told = [table_alone(alone, rounds), table_of_crowds(crowds, rounds)]
     told.append(f"A graph of MiniLM takes {graph_bytes / 1e6:.0f} MB more.")
     command = f"Printed by `scripts/bench --what latency --rounds {rounds} --seconds {seconds:g}`."
@@ -95,6 +107,17 @@ def tiny(scratch: Path) -> Iterator[Settings]:
         yield settings
 
 
+@contextmanager
+def by_hand(scratch: Path, graph: Path) -> Iterator[Settings]:
+    """A Triton of the repository that one writes by hand, with that graph of MiniLM."""
+    settings = read_settings(data_dir=scratch / "data", device="cpu", **ports_of_a_server())
+    for model in (handmade.EMPTY, handmade.PLAIN):
+        handmade.write(scratch / "repository", model, locate(MINILM, allow_hub=False), graph, os.cpu_count() or 1)
+    with Server(settings, scratch / "repository") as server:
+        server.wait_ready()
+        yield settings
+
+
 def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
     """Where the graph is that the server has made and taken; ServerError where it has not."""
     ended = time.monotonic() + TAKEOVER_S
@@ -118,15 +141,17 @@ def weights_bytes(settings: Settings) -> int:
 
 
 def measure_alone(
-    with_graphs: Settings, without: Settings, graph: Path, rounds: int
+    with_graphs: Settings, without: Settings, hand: Settings, graph: Path, rounds: int
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """p50 and p99 in ms by way and number of tokens: medians of the rounds."""
     found: dict[str, dict[int, list[list[float]]]] = {}
     in_process = InProcess(graph)
-    with closing_clients(with_graphs, without) as (by_graphs, by_torch):
+    with closing_clients(with_graphs, without, hand) as (by_graphs, by_torch, bare):
         ways = {
             n: {
                 **in_process.ways(n),
+                "Triton, three Python steps that compute nothing": asked_of(bare, n, handmade.EMPTY),
+                BY_HAND: asked_of(bare, n, handmade.PLAIN),
                 "server, HTTP, PyTorch alone": asked_of(by_torch, n),
                 "server, HTTP": asked_of(by_graphs, n),
             }
@@ -199,29 +224,27 @@ class InProcess:
         }
 
 
-def asked_of(client: triton.InferenceServerClient, num_tokens: int) -> Way:
+def asked_of(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
     """From text to vector."""
     text = " ".join([WORD] * (num_tokens - SPECIAL_TOKENS))
     given = triton.InferInput("text", [1], "BYTES")
     given.set_data_from_numpy(np.array([text.encode()], np.object_))
     wanted = [triton.InferRequestedOutput("dense")]
-    return lambda: client.infer(triton_name(MODEL), [given], outputs=wanted).as_numpy("dense")
+    return lambda: client.infer(triton_name(model), [given], outputs=wanted).as_numpy("dense")
 
 
 def measure_crowds(
-    servers: Mapping[str, Settings], scratch: Path, rounds: int, seconds: float, model: str = MODEL
+    servers: Mapping[str, Served], crowds: Sequence[Crowd], scratch: Path, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
     """texts/s of each server under each crowd, by round; they take turns."""
     rates: dict[str, list[float]] = {}
-    for number, (clients, words, made) in enumerate(CROWDS[: 1 if model == TINY else None]):
-        write_input_data(scratch / f"{number}.json", made())
+    for number, (clients, words, made) in enumerate(crowds):
+        data = scratch / f"{number}.json"
+        write_input_data(data, made())
         for _ in track(range(rounds), f"{clients} clients", console=Console(stderr=True)):
-            for name, settings in servers.items():
-                load = perf_analyzer.measure(
-                    triton_name(model), grpc_of(settings), scratch / f"{number}.json", clients, seconds
-                )
-                title = ", ".join(filter(None, (model, f"{clients} clients", words, name)))
-                rates.setdefault(title, []).append(load["per_second"])
+            for name, (settings, model) in servers.items():
+                load = perf_analyzer.measure(triton_name(model), grpc_of(settings), data, clients, seconds)
+                rates.setdefault(f"{clients} clients, {words}, {name}", []).append(load["per_second"])
     return rates
 
 
