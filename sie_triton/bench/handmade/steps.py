@@ -1,6 +1,7 @@
 """What the steps compute. Triton's stubs import this, and nothing else does."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from sie_triton.engines.onnx.session import (
-    ATTENTION_MASK,
-    INPUT_IDS,
-    POSITION_IDS,
-    STATES,
-    TOKEN_TYPE_IDS,
-    open_session,
-)
+from sie_triton.engines.onnx import session
 
 Array = npt.NDArray[Any]
 
 WIDTH, MAX_LENGTH = 384, 256
 
 
-class Step:
+class Step(ABC):
     """From the tensor `read` to the tensor `written`."""
 
     read, written = "", ""
@@ -35,8 +29,9 @@ class Step:
     def load(self, weights: str, graph: str, threads: str) -> None:
         pass
 
+    @abstractmethod
     def compute(self, array: Array) -> Array:
-        raise NotImplementedError
+        """Of one request."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         arrays = (pb_utils.get_input_tensor_by_name(request, self.read).as_numpy() for request in requests)
@@ -80,18 +75,18 @@ class PlainTokenize(EmptyTokenize):
 
 class PlainEncode(EmptyEncode):
     def load(self, weights: str, graph: str, threads: str) -> None:
-        self._session = open_session(Path(graph), "cpu", int(threads))
+        self._session = session.open_session(Path(graph), "cpu", int(threads))
         self._takes = frozenset(each.name for each in self._session.get_inputs())
 
     def compute(self, array: Array) -> Array:
         num_tokens = array.shape[1]
         given = {
-            INPUT_IDS: array,
-            TOKEN_TYPE_IDS: np.zeros_like(array),
-            POSITION_IDS: np.arange(num_tokens)[None],
-            ATTENTION_MASK: np.zeros((1, 1, num_tokens, num_tokens), np.float32),
+            session.INPUT_IDS: array,
+            session.TOKEN_TYPE_IDS: np.zeros_like(array),
+            session.POSITION_IDS: np.arange(num_tokens)[None],
+            session.ATTENTION_MASK: np.zeros((1, 1, num_tokens, num_tokens), np.float32),
         }
-        states: Array = self._session.run([STATES], {name: given[name] for name in self._takes})[0]
+        states: Array = self._session.run([session.STATES], {name: given[name] for name in self._takes})[0]
         return states
 
 
