@@ -48,6 +48,7 @@ Bytes = npt.NDArray[np.uint8]
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
+Message = TypeVar("Message")
 
 
 class Channel(Generic[Sent, Received]):
@@ -197,11 +198,14 @@ def _array(shape: tuple[int, ...], dtype: str, buffer: Any) -> Array:
 REDUCERS: dict[type, Callable[[Any], Any]] = {**dispatch_table, np.ndarray: _reduced}
 
 
-def sent_by_fields(kind: type) -> None:
-    """Of a dataclass with two fields or more that is sent often: half the time of what pickle does with those that have
-    slots."""
-    values = attrgetter(*(each.name for each in fields(kind)))
+def sent_by_fields(kind: type[Message]) -> type[Message]:
+    """Of a dataclass with two fields or more that is sent often: it is made anew by its fields alone.
+
+    A short message's way there and back takes two thirds of what it does by pickle's way for classes with slots.
+    """
+    values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
     REDUCERS[kind] = lambda message: (kind, values(message))
+    return kind
 
 
 def _memory(num_bytes: int) -> tuple[mmap, int]:

@@ -110,6 +110,7 @@ class Done:
     device_bytes: int = 0
 
 
+@sent_by_fields
 @dataclass(frozen=True, slots=True)
 class Forward:
     """One pass, with so many CPU threads."""
@@ -126,6 +127,7 @@ class Quickened:
     num_bytes: int
 
 
+@sent_by_fields
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What a pass gave; the arrays are the receiver's own. `quickened` comes with one pass after it happened."""
@@ -143,8 +145,7 @@ class Failed:
     code: str = ModelError.code
 
 
-for each in (Batch, Forward, Computed):
-    sent_by_fields(each)
+sent_by_fields(Batch)
 
 OUT_OF_MEMORY = "out of memory"
 
