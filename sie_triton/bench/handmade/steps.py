@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 WIDTH, MAX_LENGTH = 384, 256
 
 
+Compute = Callable[[Array], Array]
+
+
 class Step(ABC):
     """From the tensor `read` to the tensor `written`."""
 
@@ -24,74 +27,75 @@ class Step(ABC):
 
     def initialize(self, args: Mapping[str, str]) -> None:
         given = json.loads(args["model_config"])["parameters"]
-        self.load(**{name: value["string_value"] for name, value in given.items()})
-
-    def load(self, weights: str, graph: str, threads: str) -> None:
-        pass
+        self._compute = self.load(**{name: value["string_value"] for name, value in given.items()})
 
     @abstractmethod
-    def compute(self, array: Array) -> Array:
-        """Of one request."""
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        """What computes the tensor of one request."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         arrays = (pb_utils.get_input_tensor_by_name(request, self.read).as_numpy() for request in requests)
-        tensors = (pb_utils.Tensor(self.written, self.compute(array)) for array in arrays)
+        tensors = (pb_utils.Tensor(self.written, self._compute(array)) for array in arrays)
         return [pb_utils.InferenceResponse(output_tensors=[tensor]) for tensor in tensors]
 
 
 class EmptyTokenize(Step):
     read, written = "text", "input_ids"
 
-    def compute(self, array: Array) -> Array:
-        return np.zeros((1, 1), np.int64)
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        return lambda text: np.zeros((1, 1), np.int64)
 
 
 class EmptyEncode(Step):
     read, written = "input_ids", "states"
 
-    def compute(self, array: Array) -> Array:
-        return np.zeros((1, 1, WIDTH), np.float32)
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        return lambda input_ids: np.zeros((1, 1, WIDTH), np.float32)
 
 
 class EmptyPool(Step):
     read, written = "states", "dense"
 
-    def compute(self, array: Array) -> Array:
-        states: Array = array[0]
-        return states
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        return lambda states: states[0]
 
 
 class PlainTokenize(EmptyTokenize):
-    def load(self, weights: str, graph: str, threads: str) -> None:
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
         import tokenizers
 
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(Path(weights) / "tokenizer.json"))
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(MAX_LENGTH)
-
-    def compute(self, array: Array) -> Array:
-        return np.array([self._tokenizer.encode(array[0].decode()).ids], np.int64)
+        tokenizer = tokenizers.Tokenizer.from_file(str(Path(weights) / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(MAX_LENGTH)
+        return lambda text: np.array([tokenizer.encode(text[0].decode()).ids], np.int64)
 
 
 class PlainEncode(EmptyEncode):
-    def load(self, weights: str, graph: str, threads: str) -> None:
-        self._session = session.open_session(Path(graph), "cpu", int(threads))
-        self._takes = frozenset(each.name for each in self._session.get_inputs())
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        encoder = session.open_session(Path(graph), "cpu", int(threads))
+        takes = frozenset(each.name for each in encoder.get_inputs())
 
-    def compute(self, array: Array) -> Array:
-        num_tokens = array.shape[1]
-        given = {
-            session.INPUT_IDS: array,
-            session.TOKEN_TYPE_IDS: np.zeros_like(array),
-            session.POSITION_IDS: np.arange(num_tokens)[None],
-            session.ATTENTION_MASK: np.zeros((1, 1, num_tokens, num_tokens), np.float32),
-        }
-        states: Array = self._session.run([session.STATES], {name: given[name] for name in self._takes})[0]
-        return states
+        def states_of(input_ids: Array) -> Array:
+            num_tokens = input_ids.shape[1]
+            given = {
+                session.INPUT_IDS: input_ids,
+                session.TOKEN_TYPE_IDS: np.zeros_like(input_ids),
+                session.POSITION_IDS: np.arange(num_tokens)[None],
+                session.ATTENTION_MASK: np.zeros((1, 1, num_tokens, num_tokens), np.float32),
+            }
+            states: Array = encoder.run([session.STATES], {name: given[name] for name in takes})[0]
+            return states
+
+        return states_of
 
 
 class PlainPool(EmptyPool):
-    def compute(self, array: Array) -> Array:
-        mean = array.mean(1)
-        vectors: Array = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        return vectors
+    def load(self, weights: str, graph: str, threads: str) -> Compute:
+        return mean
+
+
+def mean(states: Array) -> Array:
+    """Over the tokens, of length 1."""
+    pooled = states.mean(1)
+    vectors: Array = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    return vectors
