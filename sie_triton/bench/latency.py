@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tritonclient.http as triton
@@ -58,9 +59,11 @@ CROWDS: Sequence[Crowd] = (
 
 PAUSED = "after a pause"
 
+EMPTY = "Triton, three Python steps that compute nothing"
 BY_HAND = "Triton by hand: tokenizer, ONNX Runtime, mean"
+BY_TORCH, BY_GRAPHS = "server, HTTP, PyTorch alone", "server, HTTP"
 
-Way = Callable[[], object]
+Way = Callable[[], Any]
 Served = tuple[Settings, str]
 
 
@@ -150,13 +153,15 @@ def measure_alone(
         ways = {
             n: {
                 **in_process.ways(n),
-                "Triton, three Python steps that compute nothing": asked_of(bare, n, handmade.EMPTY),
+                EMPTY: asked_of(bare, n, handmade.EMPTY),
                 BY_HAND: asked_of(bare, n, handmade.PLAIN),
-                "server, HTTP, PyTorch alone": asked_of(by_torch, n),
-                "server, HTTP": asked_of(by_graphs, n),
+                BY_TORCH: asked_of(by_torch, n),
+                BY_GRAPHS: asked_of(by_graphs, n),
             }
             for n in NUM_TOKENS
         }
+        for each in ways.values():
+            check_alike(each)
         for _ in track(range(rounds), "one at a time", console=Console(stderr=True)):
             for num_tokens, each in ways.items():
                 for name, way in each.items():
@@ -166,6 +171,13 @@ def measure_alone(
         name: {str(n): (median_of(measured, 50), median_of(measured, 99)) for n, measured in by_tokens.items()}
         for name, by_tokens in found.items()
     }
+
+
+def check_alike(ways: Mapping[str, Way]) -> None:
+    """ServerError where those that serve the model do not give one vector."""
+    vectors = [np.ravel(ways[name]()) for name in (BY_HAND, BY_TORCH, BY_GRAPHS)]
+    if not all(np.allclose(each, vectors[0], atol=1e-4) for each in vectors):
+        raise ServerError(f"a vector is not that of its neighbours; they begin {[each[:4] for each in vectors]}")
 
 
 def median_of(rounds: Sequence[Sequence[float]], percentile: float) -> float:
