@@ -1,5 +1,9 @@
 """Passes as CUDA graphs record them, by a recorder like these: one output, which each replay writes again."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakSet
+
 import numpy as np
 import pytest
 import torch
@@ -39,10 +43,12 @@ def xlm_roberta():
 
 
 class Recorder:
-    """Counts recordings, and what was replayed."""
+    """Counts recordings, those that are kept, and what was replayed; a replay takes so many seconds."""
 
-    def __init__(self):
+    def __init__(self, seconds=0):
+        self.seconds = seconds
         self.num_recorded = self.num_replayed = 0
+        self.kept = WeakSet()
 
     def __call__(self, run):
         self.num_recorded += 1
@@ -50,8 +56,10 @@ class Recorder:
 
         def replay():
             self.num_replayed += 1
+            time.sleep(self.seconds)
             return states.copy_(run())
 
+        self.kept.add(replay)
         return replay
 
 
@@ -124,10 +132,20 @@ def test_up_to_what_it_serves_all_is_recorded_before(xlm_roberta):
     states_of(passes, xlm_roberta)
     passes.serve(32, 32)
     assert record.num_recorded == 4  # of 64 tokens, and of 8, 16 and 32
+    assert len(record.kept) == 3  # of 64 none any more
     assert passes.suits(np.array([16, 16]))
     assert not passes.suits(np.array([16, 17]))
     states_of(passes, xlm_roberta, IDS[:30], *2 * [np.array([30], np.int32)])
     assert record.num_recorded == 4
+
+
+def test_passes_of_many_threads_do_not_mix(xlm_roberta):
+    passes = CapturedPasses(xlm_roberta, Recorder(0.01))
+    rows = [(np.full(5, 9000 + each, np.int32), *2 * [np.array([5], np.int32)]) for each in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda row: states_of(passes, xlm_roberta, *row), rows))
+    for (ids, lengths, keys), states in zip(rows, found, strict=True):
+        assert relative_error(states, xlm_roberta.packed(ids, lengths, keys, np.zeros_like(ids))) <= 1e-5
 
 
 def test_items_are_no_longer_than_the_table_of_positions(xlm_roberta):

@@ -6,13 +6,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from sie_triton.bench.architectures import build
 from sie_triton.bench.gpu_check import fidelity, runner
 from sie_triton.bench.gpu_check.scope import Part, Plan
+from sie_triton.bench.gpu_check.speed import recorded
+from sie_triton.bench.lanes import token_batch
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.kernels import KERNELS
+from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.families.token_batch import tokens
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +78,19 @@ def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
         assert set(entry["tokens_per_s"]) == {"packed", "padded", "transformers", "sentence-transformers"}
         assert all(0 < share < 1 for share in entry["share_of_peak"].values())
     assert found["server"] == [{"started": False, "because": "dry run"}]
+
+
+def test_a_query_that_is_measured_as_captured_is(monkeypatch):
+    encoder = Encoder(build("BERT"))
+    encoder.use(PACKED)
+    passes, batch = [], token_batch([np.full(12, 1000, np.int32)])
+    hidden_states = CapturedPasses.hidden_states
+    monkeypatch.setattr(CapturedPasses, "hidden_states", lambda *given: passes.append(1) or hidden_states(*given))
+    adapter = SimpleNamespace(encoder=encoder, forward=lambda batch: encoder.hidden_states(*tokens(batch)))
+    forward = recorded(adapter, batch)
+    forward()
+    adapter.forward(batch)
+    assert passes == [1]
 
 
 def test_a_kernel_that_is_wrong_is_caught_and_named(monkeypatch):

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,7 @@ from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.worker import graphs as making
 from sie_triton.worker.graphs import Graphs, forget_others
+from sie_triton.worker.messages import Quickened
 from tests.loras import save_lora
 
 # Positions that begin at 2; windows; causal.
@@ -126,14 +128,18 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
     def end(*_):
         raise Ended
 
-    measurements = Measurements()
-    with monkeypatch.context() as patch:
-        patch.setattr(graphs, "measured", end)
-        for _ in range(2):
-            with pytest.raises(Ended):
-                take_graph(bert.load(), bert.path, 1, measurements, "", None)
-    assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
-    measurements.put(graph=None, graph_tries=3)
+    def end_trials(measurements, times):
+        with monkeypatch.context() as patch:
+            patch.setattr(graphs, "measured", end)
+            for _ in range(times):
+                with pytest.raises(Ended):
+                    take_graph(bert.load(), bert.path, 1, measurements, "", None)
+        return measurements
+
+    measurements = end_trials(Measurements(), 2)
+    for _ in range(2):  # the trials before are forgotten with the first that ends well
+        assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
+    measurements = end_trials(Measurements(), 3)
     assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == 0
     assert "ended each of 3 times" in measurements.get("graph")["reason"]
 
@@ -272,6 +278,30 @@ def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp
     assert not failing.export(tmp_path)
     assert failing.refused == []
     assert not (tmp_path / "graphs").exists()
+
+
+def test_what_is_recorded_in_memory_waits_for_no_file_and_asks_no_room_for_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(making, "PASSES_BEFORE_EXPORT", 9)
+    weighty = SimpleNamespace(weights_bytes=2 * making.MAX_WEIGHTS_BYTES)
+    used = iter((100, 130))
+    engine = SimpleNamespace(
+        graphs_are_files=False,
+        may_have_graphs=lambda: {"": weighty},
+        take_graph=lambda *_: 64,
+        used_bytes=lambda: next(used),
+        measurements=Measurements(),
+        release_threads=lambda: None,
+    )
+    order = SimpleNamespace(makes_graphs=True, graphs=tmp_path / "none", threads=1, num_lanes=1)
+    made = Graphs(engine, order)
+    made.start()
+    with made.beside():
+        pass
+    deadline = time.monotonic() + 20
+    while (news := made.news()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert news == Quickened(64, 30)
+    assert not list(tmp_path.iterdir())
 
 
 def test_graphs_of_the_same_model_are_forgotten(tmp_path):
