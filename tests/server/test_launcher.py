@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -125,7 +124,9 @@ def test_a_signal_while_it_is_started_again(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process:
         children = descendants(process.pid)
-        shutil.rmtree(settings.data_dir / "model_repository")
+        repository = settings.data_dir / "model_repository"
+        repository.rename(tmp_path / "gone")
+        repository.touch()  # nor can the controller, which looks at the model files once more, bring it back
         os.kill(tritonserver_of(process), signal.SIGKILL)
         assert process.stderr is not None
         while "start 1 of 5 failed" not in process.stderr.readline():
