@@ -122,7 +122,8 @@ def test_a_client_that_trickles_is_cut(monkeypatch, sent, answer):
 
 
 @pytest.mark.parametrize("path", [b"/v1/encode/m", b"/nowhere", b"/v1/models"])
-def test_a_body_that_nobody_reads_is_not_waited_for(path):
+def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
+    monkeypatch.setattr(connection, "REST_S", 0.3)
     with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
         threading.Thread(target=trickle, args=(client, HEAD.replace(b"/v1/encode/m", path) + b"\r\n{")).start()
         began, got = time.monotonic(), b""
@@ -130,6 +131,38 @@ def test_a_body_that_nobody_reads_is_not_waited_for(path):
             got += chunk
     assert got.startswith(b"HTTP/1.1 4")
     assert time.monotonic() - began < 1
+
+
+def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
+    """Its next request may be on its way, and has a time of its own; without one it ends as one that says nothing."""
+    monkeypatch.setattr(connection, "REST_S", 0.4)
+    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+    body = b'{"items": ["a"]}'
+    asked = b"Host: door\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
+        for line, status in ((b"POST /nowhere HTTP/1.1\r\n", b"404"), (b"POST /v1/encode/m HTTP/1.1\r\n", b"200")) * 2:
+            client.sendall(line + asked)
+            for sent in body[:8], body[8:]:
+                time.sleep(0.15)
+                client.sendall(sent)
+            assert answer_of(client).startswith(b"HTTP/1.1 " + status)
+        client.sendall(b"POST /nowhere HTTP/1.1\r\n" + asked)
+        assert answer_of(client).startswith(b"HTTP/1.1 404")
+        client.sendall(body)
+        began = time.monotonic()
+        assert received(client) == b""
+        assert 0.4 < time.monotonic() - began < 2
+
+
+def answer_of(client: socket.socket) -> bytes:
+    """One whole answer."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        got += client.recv(4096)
+    length = len(got.partition(b"\r\n\r\n")[0]) + 4 + int(got.partition(b"content-length: ")[2].split()[0])
+    while len(got) < length:
+        got += client.recv(length - len(got))
+    return got
 
 
 @pytest.mark.parametrize(("read_s", "reads"), [(0.2, False), (1.0, True)])
