@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -73,9 +74,8 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         raise ServerError("the bench of latency compares with ONNX Runtime: pip install 'sie-triton[onnx]'")
     perf_analyzer.install()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        with_graphs, without = (
-            stack.enter_context(minilm(Path(scratch) / engine, engine)) for engine in ("auto", "torch")
-        )
+        with_graphs = stack.enter_context(minilm(Path(scratch) / "auto", "auto"))
+        without = stack.enter_context(minilm(Path(scratch) / "torch", "torch", with_graphs))
         graph = wait_for_graph(with_graphs)
         hand = stack.enter_context(by_hand(Path(scratch) / "hand", graph))
         alone = measure_alone(with_graphs, without, hand, graph, rounds)
@@ -94,8 +94,10 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
 
 
 @contextmanager
-def minilm(scratch: Path, engine: str) -> Iterator[Settings]:
-    """A server of MiniLM by that engine, which has its weights."""
+def minilm(scratch: Path, engine: str, beside: Settings | None = None) -> Iterator[Settings]:
+    """A server of MiniLM by that engine, which has its weights, and sub-batches of the size of the one `beside` it."""
+    if beside is not None:
+        shutil.copytree(beside.data_dir / "measurements", scratch / "data" / "measurements")
     served = serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine)
     with served as settings, SIEClient(grpc_of(settings)) as client:
         client.encode(MODEL, texts(64))

@@ -227,11 +227,14 @@ def test_a_cold_model_is_loaded_while_its_clients_are_told_to_retry(http, server
     answer = http.post(path, json=body, headers={"X-Request-Timeout": "0.1"})
     assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "MODEL_LOADING")
     assert answer.headers["Retry-After"] == "5"
-    deadline = time.monotonic() + 30
-    while answer.status_code == 503:
+    deadline, told = time.monotonic() + 30, []
+    while answer.status_code != 200:
         assert time.monotonic() < deadline
-        answer = http.post(path, json=body, headers={"X-Request-Timeout": "0.5"})
-    assert answer.status_code == 200
+        told.append((answer.status_code, answer.json()["detail"]["code"]))
+        answer = http.post(path, json=body, headers={"X-Request-Timeout": "2"})
+    # One may be late with a model that has just come.
+    assert set(told[:-1]) <= {(503, "MODEL_LOADING")}
+    assert told[-1] in {(503, "MODEL_LOADING"), (504, "DEADLINE_EXCEEDED")}
 
 
 def test_models_are_listed_with_what_they_take_and_give(http):
