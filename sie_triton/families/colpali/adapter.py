@@ -14,6 +14,7 @@ from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import num_bytes, own_pages
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, UnitVectors
 from sie_triton.families.token_batch import tokens
@@ -53,8 +54,8 @@ class ColPaliAdapter(MultimodalAdapter):
     def positions(self, batch: Batch) -> Ints:
         """From 1, as PaliGemma counts."""
         _, lengths = tokens(batch)
-        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return (np.arange(1, len(starts) + 1) - starts)[None].astype(np.int32)
+        _, places = placed(lengths)
+        return (places + 1)[None].astype(np.int32)
 
 
 def load(files: PageFiles, plan: ImagePlan, page: Features, engine: TorchEngine) -> ColPaliAdapter:
