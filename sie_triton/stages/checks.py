@@ -1,6 +1,7 @@
 """What a step is sent is checked, as clients can reach it directly: shapes, lengths and ranges."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,14 +50,14 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
 
 def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
     name = tensor.lengths
-    known = lengths.tolist()
-    if not known:
+    if not len(lengths):
         raise InputError(f"{name}: is empty; send one length per item")
-    if min(known) < least or (most is not None and max(known) > most):
+    shortest, longest = extremes(lengths)
+    if shortest < least or (most is not None and longest > most):
         raise InputError(
             f"{name}: must be {least} or more" if most is None else f"{name}: must be from {least} to {most}{why}"
         )
-    total = sum(known)
+    total = int(lengths.sum(dtype=np.int64))
     if total != num_rows:
         raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")
 
@@ -75,11 +76,16 @@ def check_width(tensor: Tensor, values: Array) -> None:
 def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
     if tensor.minimum is None or not len(values):
         return
-    # A look at each of a few is faster than a call of NumPy.
-    found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
-    if min(found) < tensor.minimum or (maximum is not None and max(found) > maximum):
+    smallest, largest = extremes(values)
+    if smallest < tensor.minimum or (maximum is not None and largest > maximum):
         upper = "" if maximum is None else f" to {maximum}"
         raise InputError(f"{tensor.name}: must be from {tensor.minimum}{upper}")
+
+
+def extremes(values: Array) -> tuple[Any, Any]:
+    """The smallest and the largest of one number or more; a look at each of a few is faster than a call of NumPy."""
+    found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
+    return min(found), max(found)
 
 
 def widths_of(model: Model) -> Mapping[str, int]:
