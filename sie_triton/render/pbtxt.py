@@ -39,11 +39,11 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
     entry, passed_on = ({verb.input_name(t): t.name for t in each} for each in (inputs, verb.passed_on(model)))
     lengths = {LENGTHS.name: model.lengths}
     steps = [
-        _step(name, "preprocess", entry, asked),
-        _step(name, "inference", asked, computed),
-        _step(name, "postprocess", computed | lengths | passed_on, {t.name: t.name for t in outputs}),
+        step_of(name, "preprocess", entry, asked),
+        step_of(name, "inference", asked, computed),
+        step_of(name, "postprocess", computed | lengths | passed_on, {t.name: t.name for t in outputs}),
     ]
-    return _model_config(
+    return model_config(
         {
             "name": ensemble_name,
             "platform": "ensemble",
@@ -51,7 +51,7 @@ def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelCo
             "input": [_tensor(t) | _reshape(t) | optional for t in inputs],
             "output": [_tensor(t) | _reshape(t) for t in outputs],
             "ensembleScheduling": {"step": steps},
-            "parameters": _parameters({"model": model.spec.model, "verb": verb.name, **_dims(model, verb)}),
+            "parameters": parameters_of({"model": model.spec.model, "verb": verb.name, **_dims(model, verb)}),
         }
     )
 
@@ -78,7 +78,7 @@ def composing_models(
     }
     for stage in STAGES:
         inputs, given = tensors[stage]
-        yield _model_config(
+        yield model_config(
             {
                 "name": f"{name}-{stage}",
                 "backend": "python",
@@ -87,7 +87,7 @@ def composing_models(
                 "output": [_tensor(t) for t in given],
                 "instanceGroup": [INSTANCE],
                 "dynamicBatching": {"maxQueueDelayMicroseconds": max_queue_delay_us if stage == "inference" else 0},
-                "parameters": _parameters(parameters),
+                "parameters": parameters_of(parameters),
             }
         )
 
@@ -164,13 +164,13 @@ def _reshape(tensor: Tensor) -> dict[str, Any]:
     return {"reshape": {"shape": [1, *tensor.dims]}}
 
 
-def _step(name: str, stage: str, inputs: dict[str, str], outputs: dict[str, str]) -> dict[str, Any]:
+def step_of(name: str, stage: str, inputs: dict[str, str], outputs: dict[str, str]) -> dict[str, Any]:
     return {"modelName": f"{name}-{stage}", "modelVersion": -1, "inputMap": inputs, "outputMap": outputs}
 
 
-def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: {"stringValue": str(value)} for key, value in values.items()}
 
 
-def _model_config(fields: dict[str, Any]) -> ModelConfig:
+def model_config(fields: dict[str, Any]) -> ModelConfig:
     return json_format.ParseDict(fields, ModelConfig())
