@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sie_triton.client import AsyncSIEClient
@@ -13,6 +14,7 @@ from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.errors import SIEError
+from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings
 
 # Requests that one large one is sent as, at a time.
@@ -42,10 +44,11 @@ class Client(AsyncSIEClient):
 
 
 class Backend:
-    """One gRPC channel to Triton, of one event loop. Nothing is tried again: who called is told when to.
+    """One gRPC channel to Triton, of one event loop. Nothing is tried again: the caller is told when to retry.
 
     The calls are those of AsyncSIEClient, with lists of items, and raise as they do; `seconds` is how long each may
-    take. `parameters` are request parameters; what is None in them was not given.
+    take. `parameters` are request parameters; None stands for one that was not given. A call that is cancelled is over
+    for the stages too: they compute no more of it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,14 +56,19 @@ class Backend:
         self._client = Client(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
         self._questions = AsyncConnection(Address.parse(address))  # never behind a request of megabytes
         self._learning: asyncio.Task[None] | None = None
+        self._status_dir = settings.status_dir
+        self._calls: CallBook | None = None
 
     async def __aenter__(self) -> "Backend":
+        self._calls = CallBook(self._status_dir)
         self._learning = asyncio.create_task(self._learn())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._learning is not None
+        assert self._calls is not None
         self._learning.cancel()
+        self._calls.close()
         await self._client.close()
         await self._questions.close()
 
@@ -78,20 +86,27 @@ class Backend:
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
-        options = _given(parameters)
-        return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
+        with self._options(parameters) as options:
+            return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
 
     async def score(
         self, model: str, query: Mapping[str, Any], items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> ScoreResult:
-        options = _given(parameters)
-        return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
+        with self._options(parameters) as options:
+            return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
 
     async def extract(
         self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
     ) -> list[ExtractResult]:
-        options = _given(parameters)
-        return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
+        with self._options(parameters) as options:
+            return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
+
+    @contextmanager
+    def _options(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The request parameters of one call, which is over at the end."""
+        assert self._calls is not None
+        with self._calls.call() as token:
+            yield {name: value for name, value in parameters.items() if value is not None} | token
 
     async def names(self) -> list[str]:
         """Of the models that are served, as `org/name`."""
@@ -114,10 +129,6 @@ def version_of(text: str) -> tuple[int, ...]:
     ((2, 51, 0), (2, 54, 0))
     """
     return tuple(map(int, re.findall(r"\d+", text)[:3]))
-
-
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _ensemble(model: str) -> str:

@@ -90,7 +90,7 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "errors", "late_interaction"},
-    "doors": {"client", "contract", "errors", "families", "settings", "spec"},
+    "doors": {"client", "contract", "errors", "families", "records", "settings", "spec"},
     "bench": {
         *FOUNDATION,
         "catalog",

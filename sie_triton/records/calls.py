@@ -1,0 +1,135 @@
+"""Calls whose client still waits: a small mapped file per door process, written by it and read by the stages.
+
+A door cannot cancel a call: Triton tells no step of an ensemble about it. So each call has a place in the file, with a
+number of its own in it while its client waits; its token, a request parameter, names both. The call is over once the
+place has another number, or its door has ended.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+
+import numpy as np
+
+from sie_triton.errors import InputError
+from sie_triton.processes.pids import ProcessId
+
+# Request parameter that carries the token of a call.
+CALL = "sie_call"
+
+# Calls of one door process that can be told apart; further ones run to their deadline.
+NUM_PLACES = 4096
+
+# How long a door that was seen alive counts as alive, in seconds.
+ALIVE_S = 1.0
+
+
+class CallBook:
+    """The calls of this door process. Belongs to one event loop. OSError where `directory` cannot be written."""
+
+    def __init__(self, directory: Path) -> None:
+        self._door = ProcessId.of(os.getpid())
+        self._path = _path(directory, self._door)
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_dead(directory)
+        self._numbers = np.memmap(self._path, "<i8", "w+", shape=(NUM_PLACES,))
+        self._free = deque(range(NUM_PLACES))
+        self._num_calls = 0
+
+    @contextmanager
+    def call(self) -> Iterator[dict[str, str]]:
+        """One call, over at the end: its token as a request parameter, none where no place is free."""
+        if not self._free:
+            yield {}
+            return
+        place = self._free.popleft()
+        self._num_calls += 1
+        self._numbers[place] = number = self._num_calls
+        try:
+            yield {CALL: f"{self._door.pid}.{self._door.started}.{place}.{number}"}
+        finally:
+            self._numbers[place] = 0
+            self._free.append(place)
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+class Call:
+    """One call, as a stage sees it. Any thread may ask."""
+
+    __slots__ = ("_book", "_number", "_place")
+
+    def __init__(self, book: "Book", place: int, number: int) -> None:
+        self._book, self._place, self._number = book, place, number
+
+    def is_over(self) -> bool:
+        """True once its client has gone, or its door has ended."""
+        return self._book.number(self._place) != self._number
+
+
+class Book:
+    """The file of one door process, read."""
+
+    def __init__(self, directory: Path, door: ProcessId) -> None:
+        """OSError or ValueError where there is no such file."""
+        self._door = door
+        self._numbers = np.memmap(_path(directory, door), "<i8", "r", shape=(NUM_PLACES,))
+        self._is_alive, self._seen = True, 0.0
+
+    def number(self, place: int) -> int:
+        """Return the number of the call in `place`; 0 where its client waits no more."""
+        return int(self._numbers[place]) if self.is_alive else 0
+
+    @property
+    def is_alive(self) -> bool:
+        """As of at most ALIVE_S ago."""
+        now = monotonic()
+        if self._is_alive and now - self._seen > ALIVE_S:
+            self._is_alive, self._seen = self._door.is_alive, now
+        return self._is_alive
+
+
+class Calls:
+    """The calls of all doors that serve from one directory, for one stage. Any thread may ask."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._books: dict[ProcessId, Book] = {}
+        self._lock = Lock()
+
+    def find(self, token: str) -> Call | None:
+        """Return the call; None without a token. InputError unless a door that is alive has written it."""
+        if not token:
+            return None
+        try:
+            pid, started, place, number = map(int, token.split("."))
+            if not 0 <= place < NUM_PLACES:
+                raise ValueError(f"place {place}")
+            return Call(self._book(ProcessId(pid, started)), place, number)
+        except (OSError, ValueError) as exc:
+            raise InputError(f"parameter {CALL}: is set by the server's own HTTP routes only; leave it out") from exc
+
+    def _book(self, door: ProcessId) -> Book:
+        with self._lock:
+            found = self._books.get(door)
+            if found is None:
+                self._books = {each: book for each, book in self._books.items() if book.is_alive}
+                found = self._books[door] = Book(self._directory, door)
+            return found
+
+
+def remove_dead(directory: Path) -> None:
+    """Remove the files of doors that have ended."""
+    for path in directory.glob("door-*.calls"):
+        _, pid, started = path.stem.split("-")
+        if not ProcessId(int(pid), int(started)).is_alive:
+            path.unlink(missing_ok=True)
+
+
+def _path(directory: Path, door: ProcessId) -> Path:
+    return directory / f"door-{door.pid}-{door.started}.calls"

@@ -1,0 +1,67 @@
+"""Calls whose client still waits, as a door writes them and a stage reads them."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from sie_triton.errors import InputError
+from sie_triton.records import calls
+from sie_triton.records.calls import CALL, CallBook, Calls
+
+
+def test_a_call_is_over_when_its_client_has_gone(tmp_path):
+    book, stage = CallBook(tmp_path), Calls(tmp_path)
+    with book.call() as first:
+        call = stage.find(first[CALL])
+        with book.call() as second:
+            assert [call.is_over(), stage.find(second[CALL]).is_over()] == [False, False]
+        assert [call.is_over(), stage.find(second[CALL]).is_over()] == [False, True]
+    assert call.is_over()
+    assert stage.find("") is None
+
+
+def test_a_place_that_is_taken_again_is_another_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "NUM_PLACES", 1)
+    book, stage = CallBook(tmp_path), Calls(tmp_path)
+    with book.call() as first:
+        before = stage.find(first[CALL])
+        with book.call() as second:
+            assert second == {}
+    with book.call() as third:
+        assert before.is_over()
+        assert not stage.find(third[CALL]).is_over()
+
+
+@pytest.mark.parametrize(
+    "token", ["x", "1", "1.2.3", "1.2.3.4.5", "../../etc/passwd", "{me}.-1.1", "{me}.4096.1", "0.0.0.1"]
+)
+def test_a_token_that_no_door_wrote_is_refused(tmp_path, token):
+    book = CallBook(tmp_path)
+    with book.call() as right:
+        me = ".".join(right[CALL].split(".")[:2])
+        with pytest.raises(InputError, match=r"^parameter sie_call: is set by the server's own HTTP routes"):
+            Calls(tmp_path).find(token.format(me=me))
+
+
+def _call_and_die(directory, told):
+    told.put(CallBook(directory).call().__enter__())
+    told.close()
+    told.join_thread()
+    os._exit(0)
+
+
+def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "ALIVE_S", 0.0)
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    process = context.Process(target=_call_and_die, args=(tmp_path, told))
+    process.start()
+    token = told.get(timeout=60)[CALL]
+    process.join()
+    assert Calls(tmp_path).find(token).is_over()
+    left = {path.name for path in tmp_path.glob("*.calls")}
+    book = CallBook(tmp_path)
+    assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))
+    book.close()
+    assert list(tmp_path.glob("*.calls")) == []
