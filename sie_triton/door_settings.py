@@ -18,6 +18,24 @@ class DoorSettings(BaseModel):
         description="a request to door_port is answered within that, unless its X-Request-Timeout says otherwise",
     )
     door_max_body_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of the body of a request to door_port")
+    door_max_memory_bytes: int = Field(
+        512 * 1024**2,
+        ge=1,
+        description="memory that all requests to door_port in progress may hold, in bytes: bodies, what is decoded of "
+        "them, and answers; beyond it a request gets 503 with Retry-After",
+    )
+    door_max_connections: int = Field(
+        2048,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of connections to door_port; beyond it the one that has been idle longest is "
+        "closed; fewer where the process may not open as many files",
+    )
+    door_allowed_hosts: str = Field(
+        "",
+        description="names by which clients may call door_port, in their Host header, separated by commas; default: "
+        "any, but localhost and addresses only while the door listens on loopback without tokens",
+    )
     door_max_items: int = Field(10_000, ge=1, description="most items of a request to door_port")
     door_cors_origins: str = Field(
         "", description="web pages that may call door_port: origins as https://host, separated by commas; *: any"

@@ -70,7 +70,7 @@ def knock(door: Door, act: Callable[[httpx.AsyncClient], Awaitable[httpx.Respons
 
     async def run():
         transport = httpx.ASGITransport(application(door), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await act(client)
 
     return asyncio.run(run())

@@ -31,9 +31,9 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
 
 def application(door: Door) -> ASGIApp:
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with door.backend:
-            yield
+            yield {"connections": door.connections}
 
     door.routes = [route for dialect in DIALECTS for route in dialect(door)]
     app = answering(Router(door.routes, redirect_slashes=False, default=_no_route, lifespan=lifespan))

@@ -1,4 +1,4 @@
-"""The body of a request, read within limits: of its size while it comes, and of how slowly it may."""
+"""The body of a request, read within limits: its size, the memory of all bodies together, and how long it takes."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,43 +7,57 @@ from contextlib import suppress
 from starlette.types import Receive
 
 from sie_triton.doors.failures import Failure, invalid
+from sie_triton.doors.memory import Held, out_of_memory
 
-# A body may take so long, and a second more for each so many bytes that are there.
+# Time allowed for a body, in seconds, and a second more for each BYTES_A_SECOND that have arrived.
 BODY_S, BYTES_A_SECOND = 10.0, 256 * 1024
 
-# What is left of the body is not waited for.
+# The rest of the body is not waited for.
 CLOSE = {"Connection": "close"}
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int) -> bytes:
-    """All of it; Failure 413 as soon as it is too large, 408 where it trickles, 415 where it is compressed."""
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held) -> bytearray:
+    """Return the whole body, accounted for in `held`.
+
+    Failure 413 as soon as it is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the bodies
+    in progress hold too much memory; a slow one is ended when others need the memory.
+    """
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Failure(415, "INVALID_INPUT", "Content-Encoding: bodies are read as they are; send it uncompressed")
+        raise Failure(415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not read; send it uncompressed")
     with suppress(ValueError):  # HTTP's own parser has refused what is no number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
+    is_cut = False
     try:
         async with asyncio.timeout(BODY_S) as limit:
-            return await _read(receive, max_bytes, limit)
+
+            def cut() -> None:
+                nonlocal is_cut
+                is_cut = True
+                if not limit.expired():
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+            held.cut = cut
+            return await _read(receive, max_bytes, limit, held)
     except TimeoutError as exc:
-        message = f"body: did not come within {BODY_S:.0f} s, and a second more for each {BYTES_A_SECOND} bytes"
-        raise Failure(408, "REQUEST_TIMEOUT", message, headers=CLOSE) from exc
+        raise out_of_memory() if is_cut else _too_slow() from exc
+    finally:
+        held.cut = None
 
 
-async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout) -> bytes:
-    chunks: list[bytes] = []
-    num_bytes = 0
+async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: Held) -> bytearray:
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise invalid("body: ended before it was whole")
+            raise invalid("body: the connection ended before the body did")
         chunk = message.get("body", b"")
-        num_bytes += len(chunk)
-        if num_bytes > max_bytes:
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
+        held.take(len(chunk))
+        body += chunk
         if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            return body
         when = limit.when()
         if when is not None:
             limit.reschedule(when + len(chunk) / BYTES_A_SECOND)
@@ -52,3 +66,8 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout) -> byt
 def _too_large(max_bytes: int) -> Failure:
     message = f"body: has more than {max_bytes} bytes, the most that SIE_DOOR_MAX_BODY_BYTES allows; send fewer items"
     return Failure(413, "PAYLOAD_TOO_LARGE", message, headers=CLOSE)
+
+
+def _too_slow() -> Failure:
+    message = f"body: did not arrive within {BODY_S:.0f} s, and a second more for each {BYTES_A_SECOND} bytes"
+    return Failure(408, "REQUEST_TIMEOUT", message, headers=CLOSE)

@@ -1,5 +1,4 @@
-"""uvicorn's connection, without patience for a client that sends heads of requests or what nobody reads, or reads
-answers, too slowly."""
+"""uvicorn's HTTP/1.1 connection, with timeouts for slow clients and a limit on the number of connections."""
 
 import asyncio
 from typing import Any
@@ -7,25 +6,39 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-# From the first byte of a request, or of the connection, to the end of its headers.
+from sie_triton.doors.connections import Connections, Phase
+
+# Time from the first byte of a request, or of the connection, to the end of its headers, in seconds.
 HEAD_S = 10.0
 
-# What is left of a body that was answered before it was there. The connection goes on after it: a client may have sent
-# its next request by the time that it hears of an end.
+# Time allowed for the rest of a body whose request has been answered already, in seconds. The connection stays open
+# afterwards: the client may have sent its next request by then.
 REST_S = 2.0
 
-# Of an answer that waits to be read, so much must go in so many seconds.
+# A client must read READ_BYTES of an answer every READ_S seconds.
 READ_BYTES, READ_S = 256 * 1024, 10.0
+
+# The answer to a connection beyond the limit.
+FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(FULL_BODY), FULL_BODY)
+)
 
 
 class Connection(H11Protocol):
-    """The size of a head is limited by h11, the time of a body by whoever reads it."""
+    """One connection of a door. h11 limits the size of a head; whoever reads a body limits its size and time."""
 
     _head: asyncio.TimerHandle | None = None
     _answer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._crowd: Connections | None = self.app_state.get("connections")
+        if self._crowd is not None and not self._crowd.enter(self):
+            transport.write(FULL)
+            transport.close()
+            return
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -35,13 +48,30 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._expect_no_head()
-        elif before is h11.SEND_BODY:  # nobody waited for its end, and nobody for another request
+        elif before is h11.SEND_BODY:  # the body was not read, and its end is not the head of another request
             self._expect_head()
+        self._tell_phase()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP; where an answer has begun already, only the end of the connection says so."""
+        if self.cycle is not None:  # its request ends here: what it is answered later goes nowhere
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:
             self.loop.call_later(REST_S, self._check_rest, self.cycle)
+        self._tell_phase()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over: from here on the watchers' own limit counts it."""
+        self._leave()
+        super().handle_websocket_upgrade(event)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -52,9 +82,29 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect_no_head()
+        self._leave()
         self._expect_no_progress()
         super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """End at once: another connection takes this one's place."""
+        self.transport.abort()
+
+    def _leave(self) -> None:
+        self._expect_no_head()
+        if self._crowd is not None:
+            self._crowd.leave(self)
+
+    def _tell_phase(self) -> None:
+        if self._crowd is None:
+            return
+        if self.cycle is None:
+            phase = Phase.NEW
+        elif self.conn.their_state is h11.SEND_BODY:
+            phase = Phase.READING
+        else:
+            phase = Phase.KEPT if self.cycle.response_complete else Phase.WORKING
+        self._crowd.move(self, phase)
 
     def _expect_head(self) -> None:
         self._head = self.loop.call_later(HEAD_S, self.transport.abort)

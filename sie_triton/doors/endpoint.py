@@ -13,14 +13,17 @@ from uuid import uuid4
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.body import read_body
+from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.failures import AWAY_S, Failure, failure_of, invalid
+from sie_triton.doors.measure import VALUE_BYTES
+from sie_triton.doors.memory import Held, Memory
 from sie_triton.doors.served import Served
 from sie_triton.doors.trust import Trust
-from sie_triton.doors.wire import JSON, WRITERS, answer_type, reader, write_json
+from sie_triton.doors.wire import JSON, MSGPACK, WRITERS, answer_type, media_type, num_values, read, write_json
 from sie_triton.errors import SIEError
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
@@ -31,6 +34,9 @@ log = logging.getLogger(__name__)
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
+# Bodies up to this size are decoded on the event loop: less work than handing them to a thread, in bytes.
+SMALL_BODY_BYTES = 32 * 1024
+
 
 class Door:
     """What all routes of a process share. Belongs to one event loop."""
@@ -40,33 +46,49 @@ class Door:
         self.backend = Backend(settings)
         self.served = Served(settings, self.backend)
         self.trust = Trust(settings)
+        self.memory = Memory(settings.door_max_memory_bytes)
+        self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
         self.routes: Sequence[BaseRoute] = ()
 
 
 class Request:
-    """What a handler gets. `path` are the parameters of the route's path; `body` is all of it, not parsed."""
+    """What a handler gets. `path` are the parameters of the route's path, `content` is the decoded body of a POST."""
 
-    __slots__ = ("body", "door", "headers", "method", "path", "trace_id")
+    __slots__ = ("content", "door", "headers", "kind", "method", "path", "trace_id")
 
     def __init__(self, scope: Scope, door: Door) -> None:
         self.door = door
         self.method: str = scope["method"]
         self.path: Mapping[str, str] = scope.get("path_params", {})
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.body = b""
+        self.content: Any = None
+        self.kind = JSON
         self.trace_id = _trace_id(self)
 
     def header(self, name: str) -> str | None:
         value = self.headers.get(name.lower().encode())
         return None if value is None else value.decode("latin-1")
 
+    async def read(self, receive: Receive, types: Sequence[str], held: Held) -> None:
+        """Read and decode the body of a POST; Failure if it is refused.
+
+        A large body is measured and decoded on a thread: measuring msgpack is Python, which would hold up the loop.
+        """
+        self.kind = media_type(self.header("content-type"), types)
+        body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
+        if len(body) <= SMALL_BODY_BYTES:
+            num_values(body, self.kind)
+            self.content = read(body, self.kind)
+            return
+        held.take(await asyncio.to_thread(num_values, body, self.kind) * VALUE_BYTES)
+        self.content = await asyncio.to_thread(read, body, self.kind)
+
     def parsed(self) -> dict[str, Any]:
-        """The body, which must be an object, by its Content-Type: JSON or msgpack."""
-        found = reader(self.header("content-type") or JSON)(self.body)
-        if not isinstance(found, dict):
-            raise invalid(f"body: must be an object, it is {type(found).__name__}")
-        return found
+        """The body, which must be an object."""
+        if not isinstance(self.content, dict):
+            raise invalid(f"body: must be an object, it is {type(self.content).__name__}")
+        return self.content
 
     @property
     def seconds(self) -> float:
@@ -82,9 +104,7 @@ class Request:
 
     def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> Response:
         """`value` in what the client reads; arrays may be in it."""
-        kind = (
-            JSON if self.method != "POST" else answer_type(self.header("accept"), self.header("content-type") or JSON)
-        )
+        kind = answer_type(self.header("accept"), self.kind) if self.method == "POST" else JSON
         return Response(WRITERS[kind](value), media_type=kind, headers=dict(headers or {}))
 
 
@@ -100,7 +120,9 @@ def detail(failure: Failure) -> Any:
 class Endpoint:
     """An ASGI application: what Starlette's Route is given.
 
-    `is_open`: nobody needs a token. `document` makes, of what is served, the route's operation in /openapi.json.
+    `retold` gives a failure the status that the route's clients expect, and `dialect` its body. `is_open`: no token is
+    needed. `types` are the media types of a body that it reads. `document` makes, of what is served, the route's
+    operation in /openapi.json.
     """
 
     def __init__(
@@ -109,32 +131,41 @@ class Endpoint:
         handler: Handler,
         *,
         dialect: Dialect = detail,
+        retold: Callable[[Failure], Failure] = lambda failure: failure,
         is_open: bool = False,
+        types: Sequence[str] = (JSON, MSGPACK),
         document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
     ) -> None:
         self.document = document
         self._door = door
         self._handler = handler
         self._dialect = dialect
+        self._retold = retold
         self._is_open = is_open
+        self._types = types
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, self._door)
-        try:
-            response = await self._answered(request, receive)
-        except Failure as failure:
-            response = failure_response(failure, self._dialect)
-        if response is not None:
-            response.headers["X-Trace-ID"] = request.trace_id
-            await response(scope, receive, send)
+        with self._door.memory.held() as held:
+            try:
+                response = await self._answered(request, receive, held)
+                if response is not None:
+                    held.take(len(response.body))
+            except Failure as failure:
+                response = failure_response(self._retold(failure), self._dialect)
+            if response is not None:
+                response.headers["X-Trace-ID"] = request.trace_id
+                await response(scope, receive, send_all(send))
 
-    async def _answered(self, request: Request, receive: Receive) -> Response | None:
-        """None: the client is gone."""
+    async def _answered(self, request: Request, receive: Receive, held: Held) -> Response | None:
+        """Return the answer; None if the client is gone."""
         try:
-            if not self._is_open:
-                self._door.trust.check(request.headers.get(b"authorization"))
+            if self._is_open:
+                self._door.trust.check_browser(request.headers)
+            else:
+                self._door.trust.check(request.headers)
             if request.method == "POST":
-                request.body = await read_body(receive, request.headers, self._door.settings.door_max_body_bytes)
+                await request.read(receive, self._types, held)
             return await self._handled(request, receive)
         except SIEError as exc:
             raise failure_of(exc) from exc
@@ -165,6 +196,18 @@ def failure_response(failure: Failure, dialect: Dialect = detail) -> Response:
     if failure.retry_after_s is not None:
         headers["Retry-After"] = str(failure.retry_after_s)
     return Response(write_json(dialect(failure)), failure.status, headers, JSON)
+
+
+def send_all(send: Send) -> Send:
+    """Return a `send` that goes on once the client has read nearly all of the body."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.body" and len(message["body"]) > SMALL_BODY_BYTES:
+            await send({**message, "more_body": True})
+            message = {"type": "http.response.body", "body": b""}  # uvicorn waits for the client before the next part
+        await send(message)
+
+    return sent
 
 
 def _ending() -> Failure:

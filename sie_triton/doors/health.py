@@ -16,8 +16,14 @@ from sie_triton.doors.openapi import Document, operation
 from sie_triton.doors.served import state_of
 from sie_triton.doors.wire import write_json
 
-# Between what watchers are told.
+# Time between two messages to a watcher, in seconds.
 PERIOD_S = 0.2
+
+# Maximum number of watchers of one door process.
+MAX_WATCHERS = 64
+
+# Reasons for which a WebSocket is closed, of RFC 6455 and its registry.
+POLICY, TRY_AGAIN_LATER = 1008, 1013
 
 STARTED = time.monotonic()
 
@@ -114,24 +120,50 @@ async def status(door: Door) -> dict[str, Any]:
 
 
 class Watching:
-    """The ASGI application of /ws/status."""
+    """The ASGI application of /ws/status: what the server does, told to every watcher each PERIOD_S.
+
+    Belongs to one event loop. The status is asked for once a period, however many watch.
+    """
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._num_watchers = 0
+        self._told: asyncio.Task[str] | None = None
+        self._told_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            self._door.trust.check(dict(scope["headers"]).get(b"authorization"))
+            self._door.trust.check(dict(scope["headers"]))
         except Failure:
-            await send({"type": "websocket.close", "code": 1008})
+            await send({"type": "websocket.close", "code": POLICY})
             return
+        if self._num_watchers >= MAX_WATCHERS:
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+            return
+        self._num_watchers += 1
+        try:
+            await self._tell(receive, send)
+        finally:
+            self._num_watchers -= 1
+
+    async def _tell(self, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
-        end = asyncio.ensure_future(receive())  # nothing is asked for here
+        end = asyncio.ensure_future(receive())  # watchers ask for nothing
         while not end.done():
-            await send({"type": "websocket.send", "text": write_json(await status(self._door)).decode()})
+            await send({"type": "websocket.send", "text": await self._status()})
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(end), PERIOD_S)
+
+    async def _status(self) -> str:
+        """Return the status as JSON, at most PERIOD_S old."""
+        now = time.monotonic()
+        if self._told is None or (self._told.done() and now - self._told_at >= PERIOD_S):
+            self._told, self._told_at = asyncio.create_task(self._ask()), now
+        return await asyncio.shield(self._told)
+
+    async def _ask(self) -> str:
+        return write_json(await status(self._door)).decode()
 
 
 async def _trouble(door: Door) -> str:

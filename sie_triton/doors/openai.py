@@ -17,7 +17,8 @@ from sie_triton.doors.backend import Items
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
-from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, items_of, retelling
+from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, items_of
+from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # Ids of OpenAI's tokenizer, which its clients send, are other words to a model's own, and nothing tells them apart.
@@ -40,7 +41,7 @@ OTHER_MODELS = ("parameter output_types: ", "missing required input")
 
 
 def routes(door: Door) -> list[Route]:
-    endpoint = Endpoint(door, retelling(embeddings, retold), dialect=error, document=dialects.embeddings)
+    endpoint = Endpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=dialects.embeddings)
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 

@@ -1,22 +1,22 @@
 """What routes of other people's HTTP share: JSON in and out, whoever asks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.answers import timing_headers
-from sie_triton.doors.endpoint import Handler, Request
-from sie_triton.doors.failures import Failure, failure_of
-from sie_triton.doors.wire import JSON, read_json, write_json
-from sie_triton.errors import InputError, SIEError
+from sie_triton.doors.endpoint import Request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.wire import JSON, write_json
+from sie_triton.errors import InputError
 
 FULL = 429
 
 
 def body_of(request: Request) -> Any:
-    return read_json(request.body)
+    return request.content
 
 
 def items_of(texts: Sequence[str], name: str, request: Request) -> list[dict[str, Any]]:
@@ -41,20 +41,6 @@ def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str]
 def full_is_429(failure: Failure) -> Failure:
     """Elsewhere, a server that cannot take a request now says that there are too many."""
     return changed(failure, FULL, {}) if failure.code == "RESOURCE_EXHAUSTED" else failure
-
-
-def retelling(handler: Handler, retold: Callable[[Failure], Failure] = full_is_429) -> Handler:
-    """Its failures as somebody else's clients understand them."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except SIEError as exc:
-            raise retold(failure_of(exc)) from exc
-        except Failure as exc:
-            raise retold(exc) from exc
-
-    return answer
 
 
 def changed(failure: Failure, status: int, headers: Mapping[str, str]) -> Failure:

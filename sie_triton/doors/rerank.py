@@ -19,7 +19,8 @@ from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
 from sie_triton.doors.openai import profile_of
-from sie_triton.doors.plain import answered, body_of, in_order, items_of, retelling
+from sie_triton.doors.plain import answered, body_of, full_is_429, in_order, items_of
+from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # Cohere's search unit: one query with so many documents.
@@ -32,7 +33,14 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             f"/v{version}/rerank",
-            Endpoint(door, retelling(partial(rerank, version)), dialect=error, document=dialects.rerank),
+            Endpoint(
+                door,
+                partial(rerank, version),
+                dialect=error,
+                retold=full_is_429,
+                types=[JSON],
+                document=dialects.rerank,
+            ),
             methods=["POST"],
             name=f"rerank_v{version}",
         )

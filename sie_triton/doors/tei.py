@@ -15,7 +15,7 @@ from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
-from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, in_order, items_of, retelling
+from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON, write_json
 from sie_triton.errors import InputError
 from sie_triton.spec import ModelSpec
@@ -39,7 +39,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             path,
-            Endpoint(door, retelling(handler, retold), dialect=error, document=dialects.OF_TEI.get(path)),
+            Endpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=dialects.OF_TEI.get(path)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )

@@ -1,20 +1,51 @@
-"""Who may call: bearer tokens."""
+"""Who may call: bearer tokens, and protection from web pages that use a browser beside the door."""
 
 import hmac
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings, words
 
 
 class Trust:
-    """By the settings, which hold at least one token where one is needed."""
+    """Checks callers by the settings, which hold at least one token where one is needed."""
 
     def __init__(self, settings: Settings) -> None:
         self._tokens = [token.encode() for token in words(settings.auth_tokens)]
         self._is_needed = settings.auth_mode != "none"
+        self._origins = set(words(settings.door_cors_origins))
+        self._hosts = {name.lower() for name in words(settings.door_allowed_hosts)}
+        self._is_private = ipaddress.ip_address(settings.host).is_loopback and not self._is_needed
 
-    def check(self, authorization: bytes | None) -> None:
-        """Failure 401 unless that is one of the tokens: as Bearer, or bare as SIE's clients may send it.
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Failure 401 without a token where one is needed, 403 for a web page that may not call."""
+        self.check_browser(headers)
+        self._check_token(headers.get(b"authorization"))
+
+    def check_browser(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Failure 403 for a page of a foreign origin, and for a foreign name that resolves to this machine.
+
+        Browsers send Origin with every POST and every WebSocket, and pages cannot change it, nor Host.
+        """
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if not self._may_be_called(name_of(host)):
+            message = f"Host: {host[:80]} is not a name of this server; add it to SIE_DOOR_ALLOWED_HOSTS"
+            raise Failure(403, "FORBIDDEN", message)
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        is_own = urlsplit(origin).netloc == host
+        if origin and not is_own and not {"*", origin} & self._origins:
+            message = f"Origin: pages of {origin[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
+            raise Failure(403, "FORBIDDEN", message)
+
+    def _may_be_called(self, name: str) -> bool:
+        if self._hosts:
+            return name in self._hosts
+        return not self._is_private or name in ("", "localhost") or is_address(name)
+
+    def _check_token(self, authorization: bytes | None) -> None:
+        """Raise Failure 401 unless that is one of the tokens: as Bearer, or bare as SIE's clients may send it.
 
         Every token is compared, in constant time, so that time tells nothing about any.
         """
@@ -27,3 +58,24 @@ class Trust:
         if not sum([hmac.compare_digest(given, known) for known in self._tokens]):
             message = "the bearer token is missing or wrong; send Authorization: Bearer and one of SIE_AUTH_TOKENS"
             raise Failure(401, "UNAUTHORIZED", message, headers={"WWW-Authenticate": "Bearer"})
+
+
+def name_of(host: str) -> str:
+    """Return a Host header without its port.
+
+    >>> name_of("localhost:8080"), name_of("[::1]:8080"), name_of("door")
+    ('localhost', '[::1]', 'door')
+    """
+    return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def is_address(name: str) -> bool:
+    """
+    >>> is_address("127.0.0.1"), is_address("[::1]"), is_address("evil.example")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

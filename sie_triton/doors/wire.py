@@ -3,34 +3,70 @@
 msgpack_numpy itself is not used: it reads a body of kind "O" with pickle, which would run what a client sends.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import orjson
 
-from sie_triton.doors.failures import invalid
+from sie_triton.doors.failures import Failure, invalid
+from sie_triton.doors.measure import check_depth, json_values, msgpack_values
+
+Body = bytes | bytearray
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 
-# What arrays of requests may be of.
-NUMERIC = frozenset("fiub")
+# NumPy's names of the array types that requests may contain: booleans, integers and floats, in either byte order.
+ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(name)
+    for kind in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+    for name in (["|" + kind] if kind.endswith("1") else ["<" + kind, ">" + kind])
+}
+
+MAX_DIMENSIONS = 8
+
+MEDIA_TYPES = {
+    JSON: JSON,
+    MSGPACK: MSGPACK,
+    "application/x-msgpack": MSGPACK,
+    "application/vnd.msgpack": MSGPACK,
+}
 
 
-def reader(content_type: str) -> Callable[[bytes], Any]:
-    """Of bodies of that type; without one they are JSON."""
-    return read_msgpack if "msgpack" in content_type else read_json
+def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK)) -> str:
+    """Return JSON or MSGPACK; JSON without a Content-Type. Failure 415 unless it is one of `allowed`.
+
+    >>> media_type(None), media_type("application/x-msgpack"), media_type("application/json; charset=utf-8")
+    ('application/json', 'application/msgpack', 'application/json')
+    """
+    name = (content_type or JSON).partition(";")[0].strip().lower()
+    kind = MEDIA_TYPES.get(name, "")
+    if kind not in allowed:
+        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not read here; send {' or '.join(allowed)}")
+    return kind
 
 
-def read_json(body: bytes) -> Any:
+def num_values(body: Body, kind: str) -> int:
+    """Return the number of values in a body of that media type; Failure 413 or 400 beyond the limits of `measure`."""
+    return msgpack_values(body) if kind == MSGPACK else json_values(body)
+
+
+def read(body: Body, kind: str) -> Any:
+    """Decode a body of that media type that `num_values` has let through; Failure 400."""
+    return read_msgpack(body) if kind == MSGPACK else read_json(body)
+
+
+def read_json(body: Body) -> Any:
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise invalid(f"body: is no JSON ({exc})") from exc
+    check_depth(value)
+    return value
 
 
-def read_msgpack(body: bytes) -> Any:
+def read_msgpack(body: Body) -> Any:
     try:
         return msgpack.unpackb(body, object_hook=_array)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as exc:
@@ -86,13 +122,23 @@ def _plain(value: Any) -> Any:
 
 
 def _array(found: dict[Any, Any]) -> Any:
-    """An array, of numbers only, where a map stands for one."""
+    """The array that a map stands for; any other map as it is. Failure 400 for an array of another kind."""
     if found.get(b"nd") is not True:
         return found
     try:
-        dtype = np.dtype(found[b"type"])
-        if dtype.kind not in NUMERIC or found.get(b"kind", b"") not in (b"", ""):
-            raise ValueError("only arrays of numbers are read")
-        return np.frombuffer(found[b"data"], dtype).reshape(found[b"shape"])
-    except (KeyError, TypeError, ValueError, SyntaxError) as exc:
+        return np.frombuffer(found[b"data"], _array_type(found)).reshape(_shape(found[b"shape"]))
+    except (KeyError, TypeError, ValueError) as exc:
         raise invalid(f"body: an array in it cannot be read ({exc})") from exc
+
+
+def _array_type(found: Mapping[Any, Any]) -> np.dtype[Any]:
+    name = found[b"type"]
+    if not isinstance(name, str) or name not in ARRAY_TYPES or found.get(b"kind", b"") not in (b"", ""):
+        raise ValueError("only arrays of numbers are read, as <f4")
+    return ARRAY_TYPES[name]
+
+
+def _shape(given: Any) -> list[int]:
+    if not isinstance(given, list) or len(given) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in given):
+        raise ValueError(f"its shape must be at most {MAX_DIMENSIONS} integers from 0")
+    return given

@@ -71,14 +71,14 @@ def waits(monkeypatch):
 async def embedded(door, api_key="none", texts=("x",)):
     transport = httpx2.ASGITransport(app=door)
     async with openai.AsyncOpenAI(
-        base_url="http://door/v1", api_key=api_key, http_client=httpx2.AsyncClient(transport=transport)
+        base_url="http://localhost/v1", api_key=api_key, http_client=httpx2.AsyncClient(transport=transport)
     ) as client:
         return await client.embeddings.create(model="org/name", input=[*texts])
 
 
 async def reranked(door, documents=("a",)):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door)) as transport:
-        client = cohere.AsyncClientV2("none", base_url="http://door", httpx_client=transport)
+        client = cohere.AsyncClientV2("none", base_url="http://localhost", httpx_client=transport)
         return await client.rerank(model="org/name", query="q", documents=[*documents])
 
 

@@ -69,7 +69,7 @@ def odd_body(rng, path):
 def client_before(triton):
     door = Door(Settings())
     door.backend = door.served = triton
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=application(door)), base_url="http://door")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=application(door)), base_url="http://localhost")
 
 
 async def statuses(bodies):

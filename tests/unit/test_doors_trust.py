@@ -99,7 +99,7 @@ def test_a_compressed_body_is_refused():
     assert post(door_of()[0], headers={"Content-Encoding": "gzip"}).status_code == 415
 
 
-HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: door\r\nContent-Length: 1000\r\n"
+HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
     monkeypatch.setattr(connection, "REST_S", 0.4)
     monkeypatch.setattr(connection, "HEAD_S", 0.5)
     body = b'{"items": ["a"]}'
-    asked = b"Host: door\r\nContent-Length: %d\r\n\r\n" % len(body)
+    asked = b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
         for line, status in ((b"POST /nowhere HTTP/1.1\r\n", b"404"), (b"POST /v1/encode/m HTTP/1.1\r\n", b"200")) * 2:
             client.sendall(line + asked)
@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, read_s, read
     monkeypatch.setattr(connection, "READ_S", read_s)
     monkeypatch.setattr(connection, "READ_BYTES", 1)
     body = orjson.dumps({"items": ["a" * 50] * 10_000})
-    head = b"POST /v1/encode/m HTTP/1.1\r\nHost: door\r\nAccept: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nContent-Length: %d\r\n\r\n"
     door, backend = door_of(door_max_items=10_000)
     backend.dims = 320  # more than the system keeps on the way
     with listening(door) as port, socket.create_connection(("127.0.0.1", port), 20) as client:

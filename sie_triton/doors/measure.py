@@ -1,0 +1,129 @@
+"""The size of a body's content, measured before anything is made of it: values, and how deep they are nested.
+
+A byte of JSON or msgpack may become sixty bytes of objects, so that the size of a body alone bounds nothing.
+"""
+
+from struct import unpack_from
+from typing import Any
+
+from sie_triton.doors.failures import Failure, invalid
+
+# Maximum number of values in a body: objects, lists, their members, and the keys of objects.
+MAX_VALUES = 2**20
+
+# Maximum depth of objects and lists within each other. No route reads more than ten.
+MAX_DEPTH = 64
+
+# Upper bound for the memory of one decoded value beside the bytes of its text: an object with one member takes 232.
+VALUE_BYTES = 128
+
+
+def json_values(body: bytes | bytearray) -> int:
+    """Return an upper bound for the number of values; Failure 413 beyond MAX_VALUES.
+
+    Each value but the first follows a comma, a colon or a bracket. Those within strings count too: they cannot be told
+    apart without reading the strings.
+
+    >>> json_values(b'{"items": ["a", "b"]}'), json_values(b"[[],[]]")
+    (4, 5)
+    """
+    return _allowed(1 + sum(map(body.count, (b",", b"[", b"{"))))
+
+
+def check_depth(value: Any) -> None:
+    """Raise Failure 400 if lists and dictionaries are nested deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            member
+            for each in level
+            if isinstance(each, (dict, list))
+            for member in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    if any(isinstance(each, (dict, list)) for each in level):
+        raise _too_deep()
+
+
+def msgpack_values(body: bytes | bytearray) -> int:
+    """Return the number of values; Failure 413 beyond MAX_VALUES, 400 if nested deeper than MAX_DEPTH or cut short.
+
+    Nothing is decoded: only the heads of values are read.
+
+    >>> import msgpack
+    >>> msgpack_values(msgpack.packb({"items": ["a", "b"], "n": 1.5}))
+    7
+    """
+    num_values, position, size = 0, 0, len(body)
+    left = [1]  # members that are still to come, of each container around this value
+    while left:
+        if not left[-1]:
+            left.pop()
+            continue
+        left[-1] -= 1
+        num_values += 1
+        if position >= size:
+            raise invalid("body: is no msgpack: it ends in the middle of a value")
+        num_bytes, num_members = _head(body, position)
+        position += num_bytes
+        if num_members:
+            _allowed(num_values + num_members)
+            if len(left) > MAX_DEPTH:
+                raise _too_deep()
+            left.append(num_members)
+    if position < size:
+        raise invalid("body: is no msgpack: it goes on after its value")
+    return _allowed(num_values)
+
+
+def _head(body: bytes | bytearray, position: int) -> tuple[int, int]:
+    """Return the bytes of the value at `position` without its members, and the number of members.
+
+    As https://github.com/msgpack/msgpack/blob/master/spec.md has it; a map has two members for each pair.
+    """
+    first = body[position]
+    if first < 0x80 or first >= 0xE0:
+        return 1, 0
+    if first < 0xC0:
+        return _fixed(first)
+    num_bytes, length_code, per_length = HEADS[first - 0xC0]
+    if not length_code:
+        return num_bytes, 0
+    try:
+        (length,) = unpack_from(length_code, body, position + 1)
+    except Exception as exc:
+        raise invalid("body: is no msgpack: it ends in the middle of a length") from exc
+    return (num_bytes, length * per_length) if per_length else (num_bytes + length, 0)
+
+
+def _fixed(first: int) -> tuple[int, int]:
+    """A map of up to 15 pairs, a list of up to 15 members, or a string of up to 31 bytes."""
+    if first >= 0xA0:
+        return 1 + (first & 0x1F), 0
+    return 1, (first & 0x0F) * (1 if first >= 0x90 else 2)
+
+
+# From 0xC0 on: bytes of the head, format of the length in it, and members for each unit of that length. Strings, binary
+# data and extensions have bytes in place of members.
+HEADS: tuple[tuple[int, str, int], ...] = (
+    *[(1, "", 0)] * 4,  # nil, a byte that is never used, false, true
+    *[(2, ">B", 0), (3, ">H", 0), (5, ">I", 0)],  # binary data
+    *[(3, ">B", 0), (4, ">H", 0), (6, ">I", 0)],  # extensions
+    *[(5, "", 0), (9, "", 0)],  # floats
+    *[(2, "", 0), (3, "", 0), (5, "", 0), (9, "", 0)] * 2,  # integers without and with a sign
+    *[(3, "", 0), (4, "", 0), (6, "", 0), (10, "", 0), (18, "", 0)],  # extensions of a fixed size
+    *[(2, ">B", 0), (3, ">H", 0), (5, ">I", 0)],  # strings
+    *[(3, ">H", 1), (5, ">I", 1)],  # lists
+    *[(3, ">H", 2), (5, ">I", 2)],  # maps
+)
+
+
+def _allowed(num_values: int) -> int:
+    if num_values > MAX_VALUES:
+        raise Failure(413, "PAYLOAD_TOO_LARGE", f"body: has more than {MAX_VALUES} values; send fewer items a request")
+    return num_values
+
+
+def _too_deep() -> Failure:
+    return invalid(f"body: objects and lists are nested more than {MAX_DEPTH} deep")

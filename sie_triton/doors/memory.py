@@ -1,0 +1,70 @@
+"""Memory of all requests of a door together: bodies while they come, what is decoded of them, and large answers."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sie_triton.doors.failures import BUSY_S, Failure
+
+# A body that takes longer than this to arrive gives way to newer ones once memory is short, in seconds.
+SLOW_S = 2.0
+
+
+class Held:
+    """Memory that one request holds, in bytes. Belongs to the event loop of its door."""
+
+    def __init__(self, memory: "Memory") -> None:
+        self._memory = memory
+        self.num_bytes = 0
+        self.since = asyncio.get_running_loop().time()
+        self.cut: Callable[[], None] | None = None  # ends the request; None once its body is complete
+
+    def take(self, num_bytes: int) -> None:
+        """Hold more; Failure 503 if neither free memory nor ending slow uploads makes room."""
+        self._memory.make_room(num_bytes, self)
+        self._memory.used += num_bytes
+        self.num_bytes += num_bytes
+
+    def release(self) -> None:
+        self._memory.used -= self.num_bytes
+        self.num_bytes = 0
+
+
+class Memory:
+    """The budget of `max_bytes`, and who holds how much of it. Belongs to one event loop."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.used = 0
+        self._max_bytes = max_bytes
+        self._held: dict[Held, None] = {}  # oldest first
+
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        """What one request holds, released at the end."""
+        held = Held(self)
+        self._held[held] = None
+        try:
+            yield held
+        finally:
+            held.release()
+            del self._held[held]
+
+    def make_room(self, num_bytes: int, wanted_by: Held) -> None:
+        """End the slow uploads that arrived first until `num_bytes` are free; Failure 503 if that does not suffice."""
+        now = asyncio.get_running_loop().time()
+        for held in list(self._held):
+            if self.used + num_bytes <= self._max_bytes:
+                return
+            if held is not wanted_by and held.cut is not None and now - held.since > SLOW_S:
+                held.release()
+                held.cut()
+        if self.used + num_bytes > self._max_bytes:
+            raise out_of_memory()
+
+
+def out_of_memory() -> Failure:
+    message = (
+        "the requests in progress hold all the memory that SIE_DOOR_MAX_MEMORY_BYTES allows; retry later, or send "
+        "smaller requests"
+    )
+    return Failure(503, "RESOURCE_EXHAUSTED", message, retry_after_s=BUSY_S, headers={"Connection": "close"})
