@@ -204,9 +204,8 @@ class Inference(ColdStage[Worker]):
             self._spoil(sub_batch, exc)
 
     def _compute(self, sub_batch: Batched, threads: int) -> None:
-        bulk = sub_batch[0][0]
-        if bulk.is_bulk and self.open.is_cancelled(bulk.request):
-            self._cancel(bulk)
+        for job in {id(job): job for job, _ in sub_batch}.values():
+            self._cancel_if_over(job)
         slots = [(job, item) for job, item in sub_batch if job.error is None]
         with self._loras.running({job.lora for job, _ in slots if job.lora}) as held:
             slots = [(job, item) for job, item in slots if not job.lora or job.lora in held]
@@ -221,10 +220,12 @@ class Inference(ColdStage[Worker]):
             job.error = job.error or told
             self.open.reply(job.request, job.error)
 
-    def _cancel(self, job: Work) -> None:
-        job.error = Cancelled("cancelled by the client")
-        if self.open.reply(job.request, job.error):
-            self.status.add(num_cancelled=1)
+    def _cancel_if_over(self, job: Work) -> None:
+        """Compute no more of a job that was answered, at its deadline for example, or whose client has gone."""
+        was_open = job.request in self.open
+        if job.is_deferred and self.open.is_over(job.request, asks_triton=job.is_bulk):
+            job.error = job.error or Cancelled("cancelled by the client")
+            self.status.add(num_cancelled=int(was_open))
 
     def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
         """Run `slots` together, or in parts where that cannot be."""

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic_ns
 
-from sie_triton.errors import BusyError, SIEError
+from sie_triton.errors import BusyError, Cancelled, SIEError
 from sie_triton.scheduling.job import NEVER
 from sie_triton.scheduling.lasting import lasting
 from sie_triton.stages.request import Outputs, Request
 
 log = logging.getLogger(__name__)
+
+# Fewer deadlines than this are never cleared of answered requests.
+MIN_DEADLINES = 64
 
 
 def expired(loading: str | None = None) -> BusyError:
@@ -30,7 +33,8 @@ class OpenRequests:
     Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
     thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
     an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
-    `expired` says of requests that wait for the model.
+    `expired` says of requests that wait for the model. `is_revoked(request)` says whether the door has revoked it; it
+    is called by any thread, before every step of long work, and must be quick.
     """
 
     def __init__(
@@ -38,10 +42,12 @@ class OpenRequests:
         answered: Callable[[bool], None],
         fault: Callable[[], None],
         loading: Callable[[], str | None] = lambda: None,
+        is_revoked: Callable[[Request], bool] = lambda request: False,
     ) -> None:
         self._answered = answered
         self._fault = fault
         self._loading = loading
+        self._is_revoked = is_revoked
         self._changed = Condition()
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
@@ -67,10 +73,16 @@ class OpenRequests:
                 self._start_clock()
                 self._changed.notify()
 
-    def is_cancelled(self, request: Request) -> bool:
-        """False once it was answered. Triton must not be asked about a request that is being answered: it crashes."""
-        with self._changed:
-            return request in self._keys and request.is_cancelled()
+    def is_over(self, request: Request, *, asks_triton: bool = True) -> bool:
+        """Return whether the client no longer waits for a deferred `request`, so that its work must end.
+
+        True once the request was answered, at its deadline for example, or if the door revoked it, or if Triton says
+        that its client has cancelled it; the latter two answer it with Cancelled. Asking Triton is a round trip: skip
+        it with `asks_triton` False where the call is frequent.
+        """
+        if self._is_gone(request, asks_triton):
+            self.reply(request, Cancelled("cancelled by the client"))
+        return request not in self._keys
 
     def reply(self, request: Request, answer: Outputs | SIEError) -> bool:
         """False if it was answered before."""
@@ -83,12 +95,19 @@ class OpenRequests:
         if self._clock is not None:
             self._clock.join()
 
+    def _is_gone(self, request: Request, asks_triton: bool) -> bool:
+        """Triton must not be asked about a request that is being answered: it crashes."""
+        with self._changed:
+            is_open = request in self._keys
+            return is_open and (self._is_revoked(request) or (asks_triton and request.is_cancelled()))
+
     def _reply(self, request: Request, answer: Outputs | SIEError, *, is_expired: bool) -> bool:
         with self._changed:
             key = self._keys.pop(request, None)
             if key is None:
                 return False
             del self._open[key]
+            self._forget_answered()
         try:
             request.reply(answer)
         except Exception:
@@ -96,6 +115,12 @@ class OpenRequests:
             self._fault()
         self._answered(is_expired)
         return True
+
+    def _forget_answered(self) -> None:
+        """Drop the deadlines of answered requests once they are the larger part; amortised constant time."""
+        if len(self._deadlines) > MIN_DEADLINES + 2 * len(self._open):
+            self._deadlines = [each for each in self._deadlines if each[1] in self._open]
+            heapq.heapify(self._deadlines)
 
     def _start_clock(self) -> None:
         if self._clock is None:

@@ -30,7 +30,7 @@ def takes_long(processor: Processor, asked: Asked) -> bool:
 class Preparation:
     """Each of `strands` takes the next element that nobody has taken; the last to end calls `done` with all of them.
 
-    No more are taken once `is_wanted()` is false. What `Processor.prepare` raises ends a strand, and `done` is not
+    No more are taken once `is_over()`. What `Processor.prepare` raises ends a strand, and `done` is not
     called then.
     """
 
@@ -39,11 +39,11 @@ class Preparation:
         processor: Processor,
         asked: Asked,
         reader: PageReader,
-        is_wanted: Callable[[], bool],
+        is_over: Callable[[], bool],
         done: Callable[[Asked, Pages], None],
     ) -> None:
         self._processor, self._asked, self._reader = processor, asked, reader
-        self._is_wanted, self._done = is_wanted, done
+        self._is_over, self._done = is_over, done
         self._elements = [element for framed in asked for element in framed.part.elements]
         self._num_items = sum(len(framed.part.elements) for framed in asked if framed.part.name != QUERY.name)
         self._prepared: list[list[Any]] = [[] for _ in self._elements]
@@ -61,7 +61,7 @@ class Preparation:
     def _strand(self) -> Iterator[None]:
         while (place := self._take()) is not None:
             for element in self._read(place):
-                if not self._is_wanted():
+                if self._is_over():
                     return
                 self._prepared[place].append(self._processor.prepare(element))
                 if self._processor.is_slow(element):

@@ -13,7 +13,7 @@ import numpy as np
 
 from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
-from sie_triton.errors import Cancelled, InputError, SIEError
+from sie_triton.errors import InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
@@ -129,14 +129,9 @@ class Preprocess(ColdStage[Processor]):
 
         runtime = self._spec.runtime
         reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes)
-        preparation = Preparation(processor, reading.asked, reader, partial(self._is_wanted, request), done)
+        preparation = Preparation(processor, reading.asked, reader, partial(self.open.is_over, request), done)
         for strand in preparation.strands(runtime.image_workers):
             self._slow.submit(strand, partial(self._give_up, request))
-
-    def _is_wanted(self, request: Request) -> bool:
-        if self.open.is_cancelled(request):
-            self.open.reply(request, Cancelled("cancelled by the client"))
-        return request in self.open
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> Reading | SIEError:
         try:
@@ -194,7 +189,7 @@ class Preprocess(ColdStage[Processor]):
     def _answer_bulk(self, processor: Processor, request: Request, reading: Reading) -> Iterator[None]:
         done: list[Features] = []
         for chunk in (chunk for framed in reading.asked for chunk in framed.chunks()):
-            if not self._is_wanted(request):
+            if self.open.is_over(request):
                 return
             try:
                 done += features_of(processor, [[chunk]])

@@ -54,7 +54,7 @@ class ColdStage(ABC, Generic[Loaded]):
     def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
         self.status = status
         self.limit = max_concurrent_requests
-        self.open = OpenRequests(self._answered_later, self.fault, lambda: self._doing)
+        self.open = OpenRequests(self._answered_later, self.fault, lambda: self._doing, self.is_revoked)
         self.background = Background(self.name, self.fault)
         self._lock = Lock()
         self._loaded: Loaded | None = None
@@ -78,6 +78,10 @@ class ColdStage(ABC, Generic[Loaded]):
     def room(self) -> int:
         """How many more requests may be in progress now."""
         return self.limit - int(self.status.record["num_open"])
+
+    def is_revoked(self, request: Request) -> bool:
+        """Return whether the door has revoked a request because its client has gone. Any thread; must be quick."""
+        return False
 
     def failure(self) -> LoadError:
         """Why the last load failed."""

@@ -124,6 +124,25 @@ def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):
     assert counts(inference)["num_open"] == 0
 
 
+@pytest.mark.parametrize("num_items", [1, 4])
+def test_a_revoked_request_that_waits_for_a_lane_is_not_computed(inference, num_items):
+    """`open_requests` is what asks; the door's revocations come through `is_revoked`."""
+    inference.warm_up()
+    inference.worker.may_go.clear()
+    busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
+    inference.execute(busy)
+    gone = tokens(*[[9] * 40] * num_items)
+    inference.execute([gone])
+    inference.open._is_revoked = lambda request: request is gone
+    inference.worker.may_go.set()
+    assert isinstance(gone.answer(DEFERRED), Cancelled)
+    for request in busy:
+        request.answer(DEFERRED)
+    inference.close()
+    assert counts(inference)["num_items"] == 3
+    assert counts(inference)["num_cancelled"] == 1
+
+
 # --- the limit
 
 

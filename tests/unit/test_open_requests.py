@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sie_triton.errors import BusyError
+from sie_triton.errors import BusyError, Cancelled
 from sie_triton.stages import open_requests as module
 from sie_triton.stages.open_requests import NEVER, OpenRequests
 from tests.stages import FakeRequest
@@ -128,12 +128,44 @@ def test_a_request_added_again_keeps_its_deadline(requests, clock, answered):
 
 
 def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
-    """It would crash."""
+    """It would crash; the double says so."""
     request = Request(clock)
-    request.cancelled = True
-    assert not requests.is_cancelled(request)
     requests.add(request, NEVER)
-    assert requests.is_cancelled(request)
+    assert not requests.is_over(request)
     requests.reply(request, {"x": 1})
-    assert request not in requests
-    assert not requests.is_cancelled(request)
+    assert requests.is_over(request)
+
+
+def test_a_cancelled_request_is_over_and_answered(requests, clock):
+    request = Request(clock)
+    requests.add(request, NEVER)
+    request.cancelled = True
+    assert not requests.is_over(request, asks_triton=False)
+    assert requests.is_over(request)
+    assert isinstance(request.answers[0], Cancelled)
+
+
+def test_a_revoked_request_is_over_and_answered(clock):
+    revoked = []
+    requests = OpenRequests(lambda _: None, lambda: None, is_revoked=revoked.__contains__)
+    request, other = Request(clock), Request(clock)
+    for each in (request, other):
+        requests.add(each, NEVER)
+    revoked.append(request)
+    assert requests.is_over(request, asks_triton=False)
+    assert isinstance(request.answers[0], Cancelled)
+    assert not requests.is_over(other, asks_triton=False)
+    requests.close()
+
+
+def test_deadlines_of_answered_requests_are_dropped(requests, clock):
+    """A client may set a deadline of hours and be answered at once, again and again."""
+    soon = Request(clock)
+    requests.add(soon, clock.now + 20 * MS)
+    for _ in range(1000):
+        request = Request(clock)
+        requests.add(request, clock.now + 3_600_000 * MS)
+        requests.reply(request, {"x": 1})
+    assert len(requests._deadlines) < 100
+    clock.advance(20 * MS)
+    assert soon.answered.wait(10)

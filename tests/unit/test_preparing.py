@@ -53,8 +53,8 @@ def asked(*parts):
     return [Framed(Part("text", list(elements)), NoFrame(), TEXT) for elements in parts]
 
 
-def prepared(processor, parts, done, is_wanted=lambda: True):
-    return Preparation(processor, parts, PageReader(ALL, 9, 1 << 20), is_wanted, lambda asked, _: done.append(asked))
+def prepared(processor, parts, done, is_over=lambda: False):
+    return Preparation(processor, parts, PageReader(ALL, 9, 1 << 20), is_over, lambda asked, _: done.append(asked))
 
 
 def finish(strands):
@@ -74,8 +74,8 @@ def test_all_are_made_ready_once_and_handed_over_once(most, strands):
 
 
 def test_a_request_that_nobody_waits_for_is_left():
-    processor, done, answers = Slow(), [], iter([True, True])
-    preparation = prepared(processor, asked("ABCDEF"), done, lambda: next(answers, False))
+    processor, done, answers = Slow(), [], iter([False, False])
+    preparation = prepared(processor, asked("ABCDEF"), done, lambda: next(answers, True))
     finish(preparation.strands(1))
     assert processor.taken == ["A", "B"]
     assert done == []
