@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
 from sie_triton.contract.tensors import CONTEXT
 from sie_triton.errors import InputError
+from sie_triton.records.calls import CALL
 from sie_triton.scheduling.job import NEVER, deadline_ns
 from sie_triton.spec import Profile
 from sie_triton.stages.request import Request, vector
@@ -92,7 +93,8 @@ class Contexts:
 
     def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
         """For a request of a client, and its checked parameters; InputError names the one that is wrong."""
-        given = check_parameters(request.parameters, self._parameters[verb.name])
+        sent = {name: value for name, value in request.parameters.items() if name != CALL}
+        given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(arrived_ns, request.timeout_us)

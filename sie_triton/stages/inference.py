@@ -24,7 +24,7 @@ from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import Loras
-from sie_triton.stages.open_requests import expired
+from sie_triton.stages.open_requests import GONE, expired
 from sie_triton.stages.replies import Replies
 from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
@@ -161,6 +161,7 @@ class Inference(ColdStage[Worker]):
         try:
             work = self._desk.take(request, worker.loaded)
             self.status.raise_to(highest_ticket=work.context.ticket)
+            self.call_of(request)
         except SIEError as exc:
             return exc
         except Exception as exc:
@@ -222,10 +223,8 @@ class Inference(ColdStage[Worker]):
 
     def _cancel_if_over(self, job: Work) -> None:
         """Compute no more of a job that was answered, at its deadline for example, or whose client has gone."""
-        was_open = job.request in self.open
         if job.is_deferred and self.open.is_over(job.request, asks_triton=job.is_bulk):
-            job.error = job.error or Cancelled("cancelled by the client")
-            self.status.add(num_cancelled=int(was_open))
+            job.error = job.error or Cancelled(GONE)
 
     def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
         """Run `slots` together, or in parts where that cannot be."""

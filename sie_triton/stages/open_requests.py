@@ -7,11 +7,17 @@ from threading import Condition, Thread
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError, Cancelled, SIEError
+from sie_triton.records.calls import Call
 from sie_triton.scheduling.job import NEVER
 from sie_triton.scheduling.lasting import lasting
 from sie_triton.stages.request import Outputs, Request
 
 log = logging.getLogger(__name__)
+
+GONE = "cancelled by the client"
+
+# Time between two looks at the calls of deferred requests, in seconds.
+POLL_S = 0.5
 
 # Fewer deadlines than this are never cleared of answered requests.
 MIN_DEADLINES = 64
@@ -33,8 +39,8 @@ class OpenRequests:
     Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
     thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
     an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
-    `expired` says of requests that wait for the model. `is_revoked(request)` says whether the door has revoked it; it
-    is called by any thread, before every step of long work, and must be quick.
+    `expired` says of requests that wait for the model. `call_of(request)` is its call at the door, which says when its
+    client has gone; the clock looks every POLL_S. `gone()` is called for each request whose client has gone.
     """
 
     def __init__(
@@ -42,15 +48,18 @@ class OpenRequests:
         answered: Callable[[bool], None],
         fault: Callable[[], None],
         loading: Callable[[], str | None] = lambda: None,
-        is_revoked: Callable[[Request], bool] = lambda request: False,
+        call_of: Callable[[Request], Call | None] = lambda request: None,
+        gone: Callable[[], None] = lambda: None,
     ) -> None:
         self._answered = answered
         self._fault = fault
         self._loading = loading
-        self._is_revoked = is_revoked
+        self._call_of = call_of
+        self._gone = gone
         self._changed = Condition()
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
+        self._calls: dict[int, tuple[Request, Call]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._num_added = 0
         self._clock: Thread | None = None
@@ -68,20 +77,23 @@ class OpenRequests:
             key = self._num_added
             self._num_added += 1
             self._open[key], self._keys[request] = request, key
+            if call := self._call_of(request):
+                self._calls[key] = request, call
             if deadline < NEVER:
                 heapq.heappush(self._deadlines, (deadline, key))
+            if call or deadline < NEVER:
                 self._start_clock()
                 self._changed.notify()
 
     def is_over(self, request: Request, *, asks_triton: bool = True) -> bool:
         """Return whether the client no longer waits for a deferred `request`, so that its work must end.
 
-        True once the request was answered, at its deadline for example, or if the door revoked it, or if Triton says
-        that its client has cancelled it; the latter two answer it with Cancelled. Asking Triton is a round trip: skip
-        it with `asks_triton` False where the call is frequent.
+        True once the request was answered, at its deadline for example, or if its call at the door is over, or if
+        Triton says that its client has cancelled it; the latter two answer it with Cancelled. Asking Triton is a round
+        trip: skip it with `asks_triton` False where the call is frequent.
         """
         if self._is_gone(request, asks_triton):
-            self.reply(request, Cancelled("cancelled by the client"))
+            self._cancel(request)
         return request not in self._keys
 
     def reply(self, request: Request, answer: Outputs | SIEError) -> bool:
@@ -98,8 +110,11 @@ class OpenRequests:
     def _is_gone(self, request: Request, asks_triton: bool) -> bool:
         """Triton must not be asked about a request that is being answered: it crashes."""
         with self._changed:
-            is_open = request in self._keys
-            return is_open and (self._is_revoked(request) or (asks_triton and request.is_cancelled()))
+            key = self._keys.get(request)
+            if key is None:
+                return False
+            call = self._calls.get(key)
+            return (call is not None and call[1].is_over()) or (asks_triton and request.is_cancelled())
 
     def _reply(self, request: Request, answer: Outputs | SIEError, *, is_expired: bool) -> bool:
         with self._changed:
@@ -107,6 +122,7 @@ class OpenRequests:
             if key is None:
                 return False
             del self._open[key]
+            self._calls.pop(key, None)
             self._forget_answered()
         try:
             request.reply(answer)
@@ -115,6 +131,10 @@ class OpenRequests:
             self._fault()
         self._answered(is_expired)
         return True
+
+    def _cancel(self, request: Request) -> None:
+        if self.reply(request, Cancelled(GONE)):
+            self._gone()
 
     def _forget_answered(self) -> None:
         """Drop the deadlines of answered requests once they are the larger part; amortised constant time."""
@@ -128,15 +148,26 @@ class OpenRequests:
             self._clock.start()
 
     def _run_clock(self) -> None:
-        while (key := self._next_expired()) is not None:
-            if (request := self._open.get(key)) is not None:
-                self._reply(request, expired(self._loading()), is_expired=True)
+        while not self._closed:
+            for key in self._wait_for_expired():
+                if (request := self._open.get(key)) is not None:
+                    self._reply(request, expired(self._loading()), is_expired=True)
+            for request in self._revoked():
+                self._cancel(request)
 
-    def _next_expired(self) -> int | None:
+    def _wait_for_expired(self) -> list[int]:
+        """Return the keys whose deadline has passed; none after POLL_S while there are calls, and at the end."""
         with self._changed:
             while not self._closed:
-                wait_ns = self._deadlines[0][0] - monotonic_ns() if self._deadlines else NEVER
-                if wait_ns <= 0:
-                    return heapq.heappop(self._deadlines)[1]
-                self._changed.wait(min(wait_ns / 1e9, 3600))
-            return None
+                now = monotonic_ns()
+                if self._deadlines and self._deadlines[0][0] <= now:
+                    return [heapq.heappop(self._deadlines)[1]]
+                wait_s = (self._deadlines[0][0] - now) / 1e9 if self._deadlines else 3600.0
+                was_notified = self._changed.wait(min(wait_s, POLL_S if self._calls else 3600.0))
+                if self._calls and not was_notified:
+                    return []
+            return []
+
+    def _revoked(self) -> list[Request]:
+        with self._changed:
+            return [request for request, call in self._calls.values() if call.is_over()]

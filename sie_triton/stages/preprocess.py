@@ -135,6 +135,7 @@ class Preprocess(ColdStage[Processor]):
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> Reading | SIEError:
         try:
+            self.call_of(request)
             verb = self._verb_of(request)
             context, given = self._contexts.enter(request, verb, arrived_ns)
             if lora := context.options.get(LORA.name):

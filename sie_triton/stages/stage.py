@@ -13,11 +13,12 @@ from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
 from sie_triton.editions import model_of
-from sie_triton.errors import BusyError, LoadError, ModelError, SIEError
+from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
+from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
 from sie_triton.scheduling.background import Background
-from sie_triton.stages.open_requests import OpenRequests
+from sie_triton.stages.open_requests import GONE, OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,10 @@ class ColdStage(ABC, Generic[Loaded]):
     def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
         self.status = status
         self.limit = max_concurrent_requests
-        self.open = OpenRequests(self._answered_later, self.fault, lambda: self._doing, self.is_revoked)
+        self.open = OpenRequests(
+            self._answered_later, self.fault, lambda: self._doing, self._known_call, lambda: status.add(num_cancelled=1)
+        )
+        self._calls = Calls(status.directory)
         self.background = Background(self.name, self.fault)
         self._lock = Lock()
         self._loaded: Loaded | None = None
@@ -79,9 +83,15 @@ class ColdStage(ABC, Generic[Loaded]):
         """How many more requests may be in progress now."""
         return self.limit - int(self.status.record["num_open"])
 
-    def is_revoked(self, request: Request) -> bool:
-        """Return whether the door has revoked a request because its client has gone. Any thread; must be quick."""
-        return False
+    def call_of(self, request: Request) -> Call | None:
+        """Return the call of the door's that `request` belongs to, if any; InputError for a token of nobody's.
+
+        Cancelled if its client has gone already.
+        """
+        call = self._calls.find(str(request.parameters.get(CALL, "")))
+        if call is not None and call.is_over():
+            raise Cancelled(GONE)
+        return call
 
     def failure(self) -> LoadError:
         """Why the last load failed."""
@@ -159,6 +169,13 @@ class ColdStage(ABC, Generic[Loaded]):
         for request in requests:
             self.open.reply(request, told)
         return [DEFERRED if request.is_deferred else told for request in requests]
+
+    def _known_call(self, request: Request) -> Call | None:
+        """The same for a deferred request, whose parameters were checked or will be."""
+        try:
+            return self._calls.find(str(request.parameters.get(CALL, "")))
+        except InputError:
+            return None
 
     def _answered_later(self, is_expired: bool) -> None:
         self.status.add(num_open=-1, num_expired=int(is_expired))

@@ -9,6 +9,7 @@ import pytest
 
 from sie_triton.errors import BusyError, Cancelled, LoadError
 from sie_triton.records import tickets as limit
+from sie_triton.records.calls import CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
@@ -125,17 +126,17 @@ def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):
 
 
 @pytest.mark.parametrize("num_items", [1, 4])
-def test_a_revoked_request_that_waits_for_a_lane_is_not_computed(inference, num_items):
-    """`open_requests` is what asks; the door's revocations come through `is_revoked`."""
+def test_a_request_whose_client_has_gone_waits_for_no_lane(inference, num_items):
+    book = CallBook(inference.status.directory)
     inference.warm_up()
     inference.worker.may_go.clear()
     busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
     inference.execute(busy)
     gone = tokens(*[[9] * 40] * num_items)
-    inference.execute([gone])
-    inference.open._is_revoked = lambda request: request is gone
-    inference.worker.may_go.set()
+    with book.call() as gone.parameters:
+        inference.execute([gone])
     assert isinstance(gone.answer(DEFERRED), Cancelled)
+    inference.worker.may_go.set()
     for request in busy:
         request.answer(DEFERRED)
     inference.close()

@@ -30,7 +30,8 @@ class Clock:
             def wait(self, timeout=None):
                 clock._until = clock.now + round(timeout * 1e9)
                 clock.is_waited_for.set()
-                return super().wait()
+                super().wait()
+                return clock.now < clock._until  # as Condition: False where the time has passed
 
         self._changed = Waiting()
         return self._changed
@@ -145,16 +146,41 @@ def test_a_cancelled_request_is_over_and_answered(requests, clock):
     assert isinstance(request.answers[0], Cancelled)
 
 
-def test_a_revoked_request_is_over_and_answered(clock):
-    revoked = []
-    requests = OpenRequests(lambda _: None, lambda: None, is_revoked=revoked.__contains__)
-    request, other = Request(clock), Request(clock)
-    for each in (request, other):
+class Gone:
+    """A call at the door. `is_gone`: its client waits no longer."""
+
+    is_gone = False
+
+    def is_over(self):
+        return self.is_gone
+
+
+def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
+    calls, num_gone = {}, []
+    requests = OpenRequests(lambda _: None, lambda: None, call_of=calls.get, gone=lambda: num_gone.append(1))
+    request, other, none = Request(clock), Request(clock), Request(clock)
+    calls |= {request: Gone(), other: Gone()}
+    for each in (request, other, none):
         requests.add(each, NEVER)
-    revoked.append(request)
+    calls[request].is_gone = True
     assert requests.is_over(request, asks_triton=False)
     assert isinstance(request.answers[0], Cancelled)
-    assert not requests.is_over(other, asks_triton=False)
+    assert [requests.is_over(each, asks_triton=False) for each in (other, none)] == [False, False]
+    assert num_gone == [1]
+    requests.close()
+
+
+def test_the_clock_looks_whether_clients_have_gone(clock):
+    call = Gone()
+    requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda request: call)
+    request = Request(clock)
+    requests.add(request, NEVER)
+    assert clock.is_waited_for.wait(30)
+    assert clock._until == clock.now + module.POLL_S * 1e9
+    call.is_gone = True
+    clock.advance(round(module.POLL_S * 1e9))
+    assert request.answered.wait(30)
+    assert isinstance(request.answers[0], Cancelled)
     requests.close()
 
 
