@@ -6,14 +6,17 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.catalog import triton_name
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.records.status import records_of
 from tests import pdfs
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
 from tests.pictures import pictures
@@ -291,3 +294,23 @@ def test_the_page_takes_nothing_from_elsewhere(http):
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
     assert "POST /v1/encode/{model}" in answer.text
     assert not any(word in answer.text for word in ("src=", "<script", "<link", "http://", "https://", "@import"))
+
+
+def counts(server, field):
+    stages = ("preprocess", "inference")
+    records = [
+        record for stage in stages for record in records_of(server.settings.status_dir, triton_name(MINILM), stage)
+    ]
+    return sum(record[field] for record in records)
+
+
+def test_work_for_a_client_that_has_gone_ends(http, server):
+    """Long before the deadline that it chose, which is an hour, and before all is computed."""
+    texts = [f"how do {i} vines climb the old wall? " * 12 for i in range(4000)]
+    items, cancelled = counts(server, "num_items"), counts(server, "num_cancelled")
+    with pytest.raises(httpx.ReadTimeout):
+        http.post(f"/v1/encode/{MINILM}", json={"items": texts}, headers={"X-Request-Timeout": "3600"}, timeout=3.0)
+    while counts(server, "num_open"):
+        time.sleep(0.1)
+    assert counts(server, "num_items") - items < len(texts)
+    assert counts(server, "num_cancelled") > cancelled
