@@ -8,11 +8,12 @@ from typing import Any
 
 from sie_triton.client import AsyncSIEClient
 from sie_triton.client.address import Address
-from sie_triton.client.calls import STEP_SUFFIXES
+from sie_triton.client.calls import STEP_SUFFIXES, Call
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
+from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings
@@ -38,6 +39,12 @@ class Client(AsyncSIEClient):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._connection.hangs_up = False
+
+    async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
+        """Count the answer among the memory of its request; Failure 503 if there is too little."""
+        response = await super()._infer(call, piece, deadline)
+        hold(sum(map(len, response.get_response().raw_output_contents)))
+        return response
 
     def may_hang_up(self, may: bool) -> None:
         self._connection.hangs_up = may

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
 
@@ -30,6 +31,15 @@ class Held:
         self.num_bytes = 0
 
 
+_current: ContextVar[Held | None] = ContextVar("held", default=None)
+
+
+def hold(num_bytes: int) -> None:
+    """Hold more for the request of this task, until it is answered; Failure 503 if there is no memory for it."""
+    if held := _current.get():
+        held.take(num_bytes)
+
+
 class Memory:
     """The budget of `max_bytes`, and who holds how much of it. Belongs to one event loop."""
 
@@ -43,9 +53,11 @@ class Memory:
         """What one request holds, released at the end."""
         held = Held(self)
         self._held[held] = None
+        before = _current.set(held)
         try:
             yield held
         finally:
+            _current.reset(before)
             held.release()
             del self._held[held]
 

@@ -20,6 +20,7 @@ from sie_triton.records.status import records_of
 from tests import pdfs
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
 from tests.pictures import pictures
+from tests.server.conftest import opened
 from tests.sounds import sound
 
 TEXTS = ["how do vines climb?", "", "schöne Grüße aus Köln"]
@@ -314,3 +315,12 @@ def test_work_for_a_client_that_has_gone_ends(http, server):
         time.sleep(0.1)
     assert counts(server, "num_items") - items < len(texts)
     assert counts(server, "num_cancelled") > cancelled
+
+
+def test_answers_count_among_the_memory_of_their_requests(server):
+    """What Triton has answered so far, before anything is written of it."""
+    body = {"items": ["vines climb " * 40] * 64, "params": {"output_types": ["multivector"]}}
+    with opened(server.settings, door_max_memory_bytes=300_000) as url:
+        told = httpx.post(f"{url}/v1/encode/{COLBERT}", json=body, timeout=60)
+        assert (told.status_code, told.json()["detail"]["code"]) == (503, "RESOURCE_EXHAUSTED")
+        assert httpx.post(f"{url}/v1/encode/{COLBERT}", json=body | {"items": ["a"]}, timeout=60).status_code == 200
