@@ -76,7 +76,7 @@ class Served:
         asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]
         done: list[Asked] = []
         reader = PageReader(Selection.read(str(given.get("pages", ""))), 100, 1 << 26)
-        made = Preparation(self.processor, asked, reader, lambda: True, lambda asked, _: done.append(asked))
+        made = Preparation(self.processor, asked, reader, lambda: False, lambda asked, _: done.append(asked))
         (strand,) = made.strands(1)
         list(strand)
         return done[0]
