@@ -35,7 +35,8 @@ class Served:
 
 @dataclass(frozen=True)
 class Serving:
-    """`names` are what `serve` was given, read from the working directory `cwd`; `settings` those that it resolved.
+    """`names` are what `serve` was given, read from the working directory `cwd`; `settings` those that it resolved,
+    without any that is secret.
 
     `models` and `problems` are what the last look at the model files found: model → source, source → what is wrong.
     `removed` are models that somebody took out of service until the next start; `edition` is the last there was.
@@ -80,8 +81,10 @@ class Serving:
         return replace(self, **changes)
 
     def write(self) -> None:
+        """Replace the file; it is readable by this user alone."""
         path = self.data_dir / FILE
         fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.touch(mode=0o600)
         fresh.write_text(json.dumps(asdict(self), indent=1))
         fresh.replace(path)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.errors import ServerError
-from sie_triton.settings import PREFIX
+from sie_triton.settings import FILE_VARIABLE, PREFIX
 
 # It may have to ask the model hub.
 TIMEOUT_S = 120.0
@@ -49,6 +49,8 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
     command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    # The settings are in serving.json; no sie.yaml may add to them.
+    environment[FILE_VARIABLE] = os.devnull
     try:
         done = subprocess.run(
             command, input=add or b"", stdout=subprocess.PIPE, env=environment, timeout=TIMEOUT_S, check=True

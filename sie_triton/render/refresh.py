@@ -29,7 +29,7 @@ from sie_triton.render.build import NO_HOOK, checked_options, environment_warnin
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
 from sie_triton.scheduling.hook import HOOK_NAME, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import SECRETS, Settings, read_settings
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import locate
 
@@ -198,7 +198,7 @@ def start(settings: Settings, names: Sequence[str]) -> Refresh:
             "models_dir": settings.models_dir and settings.models_dir.absolute(),
         }
     )
-    given = settings.model_dump(mode="json", exclude={"admin_token"}, exclude_none=True)
+    given = settings.model_dump(mode="json", exclude={"auth_mode", *SECRETS}, exclude_none=True)
     (private_directory(settings.data_dir) / HOOK_NAME).unlink(missing_ok=True)
     built = build_hook(settings.data_dir)
     first = Refresh(Serving(tuple(names), given, os.getcwd()), settings)

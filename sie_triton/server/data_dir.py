@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,7 +22,7 @@ END_S = 5.0
 def lock(data_dir: Path) -> IO[str]:
     """Hold `data_dir` for this process; ServerError if it cannot be used, or another server has it."""
     try:
-        handle = (private_directory(data_dir) / LOCK).open("a+")
+        handle = (_closed(private_directory(data_dir)) / LOCK).open("a+")
     except OSError as exc:
         reason = str(exc) if exc.errno is None else f"{exc.filename or data_dir}: {exc.strerror}"
         raise ServerError(f"--data-dir={data_dir} cannot be used: {reason}; choose another one") from exc
@@ -31,6 +32,16 @@ def lock(data_dir: Path) -> IO[str]:
         handle.close()
         raise ServerError(f"another server uses {data_dir}; give this one its own with --data-dir") from exc
     return handle
+
+
+def _closed(data_dir: Path) -> Path:
+    """`data_dir`, which no other user can enter from now on; PermissionError where it holds files that are not ours."""
+    if stat.S_IMODE(data_dir.stat().st_mode) & 0o077:
+        names = set(os.listdir(data_dir)) - {"lost+found"}
+        if names and LOCK not in names:
+            raise PermissionError(f"{data_dir} holds other files and can be entered by other users; chmod go-rwx it")
+        data_dir.chmod(0o700)
+    return data_dir
 
 
 def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -222,6 +223,23 @@ def test_a_data_directory_that_others_can_write_is_refused(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(ServerError, match=r"--data-dir=.* can be written by other users; chmod go-w it; choose"):
         lock(tmp_path)
+
+
+@pytest.mark.parametrize("content", [(), ("serve.lock", "logs"), ("lost+found",)])
+def test_a_data_directory_that_others_can_enter_is_closed(tmp_path, content):
+    tmp_path.chmod(0o755)
+    for name in content:
+        (tmp_path / name).touch()
+    lock(tmp_path).close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_one_that_others_can_enter_and_that_holds_other_files_is_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ServerError, match=r"holds other files and can be entered by other users; chmod go-rwx it"):
+        lock(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 def test_a_data_directory_that_cannot_be_made_is_one_line():

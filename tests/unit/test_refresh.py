@@ -1,13 +1,15 @@
 """A running server's repository follows its model files, and what is wrong with one touches no other."""
 
-import json
 import os
+import re
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from sie_triton.controller.refresh import refresh as refresh_in_child
 from sie_triton.errors import CatalogError
 from sie_triton.loras import add, added_path, read
 from sie_triton.render import refresh as module
@@ -314,11 +316,28 @@ def test_a_start_with_what_is_wrong_says_so(tmp_path):
 
 
 def test_no_secret_is_written(tmp_path):
-    server = Server(tmp_path, admin_token="s3cret")
+    server = Server(tmp_path, admin_token="s3cret", auth_mode="token", auth_tokens="t0ken,0ther")
     server.file("a")
+    before = os.umask(0o022)
+    try:
+        server.start()
+    finally:
+        os.umask(before)
+    written = server.data_dir / "serving.json"
+    assert not {"s3cret", "t0ken", "0ther"} & set(re.findall(r"\w+", written.read_text()))
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    server.file("b")
+    assert server.refresh().added == ["test__b"]
+
+
+def test_a_later_look_reads_no_settings_file(tmp_path, monkeypatch):
+    server = Server(tmp_path, auth_mode="token", auth_tokens="t0ken")
+    server.file("a")
+    monkeypatch.chdir(tmp_path)
     server.start()
-    assert "s3cret" not in (server.data_dir / "serving.json").read_text()
-    assert "admin_token" not in json.loads((server.data_dir / "serving.json").read_text())["settings"]
+    (tmp_path / "sie.yaml").write_text("auth_mode: token")  # the tokens came by the environment
+    server.file("b")
+    assert refresh_in_child(server.data_dir).added == ["test__b"]
 
 
 def test_what_is_served_says_which_adapters_its_file_has(server, monkeypatch):
