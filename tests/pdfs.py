@@ -58,6 +58,22 @@ def written(
     )
 
 
+def words(font: bytes, *objects: bytes) -> bytes:
+    """One page with a word in `font`, object 5; `objects` from number 6 on are its parts."""
+    page = written(b"BT /F 24 Tf 5 40 Td (Hello) Tj ET", objects=[font, *objects])
+    return page.replace(b"/XObject<</X 5 0 R>>", b"/Font<</F 5 0 R>>")
+
+
+def embedded_font(file: bytes) -> tuple[bytes, ...]:
+    """For `words`: a TrueType font that the PDF brings along."""
+    name = b"/AAAAAA+Mine"
+    return (
+        b"<</Type/Font/Subtype/TrueType/BaseFont%s/Encoding/WinAnsiEncoding/FontDescriptor 6 0 R>>" % name,
+        b"<</Type/FontDescriptor/FontName%s/Flags 32/FontFile2 7 0 R>>" % name,
+        stream(file, b""),
+    )
+
+
 def stream(content: bytes, fields: bytes) -> bytes:
     return b"<<%s/Length %d>>stream\n%s\nendstream" % (fields, len(content), content)
 

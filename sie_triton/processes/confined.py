@@ -1,7 +1,7 @@
-"""A process that gives up, for good, nearly all it could do: what it runs then can read files, compute, and write to
-what it has open.
+"""Confine this process for good: what it runs then can compute, and read and write what is open already.
 
-Linux on x86-64, by seccomp, which needs no privileges and works in unprivileged containers too.
+It cannot open, list or look at any file, so everything must be opened and imported before. Linux on x86-64, by seccomp,
+which needs no privileges and works in unprivileged containers too.
 """
 
 import ctypes
@@ -14,20 +14,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from struct import pack
 
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 SECCOMP_MODE_FILTER = 2
 AUDIT_ARCH_X86_64 = 0xC000003E
 X32_CALLS = 0x40000000
 
-# What reading, computing, and threads of one process need. All else fails as if the kernel did not have it: sockets,
-# further programs and processes, signals to others, files made, changed or removed, limits and privileges.
+# What computing, threads of one process, and open files need. All else fails as if the kernel did not have it: paths of
+# any kind, sockets, further programs and processes, signals to others, limits and privileges.
 ALLOWED = {
     "read": 0,
     "write": 1,
     "close": 3,
-    "stat": 4,
     "fstat": 5,
-    "lstat": 6,
     "lseek": 8,
     "mmap": 9,
     "mprotect": 10,
@@ -44,8 +42,6 @@ ALLOWED = {
     "getpid": 39,
     "exit": 60,
     "uname": 63,
-    "getcwd": 79,
-    "readlink": 89,
     "gettimeofday": 96,
     "sysinfo": 99,
     "sigaltstack": 131,
@@ -53,29 +49,38 @@ ALLOWED = {
     "time": 201,
     "futex": 202,
     "sched_getaffinity": 204,
-    "getdents64": 217,
     "restart_syscall": 219,
     "fadvise64": 221,
     "clock_gettime": 228,
     "clock_nanosleep": 230,
     "exit_group": 231,
-    "newfstatat": 262,
     "set_robust_list": 273,
     "getcpu": 309,
     "getrandom": 318,
     "membarrier": 324,
-    "statx": 332,
     "rseq": 334,
 }
-CLONE, OPENAT = 56, 257
+# Python takes a path that it may not use for one that is not there.
+DENIED = {
+    "open": 2,
+    "stat": 4,
+    "lstat": 6,
+    "access": 21,
+    "readlink": 89,
+    "openat": 257,
+    "newfstatat": 262,
+    "readlinkat": 267,
+    "faccessat": 269,
+    "statx": 332,
+    "faccessat2": 439,
+}
+CLONE = 56
 CLONE_THREAD = 0x10000
-# For anything but reading: a write mode, O_CREAT, O_TRUNC, O_TMPFILE.
-OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0x400000
 
 # Of a filter's program: load a word, jump if equal, if at least, if any bit is set; return.
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-ALLOW, KILL, ABSENT = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
+ALLOW, KILL, DENY, ABSENT = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -85,10 +90,10 @@ class _Program(ctypes.Structure):
 
 
 def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
-    """From now on, for as long as this process lives: only ALLOWED calls, files opened for reading only, at most
-    `memory_bytes` more than it has, files of `file_bytes`, and its end after so many `seconds`, or with its parent.
+    """Allow this process, for as long as it lives, ALLOWED calls alone.
 
-    OSError where the system cannot do that; then it is not to go on.
+    It gets at most `memory_bytes` more than it has, may let a file grow to `file_bytes`, and ends after `seconds`, or
+    with its parent. No other process may trace it. OSError where the system cannot do that; the caller must not go on.
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")
@@ -100,6 +105,7 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     code = b"".join(_filter())
     program = _Program(len(code) // 8, code)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_DUMPABLE, 0)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
 
@@ -117,10 +123,8 @@ def _filter() -> Iterator[bytes]:
     yield from _if(AT_LEAST, X32_CALLS, KILL)
     for number in ALLOWED.values():
         yield from _if(EQUAL, number, ALLOW)
-    yield _instruction(EQUAL, OPENAT, missed=3)
-    yield _instruction(LOAD, THIRD_ARGUMENT)
-    yield from _unless(ANY_BIT, OPENS_FOR_WRITING, ALLOW)
-    yield _instruction(LOAD, NUMBER)
+    for number in DENIED.values():
+        yield from _if(EQUAL, number, DENY)
     yield _instruction(EQUAL, CLONE, missed=3)
     yield _instruction(LOAD, FIRST_ARGUMENT)
     yield from _if(ANY_BIT, CLONE_THREAD, ALLOW)

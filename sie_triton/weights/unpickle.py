@@ -1,9 +1,10 @@
 """The process that reads a model's pickles of tensors: `python -m sie_triton.weights.unpickle (FILE DESCRIPTOR)...`.
 
-It writes safetensors to each file's descriptor and, where it refuses one, a line of JSON to its standard output. Files
-are read only once the process is confined: nothing in them could do more than waste what it is given.
+It writes safetensors to each file's descriptor and, where it refuses one, a line of JSON to its standard output. It
+opens all files, confines itself, and reads them then: nothing in them could do more than waste what it is given.
 """
 
+import codecs
 import errno
 import json
 import os
@@ -11,9 +12,10 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import first_line, shortened
 from sie_triton.errors import LoadError
@@ -56,10 +58,12 @@ MADE_BY = {"format": "pt"}
 def main(files: Sequence[tuple[Path, int]]) -> None:
     """Pickles, and the descriptors that what they hold is written to."""
     try:
-        _confine([path.stat().st_size for path, _ in files])
-        for path, descriptor in files:
+        opened = [(path, path.open("rb"), descriptor) for path, descriptor in files]
+        sizes = [os.fstat(file.fileno()).st_size for _, file, _ in opened]
+        _confine(sizes)
+        for (path, file, descriptor), size in zip(opened, sizes, strict=True):
             with _explaining(path):
-                _convert(path, descriptor)
+                _convert(path, file, size, descriptor)
     except LoadError as exc:
         print(json.dumps({"reason": exc.reason, "message": str(exc)}), flush=True)  # noqa: T201
         status = REFUSED
@@ -78,6 +82,7 @@ def _confine(sizes: Sequence[int]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    _rehearse()
     confined.die_first()
     try:
         confined.confine(
@@ -86,6 +91,19 @@ def _confine(sizes: Sequence[int]) -> None:
     except OSError as exc:
         message = f"pickles are not read, as this system cannot confine the process that would: {exc}"
         raise LoadError(f"{message}; save the model as safetensors elsewhere", "unsupported") from exc
+
+
+def _rehearse() -> None:
+    """Import all that files are read with, and tensors are named with; a confined process can import nothing."""
+    import torch
+
+    codecs.lookup("cp437")  # of names in archives
+
+    for is_zip in (True, False):
+        file = BytesIO()
+        torch.save({"x": torch.zeros(1)}, file, _use_new_zipfile_serialization=is_zip)
+        file.seek(0)
+        repr(torch.load(file, map_location="cpu", weights_only=True))
 
 
 @contextmanager
@@ -110,21 +128,20 @@ def _most(size: int) -> int:
     return MOST_TIMES * size + 1_000_000
 
 
-def _convert(path: Path, descriptor: int) -> None:
+def _convert(path: Path, file: IO[bytes], size: int, descriptor: int) -> None:
     import torch
 
-    size = path.stat().st_size
-    is_zip = zipfile.is_zipfile(path)
-    if is_zip:
-        _check_archive(path, size)
+    if zipfile.is_zipfile(file):
+        _check_archive(path, file, size)
+    file.seek(0)
     # Allows tensors, numbers, texts and containers of them, and runs no code.
-    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    loaded = torch.load(file, map_location="cpu", weights_only=True)
     _write(_checked(loaded, path, _most(size)), descriptor)
 
 
-def _check_archive(path: Path, size: int) -> None:
+def _check_archive(path: Path, file: IO[bytes], size: int) -> None:
     """As PyTorch writes them, archives hold what they hold once and as it is: nothing grows by being read."""
-    entries = zipfile.ZipFile(path).infolist()
+    entries = zipfile.ZipFile(file).infolist()
     if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
         raise LoadError(f"{path}: is no archive of PyTorch's: it holds more than its size", "corrupt")
 

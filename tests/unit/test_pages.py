@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
-from PIL import Image
+from PIL import Image, ImageFont
 
 from sie_triton.client.calls import ScoreCall
 from sie_triton.client.results import encode_results, extract_results
@@ -20,7 +20,7 @@ from sie_triton.pdf.document import is_pdf, opened
 from sie_triton.spec import Runtime
 from tests import pdfs
 from tests.items import Served
-from tests.pdfs import pages, pdf_of, slow, unreadable, written
+from tests.pdfs import embedded_font, pages, pdf_of, slow, unreadable, words, written
 from tests.pictures import saved
 from tests.towers import save_clip
 
@@ -58,6 +58,28 @@ def test_a_page_is_drawn_as_the_library_draws_it():
         assert np.abs(near[::-1] - np.asarray(picture)).mean() > 24
         assert np.abs(near[:, :, ::-1] - np.asarray(picture)).mean() > 24
         assert number == PAGES.index(picture) + 1
+
+
+@pytest.mark.parametrize("name", ["Helvetica", "Times-Roman", "Symbol"])
+def test_a_standard_font_is_drawn_as_the_library_draws_it(name):
+    pdf = words(b"<</Type/Font/Subtype/Type1/BaseFont/%s>>" % name.encode())
+    ((_, found),) = drawn(pdf)
+    assert np.array_equal(found, np.asarray(pdfs.drawn(pdf)[0]))
+    assert (found < 128).any()
+
+
+def test_so_is_a_font_that_the_file_brings():
+    font = ImageFont.load_default(24)
+    pdf = words(*embedded_font(font.font_bytes))
+    ((_, found),) = drawn(pdf)
+    assert np.array_equal(found, np.asarray(pdfs.drawn(pdf)[0]))
+    assert not np.array_equal(found, drawn(words(b"<</Type/Font/Subtype/TrueType/BaseFont/Mine>>"))[0][1])
+
+
+def test_another_font_is_replaced_by_one_of_the_librarys_own():
+    """Whether this machine has it or not: none of its files can be opened."""
+    ((_, found),) = drawn(words(b"<</Type/Font/Subtype/TrueType/BaseFont/DejaVuSans>>"))
+    assert (found < 128).any()
 
 
 def test_a_large_page_is_drawn_smaller():
