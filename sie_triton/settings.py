@@ -1,40 +1,32 @@
-"""Every setting of the server, in one frozen object: CLI > environment > file > default.
-
-A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and the key `http_port`
-of the settings file.
-"""
+"""Every setting of the server, in one frozen object: flag > environment > file > default."""
 
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from platformdirs import user_cache_path, user_data_path
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
 
 from sie_triton.device import choose_device
 from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import SettingsError
+from sie_triton.setting_sources import FILE_VARIABLE, PREFIX, complaint, file_settings, variable
 from sie_triton.spec import Runtime
 
-PREFIX = "SIE_"
-DEFAULT_FILE = Path("sie.yaml")
-FILE_VARIABLE = "SIE_CONFIG"
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 # Made by the launcher for one server and its controller: in the environment, where other users cannot see it.
 CONTROL_KEY = "sie-control"
 CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
-
-# Settings whose values are shown to nobody.
-SECRETS = ("admin_token", "auth_tokens")
 
 # Tells which launcher's a process is: the data directory.
 SERVED_FROM = "SIE_SERVED_FROM"
@@ -69,7 +61,6 @@ class Settings(DoorSettings, BaseSettings):
     )
     device: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="the one device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
@@ -157,11 +148,13 @@ class Settings(DoorSettings, BaseSettings):
             raise ValueError("is one of auth_tokens, which may do less; give it to nobody else")
         return value
 
-    @field_validator("device", mode="before")
+    @field_validator("device")
     @classmethod
-    def _no_mps(cls, value: Any) -> Any:
+    def _is_device(cls, value: str) -> str:
         if value == "mps":
             raise ValueError("mps cannot be used: Triton has no macOS build; use auto, cpu, cuda or cuda:N")
+        if not DEVICE.fullmatch(value):
+            raise ValueError("must be auto, cpu, cuda or cuda:N, where N is the number of a GPU, as cuda:0")
         return value
 
     @classmethod
@@ -173,8 +166,7 @@ class Settings(DoorSettings, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        path = Path(os.environ.get(FILE_VARIABLE, DEFAULT_FILE))
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, file_settings())
 
     @property
     def runtime(self) -> Runtime:
@@ -256,42 +248,11 @@ def read_settings(**flags: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as exc:
-        raise SettingsError("\n".join(_complaint(error, given) for error in exc.errors())) from exc
-    except yaml.YAMLError as exc:
-        raise SettingsError(f"{os.environ.get(FILE_VARIABLE, DEFAULT_FILE)}: not valid YAML: {exc}") from exc
+        lines = (complaint(error, given, Settings.model_fields) for error in exc.errors())
+        raise SettingsError("\n".join(lines)) from exc
 
 
 def unknown_variables() -> list[str]:
     """SIE_ variables in the environment that this version does not read."""
     known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
-
-
-def variable(name: str) -> str:
-    """
-    >>> variable("http_port")
-    'SIE_HTTP_PORT'
-    """
-    return PREFIX + name.upper()
-
-
-def flag(name: str) -> str:
-    """
-    >>> flag("http_port")
-    '--http-port'
-    """
-    return "--" + name.replace("_", "-")
-
-
-def _complaint(error: Any, flags: dict[str, Any]) -> str:
-    name = str(error["loc"][0])
-    if error["type"] == "extra_forbidden":
-        return f"settings file: unknown key {name}; known are {', '.join(Settings.model_fields)}"
-    if name in flags:
-        source = flag(name)
-    elif variable(name) in os.environ:
-        source = variable(name)
-    else:
-        source = f"settings file: {name}"
-    given_value = "" if name in SECRETS else f"={error['input']}"
-    return f"{source}{given_value}: {error['msg'].removeprefix('Value error, ')}"

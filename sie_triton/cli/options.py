@@ -6,7 +6,8 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.settings import PREFIX, Settings, flag
+from sie_triton.setting_sources import PREFIX, flag
+from sie_triton.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

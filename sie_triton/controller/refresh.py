@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.errors import ServerError
-from sie_triton.settings import FILE_VARIABLE, PREFIX
+from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
 
 # It may have to ask the model hub.
 TIMEOUT_S = 120.0

@@ -29,7 +29,8 @@ from sie_triton.render.build import NO_HOOK, checked_options, environment_warnin
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
 from sie_triton.scheduling.hook import HOOK_NAME, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
-from sie_triton.settings import SECRETS, Settings, read_settings
+from sie_triton.setting_sources import SECRETS
+from sie_triton.settings import Settings, read_settings
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import locate
 

@@ -14,7 +14,8 @@ from sie_triton.processes.nursery import nursery_directory
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import mark
 from sie_triton.server.launch import answers
-from sie_triton.settings import CONTROL_TOKEN, FILE_VARIABLE, Settings, variable
+from sie_triton.setting_sources import FILE_VARIABLE, variable
+from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0

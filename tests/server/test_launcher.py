@@ -21,7 +21,8 @@ from sie_triton.processes.nursery import nursery_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.processes.stand_in import stood_for
 from sie_triton.records.status import STAGES, read_records, records_of
-from sie_triton.settings import CONTROL_KEY, Settings, flag
+from sie_triton.setting_sources import flag
+from sie_triton.settings import CONTROL_KEY, Settings
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, regions, sie
 

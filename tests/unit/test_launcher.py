@@ -18,7 +18,8 @@ from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
-from sie_triton.settings import FILE_VARIABLE, PREFIX, Settings, read_settings
+from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
+from sie_triton.settings import Settings, read_settings
 
 SECRET = "--restricted=key=s3cret"
 PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"

@@ -3,7 +3,8 @@ from click.testing import CliRunner
 
 from sie_triton.cli import cli
 from sie_triton.errors import SettingsError
-from sie_triton.settings import Settings, flag, read_settings, unknown_variables
+from sie_triton.setting_sources import flag
+from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.spec import Runtime
 
 
@@ -35,7 +36,8 @@ def test_the_settings_file_may_lie_elsewhere(tmp_path, monkeypatch):
         ("SIE_HTTP_PORT", "70000", "less than or equal to 65535"),
         ("SIE_DEFAULT_COMPUTE_PRECISION", "int8", "'bfloat16'"),
         ("SIE_DEVICE", "mps", "use auto, cpu, cuda or cuda:N"),
-        ("SIE_DEVICE", "gpu", r"\(auto\|cpu\|cuda"),
+        ("SIE_DEVICE", "gpu", "must be auto, cpu, cuda or cuda:N, where N is the number of a GPU"),
+        ("SIE_DEVICE", "cuda:", "must be auto, cpu, cuda or cuda:N"),
         ("SIE_MAX_LORAS_PER_MODEL", "0", "greater than or equal to 1"),
         ("SIE_MAX_LORAS_PER_MODEL", "1001", "less than or equal to 1000"),
         ("SIE_MAX_BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
@@ -52,7 +54,32 @@ def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
     with pytest.raises(SettingsError, match=r"^--http-port=0: "):
         read_settings(http_port=0)
     (tmp_path / "sie.yaml").write_text("http_prot: 1")
-    with pytest.raises(SettingsError, match=r"unknown key http_prot; known are .*, host, "):
+    with pytest.raises(SettingsError, match=r"^sie.yaml: unknown key http_prot; did you mean http_port\?$"):
+        read_settings()
+    (tmp_path / "sie.yaml").write_text("colour: red")
+    with pytest.raises(SettingsError, match=r"^sie.yaml: unknown key colour; sie-triton serve --help lists all"):
+        read_settings()
+    (tmp_path / "sie.yaml").write_text("http_port: 0")
+    with pytest.raises(SettingsError, match=r"^sie.yaml: http_port=0: "):
+        read_settings()
+
+
+@pytest.mark.parametrize("content", [b"- a", b"1: 2", b"hello", b"\xff\xfe", b"a: ["])
+def test_a_file_that_holds_no_settings_is_refused_in_a_line(tmp_path, content):
+    (tmp_path / "sie.yaml").write_bytes(content)
+    with pytest.raises(SettingsError, match=r"^sie.yaml: (must hold settings by name|not valid YAML)"):
+        read_settings()
+
+
+def test_a_file_that_is_named_must_be_there(monkeypatch):
+    monkeypatch.setenv("SIE_CONFIG", "/nowhere")
+    with pytest.raises(SettingsError, match=r"^SIE_CONFIG=/nowhere: No such file or directory$"):
+        read_settings()
+
+
+def test_a_setting_that_is_missing_is_named_by_its_variable(monkeypatch):
+    monkeypatch.setenv("SIE_AUTH_MODE", "token")
+    with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKENS: auth_mode token needs at least one token$"):
         read_settings()
 
 

@@ -1,0 +1,83 @@
+"""Where a setting may be given: a flag, a variable of the environment, a key of the settings file.
+
+A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and the key `http_port`.
+"""
+
+import os
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sie_triton.errors import SettingsError
+
+PREFIX = "SIE_"
+DEFAULT_FILE = Path("sie.yaml")
+FILE_VARIABLE = "SIE_CONFIG"
+
+# Settings whose values are never printed or written.
+SECRETS = ("admin_token", "auth_tokens")
+
+
+def settings_file() -> Path:
+    """The file that FILE_VARIABLE names, else the default one."""
+    return Path(os.environ.get(FILE_VARIABLE) or DEFAULT_FILE)
+
+
+def file_settings() -> dict[str, Any]:
+    """The settings in that file, unchecked; none where there is no default file. SettingsError names the file."""
+    path = settings_file()
+    if path == DEFAULT_FILE and not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except OSError as exc:
+        raise SettingsError(f"{FILE_VARIABLE}={path}: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{path}: not valid YAML: {exc}") from exc
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise SettingsError(f"{path}: must hold settings by name, a line each, as http_port: 8000")
+    return content
+
+
+def variable(name: str) -> str:
+    """
+    >>> variable("http_port")
+    'SIE_HTTP_PORT'
+    """
+    return PREFIX + name.upper()
+
+
+def flag(name: str) -> str:
+    """
+    >>> flag("http_port")
+    '--http-port'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str:
+    """One line for an error of pydantic's: where the setting was given, its value, and what is allowed.
+
+    `flags` are the settings that were given as flags, `known` all settings.
+    """
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"{settings_file()}: unknown key {name}; {_advice(name, known)}"
+    given_value = "" if name in SECRETS else f"={error['input']}"
+    return f"{_source(name, flags, error['input'])}{given_value}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _source(name: str, flags: Collection[str], value: Any) -> str:
+    if name in flags:
+        return flag(name)
+    if variable(name) in os.environ or value in ("", None):  # a value that was given nowhere is missing
+        return variable(name)
+    return f"{settings_file()}: {name}"
+
+
+def _advice(name: str, known: Collection[str]) -> str:
+    nearest = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"did you mean {nearest[0]}?" if nearest else "sie-triton serve --help lists all settings"
