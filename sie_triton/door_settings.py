@@ -1,8 +1,10 @@
 """Settings of the door, SIE's own HTTP; part of those of the server."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
+
+from sie_triton.setting_sources import read_secret
 
 
 class DoorSettings(BaseModel):
@@ -46,9 +48,24 @@ class DoorSettings(BaseModel):
         "first that can; default: the only one that can",
     )
     auth_mode: Literal["none", "static", "token"] = Field(
-        "none", description="who may call door_port: anybody, or, with static and token, who has one of auth_tokens"
+        "none",
+        description="who may call door_port: anybody, or, with static and token, who has one of auth_tokens; these may "
+        "ask controller_port too, and Triton's ports are on 127.0.0.1, unless triton_host says otherwise",
     )
-    auth_tokens: str = Field("", validate_default=True, description="bearer tokens for door_port, separated by commas")
+    auth_tokens: str = Field(
+        "",
+        validate_default=True,
+        description="bearer tokens for door_port, separated by commas, or @FILE with one a line",
+    )
+
+    @property
+    def asks_for_token(self) -> bool:
+        return self.auth_mode != "none"
+
+    @field_validator("auth_tokens", mode="before")
+    @classmethod
+    def _tokens_of_file(cls, value: Any) -> Any:
+        return read_secret(value)
 
     @field_validator("auth_tokens")
     @classmethod

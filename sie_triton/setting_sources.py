@@ -42,6 +42,16 @@ def file_settings() -> dict[str, Any]:
     return content
 
 
+def read_secret(value: Any) -> Any:
+    """The words of FILE, separated by commas, where `value` is @FILE; else `value`. ValueError names the file."""
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    try:
+        return ",".join(Path(value[1:]).read_text().split())
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ValueError(f"{value[1:]} cannot be read: {getattr(exc, 'strerror', 'it is not UTF-8')}") from exc
+
+
 def variable(name: str) -> str:
     """
     >>> variable("http_port")

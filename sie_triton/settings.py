@@ -19,8 +19,10 @@ from pydantic_settings import (
 from sie_triton.device import choose_device
 from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import SettingsError
-from sie_triton.setting_sources import FILE_VARIABLE, PREFIX, complaint, file_settings, variable
+from sie_triton.setting_sources import FILE_VARIABLE, PREFIX, complaint, file_settings, read_secret, variable
 from sie_triton.spec import Runtime
+
+LOOPBACK = "127.0.0.1"
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -38,6 +40,11 @@ class Settings(DoorSettings, BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
     host: str = Field("127.0.0.1", description="address to listen on, or a name of it")
+    triton_host: str = Field(
+        "",
+        description="address that Triton's three ports and the controller's listen on; default: host, but 127.0.0.1 "
+        "with auth_mode static or token, as Triton itself asks for no token",
+    )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
     metrics_port: int = Field(8002, ge=1, le=65535, description="Triton's Prometheus port")
@@ -115,7 +122,7 @@ class Settings(DoorSettings, BaseSettings):
     admin_token: str = Field(
         "",
         description="bearer token for load, evict and changes of models; default: made by the controller, and found in "
-        "data_dir",
+        "data_dir; @FILE reads it from a file",
     )
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(
@@ -132,14 +139,21 @@ class Settings(DoorSettings, BaseSettings):
     )
     hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
 
-    @field_validator("host")
+    @field_validator("host", "triton_host")
     @classmethod
-    def _resolved(cls, value: str) -> str:
+    def _resolved(cls, value: str, info: ValidationInfo) -> str:
         """Triton takes addresses only: of a name it makes 255.255.255.255."""
+        if not value and info.field_name == "triton_host":
+            return value
         try:
             return str(socket.getaddrinfo(value, None, socket.AF_INET)[0][4][0])
         except (OSError, UnicodeError) as exc:
             raise ValueError("is no IPv4 address, and no name of one") from exc
+
+    @field_validator("admin_token", mode="before")
+    @classmethod
+    def _token_of_file(cls, value: Any) -> Any:
+        return read_secret(value)
 
     @field_validator("admin_token")
     @classmethod
@@ -167,6 +181,11 @@ class Settings(DoorSettings, BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, InitSettingsSource(settings_cls, file_settings())
+
+    @property
+    def inner_host(self) -> str:
+        """Address of Triton's ports and of the controller's."""
+        return self.triton_host or (LOOPBACK if self.asks_for_token else self.host)
 
     @property
     def runtime(self) -> Runtime:

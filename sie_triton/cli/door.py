@@ -23,14 +23,14 @@ class Stopped(Exception):
 
 
 @click.command()
-@settings_options(["host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
+@settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
 def door(**flags: Any) -> None:
-    """Run the door alone, before a Triton that runs at --host and --grpc-port.
+    """Run the door alone on --host, before a Triton and a controller that run at --triton-host.
 
     `sie-triton serve` opens one of its own.
     """
     settings = read_settings(**flags)
-    if problems := list(preflight.check_ports(settings.host, {"door-port": settings.door_port})):
+    if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))
     for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sie_triton.cli.options import settings_options
-from sie_triton.settings import read_settings
+from sie_triton.cli.options import settings_of_running, settings_options
 
 if TYPE_CHECKING:
     from sie_triton.client import ExtractResult
@@ -73,8 +72,8 @@ def extract(
 
 
 def _url(**flags: Any) -> str:
-    settings = read_settings(**flags)
-    return f"grpc://{settings.host}:{settings.grpc_port}"
+    settings = settings_of_running(**flags)
+    return f"grpc://{settings.inner_host}:{settings.grpc_port}"
 
 
 def _names(labels: str) -> list[str]:

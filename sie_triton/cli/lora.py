@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_options
-from sie_triton.settings import read_settings
+from sie_triton.cli.options import settings_of_running, settings_options
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -29,12 +28,12 @@ def lora() -> None:
 @lora.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="print what the table is made of")
-@settings_options(["host", "controller_port"])
+@settings_options(RUNNING)
 def ls(model: str, as_json: bool, **flags: Any) -> None:
     """List the adapters of MODEL: where each is, where it is from, whether it is in memory."""
     from sie_triton.controller.lora_commands import show
 
-    show(read_settings(**flags), model, as_json=as_json)
+    show(settings_of_running(**flags), model, as_json=as_json)
 
 
 @lora.command()
@@ -53,7 +52,7 @@ def add(model: str, name: str, source: str, **flags: Any) -> None:
     """
     from sie_triton.controller.lora_commands import add as run
 
-    run(read_settings(**flags), model, name, source)
+    run(settings_of_running(**flags), model, name, source)
 
 
 @lora.command()
@@ -67,4 +66,4 @@ def rm(model: str, name: str, **flags: Any) -> None:
     """
     from sie_triton.controller.lora_commands import remove
 
-    remove(read_settings(**flags), model, name)
+    remove(settings_of_running(**flags), model, name)

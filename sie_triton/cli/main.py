@@ -11,8 +11,10 @@ from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import SIEError
+from sie_triton.processes.hidden import blank
+from sie_triton.setting_sources import SECRETS, flag
 from sie_triton.settings import Settings, read_settings, unknown_variables
 
 RENDER_SETTINGS = (
@@ -93,6 +95,9 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
 
 CONTROLLER_SETTINGS = (
     "host",
+    "triton_host",
+    "auth_mode",
+    "auth_tokens",
     "grpc_port",
     "controller_port",
     "data_dir",
@@ -122,12 +127,12 @@ def controller(**flags: Any) -> None:
 @click.option("--watch", is_flag=True, help="stay, and show what changes")
 @click.option("--json", "as_json", is_flag=True, help="print what the table is made of, once")
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table as a picture")
-@settings_options(["host", "controller_port"])
+@settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
     """Show every model of a running server: state, memory, when it was last used."""
     from sie_triton.controller.commands import show
 
-    settings = read_settings(**flags)
+    settings = settings_of_running(**flags)
     show(settings, watch=watch, as_json=as_json, picture=svg)
 
 
@@ -138,7 +143,7 @@ def load(model: str, **flags: Any) -> None:
     """Load MODEL's weights now, before the first request."""
     from sie_triton.controller.commands import act
 
-    act(read_settings(**flags), model, "load")
+    act(settings_of_running(**flags), model, "load")
 
 
 @cli.command()
@@ -148,7 +153,7 @@ def evict(model: str, **flags: Any) -> None:
     """Give MODEL's memory back; its next request loads it again."""
     from sie_triton.controller.commands import act
 
-    act(read_settings(**flags), model, "evict")
+    act(settings_of_running(**flags), model, "evict")
 
 
 cli.add_command(models)
@@ -242,12 +247,13 @@ def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """
     from sie_triton.bench.perf_analyzer import run_on_texts
 
-    settings = read_settings(**flags)
-    sys.exit(run_on_texts(model, f"{settings.host}:{settings.grpc_port}", arguments))
+    settings = settings_of_running(**flags)
+    sys.exit(run_on_texts(model, f"{settings.inner_host}:{settings.grpc_port}", arguments))
 
 
 def main() -> None:
     """Entry point: errors of ours become one line on stderr and exit status 2."""
+    blank([flag(name) for name in SECRETS])
     try:
         cli(standalone_mode=False)
     except click.ClickException as exc:

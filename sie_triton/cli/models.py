@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.settings import read_settings
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
@@ -97,7 +97,7 @@ def add(model: str, **flags: Any) -> None:
     from sie_triton.cli.model_files import text_of
     from sie_triton.controller.commands import add as run
 
-    settings = read_settings(**flags)
+    settings = settings_of_running(**flags)
     run(settings, text_of(model, settings))
 
 
@@ -108,4 +108,4 @@ def rm(model: str, **flags: Any) -> None:
     """Take MODEL out of the running server; what it is working on is finished."""
     from sie_triton.controller.commands import remove
 
-    remove(read_settings(**flags), model)
+    remove(settings_of_running(**flags), model)

@@ -7,7 +7,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from sie_triton.setting_sources import PREFIX, flag
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, read_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -21,6 +21,11 @@ def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
         return command
 
     return decorate
+
+
+def settings_of_running(**flags: Any) -> Settings:
+    """Settings by which a running server is reached: --host names where its Triton and its controller listen."""
+    return read_settings(**flags, triton_host=flags.get("host"))
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:

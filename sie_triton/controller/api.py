@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from tritonclient.utils import InferenceServerException
 
@@ -31,16 +32,23 @@ the bearer token is missing or wrong; give SIE_ADMIN_TOKEN as the server has it;
 commands find one in --data-dir
 """  # noqa: S105
 
+# Probes, which need no token.
+OPEN = ("/healthz", "/readyz")
+
 CONTROLLER = web.AppKey("controller", Controller)
 
 MAX_FILE_BYTES = 1024**2
 
 
-def application(controller: Controller, admin_token: str) -> web.Application:
-    """Runs the controller's rounds for as long as it is served. What changes anything needs `admin_token` as bearer."""
-    app = web.Application(client_max_size=MAX_FILE_BYTES)
+def application(controller: Controller, admin_token: str, readers: Sequence[str] = ()) -> web.Application:
+    """Run the controller's rounds for as long as it is served.
+
+    A change needs `admin_token` as bearer. A question needs that or one of `readers`; where there are none, anybody
+    may ask.
+    """
+    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[_guard(admin_token, readers)])
     app[CONTROLLER] = controller
-    api = Api(controller, admin_token)
+    api = Api(controller)
     app.add_routes(
         [
             web.get("/healthz", api.health),
@@ -58,6 +66,28 @@ def application(controller: Controller, admin_token: str) -> web.Application:
     )
     app.cleanup_ctx.append(_rounds)
     return app
+
+
+def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
+    """Answer 401 to a request without the token that it needs, before anything else of it is looked at."""
+    admin, all_tokens = [admin_token.encode()], [each.encode() for each in (admin_token, *readers)]
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_question = request.method in ("GET", "HEAD")
+        is_open = is_question and (not readers or request.path in OPEN)
+        if not is_open and not _has_token(request, all_tokens if is_question else admin):
+            raise web.HTTPUnauthorized(text=WRONG_TOKEN, headers={"WWW-Authenticate": "Bearer"})
+        return await handler(request)
+
+    return guarded
+
+
+def _has_token(request: web.Request, tokens: Sequence[bytes]) -> bool:
+    """Compare with every token in constant time, so that time tells nothing about any."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    given = token.encode("utf-8", "surrogateescape")
+    return scheme.lower() == "bearer" and bool(sum([hmac.compare_digest(given, each) for each in tokens]))
 
 
 async def _rounds(app: web.Application) -> AsyncIterator[None]:
@@ -84,17 +114,16 @@ REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNK
 
 
 class Api:
-    """The handlers of the controller's routes, with the bearer token that all but questions need.
+    """The handlers of the controller's routes.
 
     aiohttp's event loop calls them; what waits for Triton or for weights runs on other threads. They raise aiohttp's
-    errors: 400 for a wrong model file, 401 without the token, 404 for a model that is not served, 409 for one out of
+    errors: 400 for a wrong model file, 404 for a model that is not served, 409 for one out of
     service and for a name that is taken, 413 for a file of more than MAX_FILE_BYTES, 502 for what Triton refuses, 503
     for weights that cannot be loaded.
     """
 
-    def __init__(self, controller: Controller, admin_token: str) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._token = admin_token
         self._registry = CollectorRegistry()
         self._registry.register(Collector(controller))
 
@@ -123,19 +152,16 @@ class Api:
 
     async def add(self, request: web.Request) -> web.Response:
         """A model file as the body; returns when the model is in service."""
-        self._check_token(request)
         outcome = await _changed(self._controller.changes.add(await request.read()))
         return web.json_response({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
     async def remove(self, request: web.Request) -> web.Response:
         """Returns when no new request reaches the model."""
-        self._check_token(request)
         outcome = await _changed(self._controller.changes.remove(_name(request)))
         return web.json_response({"model": sie_name(outcome.model), "done": "removed"})
 
     async def act(self, request: web.Request) -> web.Response:
         """Returns when Triton has done it."""
-        self._check_token(request)
         action = request.match_info["action"]
         act = {"load": self._controller.load, "evict": self._evict, "unload": self._controller.unload}[action]
         try:
@@ -154,14 +180,12 @@ class Api:
 
     async def add_lora(self, request: web.Request) -> web.Response:
         """The body is {"name": …, "source": …} as JSON; from then on requests may name it."""
-        self._check_token(request)
         model, given = self._find(request).name, await _lora_in(request)
         done = await _done(self._controller.loras.add, model, *given)
         return web.json_response({"model": sie_name(model), "name": given[0], "done": done})
 
     async def remove_lora(self, request: web.Request) -> web.Response:
         """Requests that are in progress go on with it."""
-        self._check_token(request)
         model, name = self._find(request).name, request.match_info["name"]
         done = await _done(self._controller.loras.remove, model, name)
         return web.json_response({"model": sie_name(model), "name": name, "done": done})
@@ -193,12 +217,6 @@ class Api:
         if not await asyncio.to_thread(self._controller.knows, name):
             self._find(request)
         return name
-
-    def _check_token(self, request: web.Request) -> None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        given, wanted = (text.encode("utf-8", "surrogateescape") for text in (token, self._token))
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, wanted):
-            raise web.HTTPUnauthorized(text=WRONG_TOKEN)
 
 
 async def _changed(change: Future[Outcome]) -> Outcome:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from sie_triton.controller.token import known_token
 from sie_triton.errors import ServerError
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 
 MODELS = "/v1/models"
 
@@ -64,9 +64,9 @@ def remove(settings: Settings, model: str) -> None:
 
 def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:
     """The controller's JSON; ServerError says why there is none."""
-    url = f"http://{settings.host}:{settings.controller_port}{path}"
+    url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
     request = urllib.request.Request(url, data=body, method=method)
-    if method != "GET" and (token := known_token(settings.data_dir, settings.admin_token)):
+    if token := _token(settings, method):
         request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
     try:
         with urllib.request.urlopen(request, timeout=settings.load_timeout_s + ANSWER_S) as response:
@@ -79,6 +79,12 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
         ) from exc
     except (ValueError, HTTPException) as exc:
         raise ServerError(f"what answers at {url} is no controller; --host and --controller-port say where") from exc
+
+
+def _token(settings: Settings, method: str) -> str:
+    """One of auth_tokens is enough to ask, where there is no other."""
+    known = known_token(settings.data_dir, settings.admin_token)
+    return known or next(iter(words(settings.auth_tokens)), "") if method == "GET" else known
 
 
 def path_of(model: str) -> str:

@@ -10,7 +10,7 @@ from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
-from sie_triton.settings import CONTROL_TOKEN, Settings
+from sie_triton.settings import CONTROL_TOKEN, Settings, words
 
 
 def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
@@ -23,10 +23,11 @@ def run(settings: Settings) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     held = lock(settings.status_dir)
-    control = ModelControl(f"{settings.host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
-    app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token))
+    control = ModelControl(f"{settings.inner_host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
+    readers = words(settings.auth_tokens) if settings.asks_for_token else ()
+    app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token), readers)
     try:
-        web.run_app(app, host=settings.host, port=settings.controller_port, print=lambda _: None)
+        web.run_app(app, host=settings.inner_host, port=settings.controller_port, print=lambda _: None)
     finally:
         control.close()
         held.close()

@@ -59,7 +59,7 @@ class Backend:
     """
 
     def __init__(self, settings: Settings) -> None:
-        address = f"grpc://{settings.host}:{settings.grpc_port}"
+        address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
         self._client = Client(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
         self._questions = AsyncConnection(Address.parse(address))  # never behind a request of megabytes
         self._learning: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.failures import LOAD_CLASSES
 from sie_triton.errors import InputError, LoadError
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 from sie_triton.spec import ModelSpec
 
 # A model's configuration is asked for again after so long, its state after so short.
@@ -43,7 +43,9 @@ class Served:
     """Belongs to one event loop."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
-        self._url = f"http://{settings.host}:{settings.controller_port}/v1/models"
+        self._models = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}/v1/models")
+        if settings.asks_for_token:
+            self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
         self._backend = backend
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
         self._states = States({}, {}, -STATE_S)
@@ -99,7 +101,7 @@ class Served:
 
     def _ask_controller(self) -> States:
         try:
-            with urllib.request.urlopen(self._url, timeout=CONTROLLER_S) as answer:
+            with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
                 found = json.loads(answer.read())
         except (OSError, ValueError):
             return States({}, {}, monotonic())

@@ -8,7 +8,7 @@ arguments as environment, and placeholders in their place. The program is stoppe
 import ctypes
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import IO, Any
@@ -17,7 +17,8 @@ VARIABLE = "SIE_HIDDEN_ARGUMENT_"
 PLACEHOLDER = "--hidden"
 
 PTRACE_TRACEME, PTRACE_DETACH = 0, 17
-START_STACK = 25  # in /proc/PID/stat, counted from the state on
+# In /proc/PID/stat, counted from the state on.
+START_STACK, ARG_START, ARG_END = 25, 45, 46
 
 POINTER = Struct("=Q")
 
@@ -48,6 +49,20 @@ def start(
         raise
     _ptrace(PTRACE_DETACH, process.pid)
     return process
+
+
+def blank(flags: Collection[str]) -> None:
+    """Overwrite the values of `flags` in this process's command line; `ps` shows asterisks from then on."""
+    start, end = (_stat(os.getpid())[field] for field in (ARG_START, ARG_END))
+    arguments = ctypes.string_at(start, end - start).split(b"\0")
+    place, is_value = start, False
+    for argument in arguments:
+        name, equals, _ = argument.partition(b"=")
+        is_flag = name.decode(errors="replace") in flags
+        shown = len(name + equals) if is_flag and equals else 0
+        if is_value or shown:
+            ctypes.memset(place + shown, ord("*"), len(argument) - shown)
+        place, is_value = place + len(argument) + 1, is_flag and not equals
 
 
 def is_visible(pid: int, text: str) -> bool:
@@ -103,4 +118,10 @@ def _pointer(memory: IO[bytes], address: int) -> int:
 
 
 def _start_stack(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[START_STACK])
+    return _stat(pid)[START_STACK]
+
+
+def _stat(pid: int) -> list[int]:
+    """The fields of /proc/PID/stat from the state on, which is given as 0."""
+    _, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [0, *map(int, numbers)]

@@ -53,7 +53,7 @@ def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line:
 
 def wait_for_door(settings: Settings) -> None:
     """Return once it has found Triton, which it looks for once a second; ServerError with where its log is if not."""
-    _wait_for("the door", settings, settings.door_port, "door.log", "/readyz")
+    _wait_for("the door", settings, f"{settings.host}:{settings.door_port}", "door.log", "/readyz")
 
 
 def resolved(settings: Settings) -> dict[str, str]:
@@ -95,12 +95,14 @@ def _log(settings: Settings) -> Path:
 
 def wait_for_controller(settings: Settings) -> None:
     """Return once it answers; ServerError with where its log is if it does not."""
-    _wait_for("the controller", settings, settings.controller_port, "controller.log", "/readyz")
+    _wait_for(
+        "the controller", settings, f"{settings.inner_host}:{settings.controller_port}", "controller.log", "/readyz"
+    )
 
 
-def _wait_for(name: str, settings: Settings, port: int, log: str, path: str) -> None:
+def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
-    while not answers(f"http://{settings.host}:{port}{path}"):
+    while not answers(f"http://{address}{path}"):
         if time.monotonic() > deadline:
             where = settings.data_dir / "logs" / log
             raise ServerError(f"{name} is not ready after {READY_TIMEOUT_S:.0f} s; see {where}")

@@ -110,11 +110,11 @@ class Server:
             "--disable-auto-complete-config",
             "--strict-readiness=false",
             f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
-            f"--http-address={s.host}",
+            f"--http-address={s.inner_host}",
             f"--http-port={s.http_port}",
-            f"--grpc-address={s.host}",
+            f"--grpc-address={s.inner_host}",
             f"--grpc-port={s.grpc_port}",
-            f"--metrics-address={s.host}",
+            f"--metrics-address={s.inner_host}",
             f"--metrics-port={s.metrics_port}",
         ]
 
@@ -160,14 +160,15 @@ class Server:
         remove_records(self._settings.status_dir)
 
     def _answers(self, path: str) -> bool:
-        return answers(f"http://{self._settings.host}:{self._settings.http_port}{path}")
+        return answers(f"http://{self._settings.inner_host}:{self._settings.http_port}{path}")
 
     def _refuse_remote(self) -> None:
-        loopback = self._settings.host.startswith("127.")
-        if self._triton.embedded and not loopback and not self._settings.allow_remote:
+        host = self._settings.inner_host
+        if self._triton.embedded and not host.startswith("127.") and not self._settings.allow_remote:
             raise ServerError(
-                f"--host {self._settings.host}: the embedded Triton 24.10 has publicly known remote weaknesses and "
-                "listens on loopback only; use NVIDIA's container image, or --allow-remote if you know your network"
+                f"{host}: the embedded Triton 24.10 has publicly known remote weaknesses and listens on loopback only; "
+                "use NVIDIA's container image, or --auth-mode=token, with which only the door listens on --host, or "
+                "--allow-remote if you know your network"
             )
 
     def _log_tail(self, num_lines: int = 25) -> str:

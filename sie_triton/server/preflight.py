@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PYTHON_VERSIONS = ((3, 11), (3, 12))
@@ -50,10 +50,10 @@ def check_venv() -> Iterator[str]:
         yield "Python's venv module is missing; install your system's python3-venv"
 
 
-def check_ports(host: str, ports: dict[str, int]) -> Iterator[str]:
-    """`ports`: setting name → port, all on `host`."""
+def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
+    """`addresses`: setting name → host and port."""
     taken: dict[int, str] = {}
-    for name, port in ports.items():
+    for name, (host, port) in addresses.items():
         if port in taken:
             yield f"{name} and {taken[port]} are both {port}; give each a port of its own"
         taken[port] = name

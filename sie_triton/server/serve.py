@@ -106,16 +106,13 @@ def _stay(server: Server) -> int:
 
 def check_machine(settings: Settings, num_models: int) -> None:
     """ServerError with one line for each thing that must be put right first."""
-    ports = {
-        "http-port": settings.http_port,
-        "grpc-port": settings.grpc_port,
-        "metrics-port": settings.metrics_port,
-        "controller-port": settings.controller_port,
-        **({"door-port": settings.door_port} if settings.door else {}),
-    }
+    inner = ("http_port", "grpc_port", "metrics_port", "controller_port")
+    addresses = {name.replace("_", "-"): (settings.inner_host, getattr(settings, name)) for name in inner}
+    if settings.door:
+        addresses["door-port"] = settings.host, settings.door_port
     problems = [
         *preflight.check_python(),
-        *preflight.check_ports(settings.host, ports),
+        *preflight.check_ports(addresses),
         *preflight.check_space(settings.data_dir, num_models),
         *preflight.check_device(
             settings.device,
@@ -148,9 +145,9 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
     if settings.door:
         console.print(f"SIE      http://{settings.host}:{settings.door_port}  (for SIE's own SDK)", highlight=False)
     console.print(f"HTTP     {url_of(settings)}", highlight=False)
-    console.print(f"gRPC     {settings.host}:{settings.grpc_port}", highlight=False)
-    console.print(f"metrics  http://{settings.host}:{settings.metrics_port}/metrics", highlight=False)
-    console.print(f"control  http://{settings.host}:{settings.controller_port}/v1/models", highlight=False)
+    console.print(f"gRPC     {settings.inner_host}:{settings.grpc_port}", highlight=False)
+    console.print(f"metrics  http://{settings.inner_host}:{settings.metrics_port}/metrics", highlight=False)
+    console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models", highlight=False)
     console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
     if server.shows_its_token:
         console.print(READABLE_BY_ALL, style="yellow")
@@ -170,7 +167,7 @@ def example(spec: ModelSpec, url: str) -> str:
 
 
 def url_of(settings: Settings) -> str:
-    return f"http://{settings.host}:{settings.http_port}"
+    return f"http://{settings.inner_host}:{settings.http_port}"
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

@@ -1,6 +1,7 @@
 """`sie-triton serve` as a user runs it, and a stock tritonserver on the committed repository."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -222,3 +224,31 @@ def test_perf_analyzer_prints_its_table(server):
     assert process.returncode == 0, errors
     assert "Inferences/Second vs. Client Average Batch Latency" in text
     assert "Concurrency: 4, throughput:" in text
+
+
+def test_with_tokens_only_the_door_is_on_the_host_and_no_secret_is_shown(tmp_path):
+    """127.0.0.2 is in place of an address that others reach."""
+    secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]
+    with serving(tmp_path, "--host=127.0.0.2", "--auth-mode=token", *secrets, num_ports=5) as (process, _):
+        line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        assert (line[line.index(b"--admin-token") + 1], b"--auth-tokens=*****" in line) == (b"*****", True)
+        for each in descendants(process.pid):
+            assert not {b"adm1n", b"t0ken"} & set(Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0"))
+        ports = [int(port) for port in re.findall(rb"-port=(\d+)", b"\0".join(line))]
+        assert [is_open("127.0.0.2", port) for port in ports] == [False] * 4 + [True]
+        assert [is_open("127.0.0.1", port) for port in ports] == [True] * 4 + [False]
+        door, body = f"http://127.0.0.2:{ports[4]}", {"items": ["a"]}
+        assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body).status_code == 401
+        bearer = {"Authorization": "Bearer t0ken"}
+        assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body, headers=bearer, timeout=60).status_code == 200
+        (model,) = httpx.get(f"{door}/v1/models", headers=bearer).json()["models"]
+        assert model["state"] == "loaded"  # the door asks the controller, which asks for a token
+        assert httpx.get(f"http://127.0.0.1:{ports[3]}/v1/models").status_code == 401
+        flags = [f"--controller-port={ports[3]}", f"--data-dir={tmp_path}", "--admin-token=adm1n"]
+        table, _ = sie("status", "--json", *flags).communicate(timeout=30)
+        assert '"resident"' in table
+
+
+def is_open(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0

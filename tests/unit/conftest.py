@@ -58,12 +58,12 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
 
 
 @pytest.fixture
-def door(controller, tmp_path) -> Iterator[Settings]:
-    """Served without a given token; those of a client that may find it."""
+def door(controller, tmp_path, request) -> Iterator[Settings]:
+    """Served without a given token; those of a client that may find it. Parametrise indirectly: who else may ask."""
     (port,) = free_ports(1)
     settings = read_settings(data_dir=tmp_path, controller_port=port)
     controller._directory.mkdir(parents=True, exist_ok=True)
-    app = application(controller, admin_token(tmp_path, ""))
+    app = application(controller, admin_token(tmp_path, ""), getattr(request, "param", ()))
     events = asyncio.new_event_loop()
     runner = web.AppRunner(app)
     events.run_until_complete(runner.setup())

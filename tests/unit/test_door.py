@@ -4,6 +4,7 @@ import json
 import math
 from concurrent.futures import Future
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
@@ -11,10 +12,12 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.cli import cli
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import Outcome, Refused
-from sie_triton.controller.token import TOKEN_FILE, admin_token
+from sie_triton.controller.token import TOKEN_FILE, admin_token, known_token
+from sie_triton.doors.served import Served as ServedOfDoor
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving
+from sie_triton.settings import Settings
 from tests.controller import admin, stage, status_of, wait_for
 
 LONG_NAME = "org__" + "a-very-long-name-of-a-model-" * 3 + "end"
@@ -35,6 +38,31 @@ def test_a_wrong_token_of_any_bytes_is_refused(door, token):
     code, text = status_of(door, "/v1/models/a/evict", "POST", Authorization=header)
     assert code == 401
     assert "SIE_ADMIN_TOKEN" in text
+
+
+@pytest.mark.parametrize("door", [("first", "second")], indirect=True)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/models/m/loras", "/metrics", "/nowhere"])
+def test_with_tokens_a_question_needs_one(door, path):
+    url = f"http://127.0.0.1:{door.controller_port}"
+    refused = httpx.get(url + path)
+    assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+    for wrong in ("Bearer", "Bearer third", "Basic first", "first"):
+        assert httpx.get(url + path, headers={"Authorization": wrong}).status_code == 401
+    for right in ("first", "second", known_token(door.data_dir, "")):
+        assert httpx.get(url + path, headers={"Authorization": f"Bearer {right}"}).status_code in (200, 404)
+    assert [httpx.get(f"{url}/{probe}").status_code for probe in ("healthz", "readyz")] == [200, 200]
+    assert httpx.post(f"{url}/v1/models/m/load", headers={"Authorization": "Bearer first"}).status_code == 401
+
+
+@pytest.mark.parametrize("door", [("first",)], indirect=True)
+def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path):
+    assert ask(door, "/v1/models")["models"] == []
+    elsewhere = door.model_copy(update={"data_dir": tmp_path / "elsewhere"})
+    with pytest.raises(ServerError, match="the bearer token is missing or wrong"):
+        ask(elsewhere, "/v1/models")
+    assert ask(elsewhere.model_copy(update={"auth_tokens": "first"}), "/v1/models")["models"] == []
+    reader = Settings(auth_mode="token", auth_tokens="first", controller_port=door.controller_port)
+    assert ServedOfDoor(reader, None)._ask_controller().memory
 
 
 def test_the_token_of_a_server_without_one_is_found_by_its_own_user(door, controller, control, child, capsys):

@@ -25,7 +25,7 @@ FOUNDATION = {
 MAY_IMPORT = {
     "container": set(),
     "device": set(),
-    "door_settings": set(),
+    "door_settings": {"setting_sources"},
     "editions": set(),
     "errors": set(),
     "extension": {"errors"},
@@ -122,6 +122,7 @@ MAY_IMPORT = {
         "controller",
         "door_settings",
         "environments",
+        "processes",
         "render",
         "server",
         "setting_sources",

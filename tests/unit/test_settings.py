@@ -2,6 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from sie_triton.cli import cli
+from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
 from sie_triton.setting_sources import flag
 from sie_triton.settings import Settings, read_settings, unknown_variables
@@ -81,6 +82,29 @@ def test_a_setting_that_is_missing_is_named_by_its_variable(monkeypatch):
     monkeypatch.setenv("SIE_AUTH_MODE", "token")
     with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKENS: auth_mode token needs at least one token$"):
         read_settings()
+
+
+def test_a_secret_may_be_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "tokens").write_text("one\ntwo\n")
+    monkeypatch.setenv("SIE_AUTH_TOKENS", "@tokens")
+    (tmp_path / "admin").write_text("three\n")
+    settings = read_settings(auth_mode="token", admin_token="@admin")
+    assert (settings.auth_tokens, settings.admin_token) == ("one,two", "three")
+    with pytest.raises(SettingsError, match=r"^--admin-token: nowhere cannot be read: No such file or directory$"):
+        read_settings(admin_token="@nowhere")
+    (tmp_path / "tokens").write_text("\n")
+    with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKENS: auth_mode token needs at least one token$"):
+        read_settings(auth_mode="token")
+
+
+def test_with_tokens_all_but_the_door_is_on_loopback():
+    tokens = {"auth_mode": "token", "auth_tokens": "t"}
+    assert read_settings(host="0.0.0.0").inner_host == "0.0.0.0"
+    assert read_settings(host="0.0.0.0", **tokens).inner_host == "127.0.0.1"
+    assert read_settings(host="0.0.0.0", triton_host="127.0.0.3", **tokens).inner_host == "127.0.0.3"
+    assert read_settings(triton_host="127.0.0.3").inner_host == "127.0.0.3"
+    assert settings_of_running(host="127.0.0.4", **tokens).inner_host == "127.0.0.4"
+    assert settings_of_running(host=None, **tokens).inner_host == "127.0.0.1"
 
 
 def test_variables_nobody_reads_are_reported(monkeypatch):
