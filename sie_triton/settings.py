@@ -124,6 +124,11 @@ class Settings(DoorSettings, BaseSettings):
         description="bearer token for load, evict and changes of models; default: made by the controller, and found in "
         "data_dir; @FILE reads it from a file",
     )
+    api_key_variables: str = Field(
+        "",
+        description="environment variables with keys that a model added to the running server may send to its "
+        "endpoint: patterns as EXAMPLE_*, separated by commas",
+    )
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(
         85, gt=0, le=100, description="share of the memory above which the least recently used models are evicted"

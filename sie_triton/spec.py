@@ -124,6 +124,18 @@ class Endpoint:
     model: str
     api_key_env: str = ""
 
+    @property
+    def is_private(self) -> bool:
+        """What is sent there cannot be read on the way.
+
+        >>> [Endpoint(url, "m").is_private for url in ("https://host", "http://[::1]", "http://127.0.0.1:1", "http://a")]
+        [True, True, True, False]
+        """
+        from urllib.parse import urlsplit  # cold stages do without
+
+        parts = urlsplit(self.url)
+        return parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:

@@ -1,5 +1,7 @@
 """Where a model file says that a server of somebody's computes the model: SGLang, vLLM, or one with the same API."""
 
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -28,6 +30,13 @@ def check_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+def check_key_variable(name: str) -> str:
+    """The name of an environment variable, but of none of this server's own; ValueError says what is allowed."""
+    if name.upper().startswith("SIE_"):
+        raise ValueError("must not name a setting of this server; give the key a variable of its own")
+    return name
+
+
 class EndpointOptions(BaseModel):
     """`model` is its name there; None: that of its weights on the hub, else its sie_id."""
 
@@ -35,11 +44,28 @@ class EndpointOptions(BaseModel):
 
     url: Annotated[str, AfterValidator(check_url)]
     model: Annotated[str, Field(min_length=1)] | None = None
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_env: (
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(check_key_variable)] | None
+    ) = None
 
     def resolved(self, name: str) -> Endpoint:
         """`name` is what the model is called there where nobody says."""
         return Endpoint(self.url, self.model or name, self.api_key_env or "")
+
+
+def check_key(endpoint: Endpoint, patterns: Collection[str]) -> None:
+    """Bound which keys go where for a model that was added to the running server, by whoever has the admin token.
+
+    ValueError unless the key's variable matches one of `patterns`, and the key goes there by https or on this machine.
+    """
+    name = endpoint.api_key_env
+    if name and not any(fnmatchcase(name, pattern) for pattern in patterns):
+        raise ValueError(
+            f"endpoint.api_key_env: an added model may not use {name}; start the server with "
+            f"SIE_API_KEY_VARIABLES={name}, or put the file into models_dir"
+        )
+    if name and not endpoint.is_private:
+        raise ValueError("endpoint.url: must begin with https, or be on this machine, as a key is sent there")
 
 
 def as_written(given: Any) -> Any:

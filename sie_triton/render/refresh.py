@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sie_triton.catalog import ModelConfig, load_file, triton_name
+from sie_triton.catalog.endpoint import check_key
 from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
 from sie_triton.errors import CatalogError, LoadError, ServerError
@@ -30,7 +31,7 @@ from sie_triton.render.repository import all_ensembles, edition_in, is_current, 
 from sie_triton.scheduling.hook import HOOK_NAME, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
 from sie_triton.setting_sources import SECRETS
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import Settings, read_settings, words
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import locate
 
@@ -147,6 +148,7 @@ class Refresh:
             try:
                 config = load_file(path)
                 specs = specs_of(self._settings, [config], self._settings.runtime)
+                self._check_key(config, specs[0])
                 _check_weights(config, specs[0])
             except CatalogError as exc:
                 raise Refused(WRONG, str(exc).replace(f"{path}: ", "")) from exc
@@ -168,6 +170,8 @@ class Refresh:
 
     def _render_one(self, model: ModelConfig, edition: int) -> None:
         specs = specs_of(self._settings, [model], self._settings.runtime)
+        if self.serving.was_added(model.source):
+            self._check_key(model, specs[0])
         name, repository = triton_name(model.sie_id), self.serving.repository
         found, before = edition_in(repository, name), self.serving.models.get(model.sie_id)
         changed_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -181,6 +185,13 @@ class Refresh:
             (self.outcome.added if found is None else self.outcome.changed).append(name)
         loras = specs[0].loras if model_of(specs[0]).takes_loras else None
         self._served[model.sie_id] = Served(model.source, changed_at, loras)
+
+    def _check_key(self, model: ModelConfig, spec: ModelSpec) -> None:
+        try:
+            if spec.endpoint is not None:
+                check_key(spec.endpoint, words(self._settings.api_key_variables))
+        except ValueError as exc:
+            raise CatalogError(f"{model.source}: {exc}") from exc
 
     def _remove(self, wanted: set[str]) -> None:
         of_tasks = tuple(f"-{task}" for task in TASKS)

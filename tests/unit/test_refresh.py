@@ -246,6 +246,46 @@ def test_a_file_that_cannot_be_served_is_refused_with_its_faults(server, text, w
     assert "test/new" not in server.serving.models
 
 
+def keyed(url: str, key: str) -> bytes:
+    profile = {"adapter_path": "sentence_transformer", "endpoint": {"url": url, "api_key_env": key}}
+    return model_file("test/new", tasks={"encode": {"dense": {"dim": 64}}}, profiles={"default": profile}).encode()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "key", "said"),
+    [
+        ("", "https://far", "DATABASE_PASSWORD", "an added model may not use DATABASE_PASSWORD"),
+        ("FAR_*,OTHER", "https://far", "A_FAR_KEY", "an added model may not use A_FAR_KEY"),
+        ("*", "https://far", "SIE_ADMIN_TOKEN", "must not name a setting of this server"),
+        ("FAR_*", "http://far", "FAR_KEY", "endpoint.url: must begin with https"),
+        ("FAR_*", "https://far", "FAR_KEY", ""),
+        ("OTHER, FAR_KEY", "http://localhost:9", "FAR_KEY", ""),
+    ],
+)
+def test_which_keys_an_added_model_may_send_where(tmp_path, tiny_directory, allowed, url, key, said):
+    server = Server(tmp_path, api_key_variables=allowed)
+    server.file("a")
+    server.start()
+    text = keyed(url, key).replace(b"/usr", bytes(tiny_directory))
+    outcome = server.refresh(add=text)
+    assert (outcome.refused, outcome.model) == ((WRONG, "") if said else ("", "test__new"))
+    assert said in outcome.reason
+    # A file of the operator's own may name any variable but the server's settings.
+    (server.models_dir / "own.yaml").write_bytes(text.replace(b"test/new", b"test/own"))
+    assert ("test__own" in server.refresh().added) is not key.startswith("SIE_")
+
+
+def test_a_key_that_is_not_allowed_any_more_is_not_sent_after_a_restart(tmp_path, tiny_directory):
+    server = Server(tmp_path, api_key_variables="FAR_KEY")
+    server.file("a")
+    server.start()
+    server.refresh(add=keyed("https://far", "FAR_KEY").replace(b"/usr", bytes(tiny_directory)))
+    server.given["api_key_variables"] = ""
+    again = server.start()
+    assert [model.sie_id for model in again.models] == ["test/a"]
+    assert any("an added model may not use FAR_KEY" in line for line in again.outcome.warnings)
+
+
 def test_an_added_file_that_is_wrong_at_the_start_is_told_of(server):
     server.refresh(add=model_file("test/new").encode())
     (server.data_dir / "models" / "test__new.yaml").write_text("sie_id: [")

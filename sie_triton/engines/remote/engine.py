@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -166,15 +165,6 @@ def headers(endpoint: Endpoint) -> dict[str, str]:
         raise LoadError(f"{where} is not set, or is empty; set it where the server is started", "gated")
     if not (key.isascii() and key.isprintable()):
         raise LoadError(f"{where} holds what is no key; set it where the server is started", "gated")
-    if not is_private(endpoint.url):
+    if not endpoint.is_private:
         log.warning("%s: the key goes there in the clear; use https where others are on the way", endpoint.url)
     return {**agent, "Authorization": f"Bearer {key}"}
-
-
-def is_private(url: str) -> bool:
-    """
-    >>> [is_private(url) for url in ("https://host", "http://localhost:1", "http://[::1]", "http://host")]
-    [True, True, True, False]
-    """
-    parts = urlsplit(url)
-    return parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
