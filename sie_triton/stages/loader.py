@@ -22,6 +22,9 @@ from sie_triton.weights.pickles import listing
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
 
+# Maximum size of a LoRA adapter that is fetched from the hub, in bytes; clients may name any where they are allowed to.
+MAX_LORA_BYTES = 2 << 30
+
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +82,13 @@ class Loader:
             if self._closing.is_set():
                 raise LoadError("this process is about to end")
 
-        return locate(source, allow_hub=self._spec.runtime.allow_hub, patterns=(CONFIG_FILE, WEIGHTS_FILE), tell=tell)
+        return locate(
+            source,
+            allow_hub=self._spec.runtime.allow_hub,
+            patterns=(CONFIG_FILE, WEIGHTS_FILE),
+            tell=tell,
+            max_bytes=MAX_LORA_BYTES,
+        )
 
     def _environment(self) -> Venv | None:
         if not self._spec.environment:

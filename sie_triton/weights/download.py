@@ -36,6 +36,12 @@ LOOK_S = 0.5
 RETRIES = 3
 PAUSE_S = 1.0
 
+# Free disk space that a fetch leaves to others, in bytes.
+SPARE_BYTES = 1_000_000_000
+
+# Maximum size of a file whose size the hub does not give, in bytes: small texts, compressed on the way.
+MAX_UNSIZED_BYTES = 100_000_000
+
 SHA256 = re.compile(r"[0-9a-f]{64}")
 ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -58,10 +64,11 @@ class Remote:
     size: int | None
 
 
-def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell) -> None:
-    """The files that match and are missing. `tell` gets a line twice a second, and stops it by raising.
+def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
+    """Fetch the files that match and are missing. `tell` gets a line twice a second, and stops it by raising.
 
-    LoadError says what is wrong with the hub, the network or the disk; what has come stays for the next attempt.
+    LoadError says what is wrong with the hub, the network or the disk, or that more than `max_bytes` would have to be
+    fetched; what has come stays for the next attempt.
     """
     names = snapshot.missing(patterns)
     if not names:
@@ -70,7 +77,7 @@ def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell) -> None:
     pool = ThreadPoolExecutor(AT_ONCE, "fetch")
     try:
         files = _all(pool, transfer.look_up, names, lambda: tell(transfer.progress))
-        transfer.prepare(files)
+        transfer.prepare(files, max_bytes)
         _all(pool, transfer.get, files, lambda: tell(transfer.progress))
     except HTTPError as exc:
         raise explained(exc, snapshot.repo, snapshot.commit) from exc
@@ -125,13 +132,19 @@ class Transfer:
             raise LoadError(f"weights: {self._snapshot.repo}: {constants.ENDPOINT} is no model hub", "network")
         return Remote(name, url, found.etag, found.size)
 
-    def prepare(self, files: Sequence[Remote]) -> None:
-        """LoadError where there is no room for what is still to come."""
+    def prepare(self, files: Sequence[Remote], max_bytes: int | None) -> None:
+        """LoadError where there is no room for what is still to come, or that is more than `max_bytes`."""
         self._blobs.mkdir(parents=True, exist_ok=True)
         left = [file for file in files if not (self._blobs / file.etag).exists()]
         self._total = sum(file.size or 0 for file in left)
+        if max_bytes is not None and self._total > max_bytes:
+            raise LoadError(
+                f"weights: {self._snapshot.repo} has {self._total / 1e6:.0f} MB to fetch, and {max_bytes / 1e6:.0f} MB "
+                "are allowed; fetch it yourself, and name its directory",
+                "unsupported",
+            )
         here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]
-        free = shutil.disk_usage(self._blobs).free
+        free = max(0, shutil.disk_usage(self._blobs).free - SPARE_BYTES)
         if self._total - sum(here) > free:
             raise LoadError(
                 f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
@@ -202,6 +215,9 @@ class Transfer:
                 self._add(-start)
             for chunk in response.iter_bytes(CHUNK_BYTES):
                 self._check_stop()
+                if file.tell() + len(chunk) > (MAX_UNSIZED_BYTES if remote.size is None else remote.size):
+                    _empty(file)
+                    raise self._damaged(remote)
                 file.write(chunk)
                 self._add(len(chunk))
 

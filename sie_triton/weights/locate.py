@@ -43,15 +43,16 @@ def locate(
     tell: Tell = lambda line: None,
     elsewhere: Elsewhere = nowhere,
     cache: Path | None = None,
+    max_bytes: int | None = None,
 ) -> Path:
-    """The directory that holds the model; hub files matching `patterns` are fetched if missing.
+    """The directory that holds the model; hub files matching `patterns` are fetched if missing, at most `max_bytes`.
 
     All who name the same file `pin` get the same commit of a repository. `tell` gets what is being done, now and then,
     and may raise to stop it. Where some of its files are `elsewhere`, a directory of all is made below `cache`.
     LoadError says where it looked and what to do.
     """
     source = _source(weights, allow_hub, pin)
-    _fetch(source, patterns, tell)
+    _fetch(source, patterns, tell, max_bytes)
     others = elsewhere(source.directory)
     if not others or cache is None:
         return source.directory
@@ -166,12 +167,12 @@ def _source(weights: str, allow_hub: bool, pin: Path | None) -> Local | Snapshot
     return Local(path)
 
 
-def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell) -> None:
+def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
     if isinstance(source, Snapshot) and source.missing(patterns):
         # Its HTTP client takes time and memory, which a model whose files are here need not spend.
         from sie_triton.weights.download import fetch
 
-        fetch(source, patterns, tell)
+        fetch(source, patterns, tell, max_bytes)
 
 
 def _in_package(reference: str) -> Path:

@@ -4,23 +4,31 @@ import fcntl
 import hashlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from huggingface_hub import constants
 
 from sie_triton.catalog import select
 from sie_triton.errors import LoadError
+from sie_triton.records.status import StatusWriter
+from sie_triton.spec import Runtime
+from sie_triton.stages import loader as loader_module
+from sie_triton.stages.loader import Loader
 from sie_triton.weights import download, locate
 from sie_triton.weights.locate import SMALL_FILES
 from tests.hub import BIG, MODEL, Hub, contents, load
 from tests.models import save_bert
+from tests.stages import spec
 
 
 def partial(tmp_path: Path) -> Path:
@@ -195,6 +203,47 @@ def test_a_hub_that_stalls_in_the_middle(hub, tmp_path):
         load(tmp_path)
     assert told.value.reason == "network"
     assert hub.num_asked("blobs") == 2 + download.RETRIES, "one brought something, the others nothing"
+
+
+def test_no_more_is_kept_than_the_hub_has_announced(hub, tmp_path):
+    """A hub that sends more fills no disk, and is not asked again and again."""
+    hub.put("org/name", MODEL)
+    hub.size_said = 1000
+    with pytest.raises(LoadError, match=r"model\.safetensors came damaged") as told:
+        load(tmp_path)
+    assert told.value.reason == "network"
+    assert partial(tmp_path).stat().st_size == 0
+    assert hub.num_asked("blobs") == 1
+
+
+def test_a_file_without_a_size_is_bounded_all_the_same(hub, tmp_path, monkeypatch):
+    hub.put("org/name", MODEL)
+    monkeypatch.setattr(download, "MAX_UNSIZED_BYTES", 1 << 20)
+    look_up = download.Transfer.look_up
+    monkeypatch.setattr(download.Transfer, "look_up", lambda *given: replace(look_up(*given), size=None))
+    with pytest.raises(LoadError, match=r"model\.safetensors came damaged"):
+        load(tmp_path)
+    assert partial(tmp_path).stat().st_size == 0
+
+
+def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path, monkeypatch):
+    hub.put("org/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": BIG, "other.bin": BIG})
+    loader = Loader(spec(runtime=Runtime()), "cpu", StatusWriter(tmp_path, "m", "inference", 0), Event(), print)
+    monkeypatch.setattr(loader_module, "MAX_LORA_BYTES", 2_000_000)
+    with pytest.raises(LoadError, match=r"org/lora has 2 MB to fetch, and 2 MB are allowed; fetch it yourself") as told:
+        loader.fetch_lora("hub://org/lora")
+    assert (told.value.is_permanent, hub.sent) == (True, {})
+    monkeypatch.setattr(loader_module, "MAX_LORA_BYTES", 3_000_000)
+    assert contents(loader.fetch_lora("hub://org/lora")).keys() == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_a_fetch_leaves_room_on_the_disk(hub, tmp_path, monkeypatch):
+    hub.put("org/name", MODEL)
+    usage = shutil._ntuple_diskusage(10**12, 10**12, download.SPARE_BYTES + 1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(LoadError, match=r"needs 2 MB more in .*, where 1 MB are free") as told:
+        load(tmp_path)
+    assert (told.value.reason, hub.sent) == ("disk full", {})
 
 
 def test_a_disk_that_is_full(hub, tmp_path):
