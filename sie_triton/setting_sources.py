@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from sie_triton.errors import SettingsError
+from sie_triton.yaml_reader import read_yaml
 
 PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
@@ -32,11 +33,11 @@ def file_settings() -> dict[str, Any]:
     if path == DEFAULT_FILE and not path.exists():
         return {}
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = read_yaml(path.read_text(encoding="utf-8-sig")) or {}
     except OSError as exc:
         raise SettingsError(f"{FILE_VARIABLE}={path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"{path}: not valid YAML: {exc}") from exc
+    except (yaml.YAMLError, ValueError) as exc:
+        raise SettingsError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{path}: must hold settings by name, a line each, as http_port: 8000")
     return content

@@ -13,18 +13,17 @@ from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.names import triton_name
 from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
+from sie_triton.yaml_reader import read_yaml
 
 
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the legal values."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        raw = read_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as exc:
         raise CatalogError(f"{path}: cannot be read ({exc.strerror})") from exc
     except UnicodeDecodeError as exc:
         raise CatalogError(f"{path}: not valid UTF-8 (byte 0x{exc.object[exc.start]:02x} at {exc.start})") from exc
-    except RecursionError as exc:
-        raise CatalogError(f"{path}: not a model file: nested too deeply") from exc
     except (yaml.YAMLError, ValueError) as exc:
         raise CatalogError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     try:

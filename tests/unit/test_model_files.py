@@ -53,7 +53,7 @@ def test_an_option_that_would_serve_something_else_is_refused(tmp_path, changes,
 @pytest.mark.parametrize("inputs", ["image: true", "audio: true", "video: true", "document: true", "text: false"])
 def test_an_input_that_is_not_read_is_refused(tmp_path, inputs):
     text = model_file("my/m", tmp_path, "sentence_transformer", DENSE)
-    path = dense_file(tmp_path, f"{text}\ninputs: {{{inputs}}}\n")
+    path = dense_file(tmp_path, text.replace("inputs:\n  text: true\n", f"inputs: {{{inputs}}}\n"))
     with pytest.raises(CatalogError, match=f"{path}: inputs.{inputs} cannot be served; .* reads text and nothing else"):
         load_file(path).resolve(Runtime())
 

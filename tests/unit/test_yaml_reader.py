@@ -1,0 +1,75 @@
+"""YAML that people write, in model files and the settings file: stricter than PyYAML, and bounded."""
+
+import pytest
+import yaml
+
+from sie_triton.catalog import load_file
+from sie_triton.errors import CatalogError, SettingsError
+from sie_triton.settings import read_settings
+from sie_triton.yaml_reader import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, read_yaml
+from tests.conftest import tiny_model_file
+
+BILLION_LAUGHS = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: [1, {c: 2}, x]\n",
+        "a: &a {b: 1, c: 2}\nd: {<<: *a, c: 3}\ne: [*a, *a]\n",
+        "- a\n- {1: x, '1': y}\n",
+        "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1),
+        "",
+    ],
+)
+def test_values_are_those_of_the_safe_loader(text):
+    assert read_yaml(text) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: a occurs twice, first in line 1; keep one of them"),
+        ("a:\n  b: {c: 1, c: 2}\n", "line 2: c occurs twice, first in line 2"),
+        ("- &k a\n- {*k : 1, *k : 2}\n", "a occurs twice"),
+        ("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, f"line 1: nested too deeply; at most {MAX_DEPTH} levels"),
+        (BILLION_LAUGHS, f"line 6: holds more than {MAX_NODES} values, those of aliases counted each time"),
+        ("\n".join(["- x"] * (MAX_NODES + 1)), f"line {MAX_NODES + 1}: holds more than {MAX_NODES} values"),
+        ("a: &a [1, *a]", "line 1: the alias [*]a stands within what it is an alias of"),
+        ("#" * (MAX_CHARACTERS + 1), f"longer than {MAX_CHARACTERS} characters"),
+    ],
+)
+def test_what_is_ambiguous_or_too_large_is_refused_with_its_line(text, problem):
+    with pytest.raises(yaml.YAMLError, match=problem):
+        read_yaml(text)
+
+
+def test_a_key_that_occurs_twice_in_a_model_file_is_named(tmp_path, tiny_directory):
+    path = tmp_path / "model.yaml"
+    path.write_text(tiny_model_file("my/tiny", tiny_directory) + "\ntasks: {score: {}}\n")
+    with pytest.raises(CatalogError, match=f"^{path}: not valid YAML: line .*: tasks occurs twice, first in line"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"http_port: 1\nhost: localhost\nhttp_port: 2\n", "line 3: http_port occurs twice, first in line 1"),
+        (b"http_port: [", "not valid YAML: while parsing"),
+        (b"\xff\xfe\xff", "not valid YAML: 'utf-8' codec can't decode"),
+        (b"[http_port]", "must hold settings by name"),
+    ],
+)
+def test_what_is_wrong_in_the_settings_file_is_one_line_with_its_path(tmp_path, monkeypatch, content, problem):
+    path = tmp_path / "my.yaml"
+    path.write_bytes(content)
+    monkeypatch.setenv("SIE_CONFIG", str(path))
+    with pytest.raises(SettingsError, match=f"^{path}: .*{problem}") as caught:
+        read_settings()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_empty_settings_file_sets_nothing(tmp_path, monkeypatch):
+    (tmp_path / "empty.yaml").touch()
+    monkeypatch.setenv("SIE_CONFIG", str(tmp_path / "empty.yaml"))
+    assert read_settings().http_port == 8000
