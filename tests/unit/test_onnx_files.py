@@ -124,5 +124,5 @@ def test_a_family_that_needs_the_layers_themselves_refuses_it(tmp_path, minilm_d
     directory = save_splade(tmp_path, minilm_directory)
     (directory / "onnx").mkdir()
     (directory / "model.safetensors").rename(directory / "onnx" / "model.onnx")
-    with pytest.raises(CatalogError, match=r"onnx/model\.onnx is ONNX; this version reads safetensors"):
+    with pytest.raises(CatalogError, match=r"onnx/model\.onnx is ONNX; models of this kind are read from saf"):
         recognise(directory, "m", {"weights_path": str(directory)})
