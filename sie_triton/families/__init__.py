@@ -19,6 +19,7 @@ from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.dims import check_dims
 from sie_triton.families.planned import PLANNED
 from sie_triton.inputs import Processor
+from sie_triton.nearest import did_you_mean
 from sie_triton.spec import ModelSpec
 
 __all__ = [
@@ -81,6 +82,8 @@ FAMILIES_GROUP = "sie_triton.families"
 @cache
 def family(name: str) -> Family:
     """One of FAMILIES, or `module:Class`; LoadError where there is no such thing."""
+    if name not in FAMILIES and ":" not in name:
+        raise LoadError(f"family {name}: {_unknown(name)}", "dependency")
     return class_named(FAMILIES.get(name, name), Family, f"family {name}")()  # type: ignore[type-abstract]
 
 
@@ -111,10 +114,15 @@ def family_of(adapter_path: str | None, source: str) -> str:
         except LoadError as exc:
             raise CatalogError(f"{where}: {exc}") from exc
         return name
-    raise CatalogError(
-        f"{where} is not a family this version serves; families are {', '.join(FAMILIES)}, "
-        "or module:Class of an installed package"
-    )
+    raise CatalogError(f"{where} {_unknown(name)}")
+
+
+def _unknown(name: str) -> str:
+    """The end of a sentence about a name that no family has."""
+    giving = [each for each in FAMILIES if name in (output.name for output in family(each).outputs)]
+    meant = f"; {name} is an output, which {', '.join(giving)} give" if giving else did_you_mean(name, FAMILIES)
+    known = ", ".join(FAMILIES)
+    return f"is not a family this version serves; families are {known}, or module:Class of an installed package{meant}"
 
 
 def _in_our_words(adapter_path: str) -> str:

@@ -67,6 +67,19 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
         family_of("sie_server.adapters.other:Other", "here")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cross_encodr", "; did you mean cross_encoder[?]"),
+        ("dense", "; dense is an output, which bge_m3, clip, .*, sentence_transformer give"),
+        ("zebra", ""),
+    ],
+)
+def test_an_unknown_family_is_told_those_there_are_and_the_nearest(name, meant):
+    with pytest.raises(LoadError, match=f"^family {name}: .* families are bge_m3, .* an installed package{meant}$"):
+        family(name)
+
+
 class Jealous(Own):
     """Of a directory with a file called `own`."""
 
