@@ -15,6 +15,9 @@ from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
 from sie_triton.yaml_reader import read_yaml
 
+# Keys of the shortest model file; weights_path may stand in place of hf_id.
+NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
+
 
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the legal values."""
@@ -26,6 +29,9 @@ def load_file(path: Path) -> ModelConfig:
         raise CatalogError(f"{path}: not valid UTF-8 (byte 0x{exc.object[exc.start]:02x} at {exc.start})") from exc
     except (yaml.YAMLError, ValueError) as exc:
         raise CatalogError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
+    if not isinstance(raw, dict):
+        what = "is empty" if raw is None else f"holds {shortened(raw)} alone"
+        raise CatalogError(f"{path}: {what}; a model file has the keys {', '.join(NEEDED)} (docs/model-files.md)")
     try:
         return ModelConfig.model_validate(raw).found_in(path)
     except ValidationError as exc:

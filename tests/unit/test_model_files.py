@@ -143,8 +143,9 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
         (b"a: " + b"9" * 5000, "not valid YAML: Exceeds the limit"),
         (b"\x00", "not valid YAML: unacceptable character"),
         (b"!!python/object/apply:os.system [ls]", "not valid YAML: could not determine a constructor"),
-        (b"", "Input should be a valid dictionary"),
-        (b"5", "Input should be a valid dictionary"),
+        (b"", "is empty; a model file has the keys sie_id, hf_id, tasks, profiles"),
+        (b"# nothing yet", "is empty; a model file has the keys"),
+        (b"5", "holds 5 alone; a model file has the keys"),
     ],
 )
 def test_a_file_that_is_no_model_file_is_one_line(tmp_path, content, complaint):
