@@ -73,6 +73,11 @@ class Serving:
         given = self.settings.get("models_dir")
         return Path(given) if given else None
 
+    @property
+    def named_files(self) -> list[Path]:
+        """The model files among `names`, as absolute paths."""
+        return [Path(self.cwd, os.path.expanduser(name)) for name in self.names if is_model_file(name)]
+
     def was_added(self, source: str) -> bool:
         """To the running server."""
         return Path(file_of(source)).parent == self.added_dir

@@ -7,12 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.load import Found, known_model, load_directory, starter_set
+from sie_triton.catalog.load import Found, known_model, known_models, load_directory, load_file, starter_set
 from sie_triton.catalog.names import place_of, triton_name
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
-from sie_triton.weights.locate import SMALL_FILES, locate
+from sie_triton.nearest import did_you_mean
+from sie_triton.serving import is_model_file
+from sie_triton.weights.locate import HUB, SMALL_FILES, locate
 
 NO_FILES = Found((), {})
 
@@ -56,11 +58,18 @@ def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
     found = known.get(name) or known_model(name) or variant(name, known)
     if found is not None:
         return found
+    if is_model_file(name):
+        return load_file(file_named(name))
     try:
-        return _unlisted(name, allow_hub=allow_hub)
+        return _unlisted(name, known, allow_hub=allow_hub)
     except CatalogError as exc:
         # It may be in a file that cannot be read.
         raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
+
+
+def file_named(name: str) -> Path:
+    """The absolute path of a model file as a user types it."""
+    return Path(os.path.expanduser(name)).absolute()
 
 
 def variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
@@ -108,11 +117,11 @@ def clash(model: ModelConfig, other: str, source: str) -> str:
     )
 
 
-def _unlisted(name: str, *, allow_hub: bool) -> ModelConfig:
+def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
-    directory = small_files(name, allow_hub=allow_hub)
+    directory = small_files(name, allow_hub=allow_hub, known=known)
     return recognise(directory, name, hub_source(name, directory))
 
 
@@ -121,14 +130,19 @@ def hub_source(name: str, directory: Path) -> dict[str, str]:
     return {"hf_id": name, "hf_revision": directory.name}
 
 
-def small_files(name: str, *, allow_hub: bool) -> Path:
-    """A directory with what the hub has of a model but its weights; CatalogError where it has none."""
+def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Path:
+    """A directory with what the hub has of a model but its weights; CatalogError where it has none.
+
+    `known` are further names that a misspelt one may have meant.
+    """
+    meant = did_you_mean(name, (*known, *known_models()))
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise CatalogError(f"{name}: no model file has this sie_id, it is no directory, and no hub id (org/name)")
+        reason = "no model file has this sie_id, it is no directory, and no hub id (org/name)"
+        raise CatalogError(f"{name}: {reason}{meant}")
     try:
-        return locate(f"hub://{name}", allow_hub=allow_hub, patterns=recognised_by())
+        return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by())
     except LoadError as exc:
-        raise CatalogError(f"{name}: no model file has this sie_id, and {exc}") from exc
+        raise CatalogError(f"{name}: no model file has this sie_id, and {exc}{meant}") from exc
 
 
 def recognised_by() -> tuple[str, ...]:

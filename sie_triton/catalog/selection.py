@@ -7,7 +7,7 @@ from pathlib import Path
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import known_model, load_files, starter_set
 from sie_triton.catalog.names import place_of
-from sie_triton.catalog.select import apart, clash, matches, select, variant, with_variants
+from sie_triton.catalog.select import apart, clash, file_named, matches, select, variant, with_variants
 from sie_triton.serving import file_of, is_model_file
 
 
@@ -64,6 +64,7 @@ def selection(
         known = {model.sie_id: model for model in (*starter_set(), *files)}
         named = (known.get(name) or known_model(name) or variant(name, known) for name in names)
         files = [model for model in named if model is not None]
+        files += chosen.read(file_named(name) for name in names if is_model_file(name) and name not in known)
     elif own is None:
         files = starter_set()
     else:

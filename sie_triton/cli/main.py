@@ -62,7 +62,7 @@ def cli() -> None:
 def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
     """Start a Triton server for MODELS and stay until Ctrl-C or SIGTERM.
 
-    A model is the name in a model file, a sentence-transformers directory, or a hub id. Weights are
+    A model is the name in a model file, a model file, a sentence-transformers directory, or a hub id. Weights are
     loaded by the first request, or at start-up for those named in --preload-models.
     """
     from sie_triton.server.serve import serve as run

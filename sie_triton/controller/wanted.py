@@ -77,8 +77,8 @@ class Watch:
 
 
 def look(serving: Serving) -> Look:
-    """Everything by which a file's change is told; nothing of a directory that cannot be read."""
-    found: dict[str, tuple[int, ...]] = {}
+    """What tells that a model file has changed, by its path; a directory that cannot be read is left out."""
+    found: dict[str, tuple[int, ...]] = {str(path): _stat(path) for path in serving.named_files}
     for directory in filter(None, (serving.models_dir, serving.added_dir)):
         with suppress(OSError):
             for path in (directory, *model_files(directory)):
@@ -89,6 +89,6 @@ def look(serving: Serving) -> Look:
 def _stat(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
-    except OSError:  # a link to nowhere
+    except OSError:  # removed, or a link to nowhere
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -7,7 +7,7 @@ from sie_triton.catalog import load_file, recognise, select, starter_set
 from sie_triton.errors import CatalogError
 from sie_triton.families import family_of
 from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
-from tests.conftest import model_file
+from tests.conftest import MINILM, model_file, tiny_model_file
 from tests.models import save_bert, save_cross_encoder, save_pylate, save_splade
 
 MODEL_FILE = """
@@ -146,6 +146,32 @@ def test_an_unknown_name_is_refused_before_any_download(name):
 def test_a_hub_id_that_is_not_cached_says_so():
     with pytest.raises(CatalogError, match="not in the local cache"):
         select(["nobody/nothing"], None, allow_hub=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("BAAI/bge-m4", "BAAI/bge-m3"),
+        ("baai/BGE-m3", "BAAI/bge-m3"),
+        ("my/tinny", "my/tiny"),
+        ("sentence-transformers/all-MiniLM-L6-v3", MINILM),
+    ],
+)
+def test_a_misspelt_name_is_told_the_nearest(tmp_path, tiny_directory, name, meant):
+    (tmp_path / "tiny.yaml").write_text(tiny_model_file("my/tiny", tiny_directory))
+    with pytest.raises(CatalogError, match=f"^{name}: .*; did you mean {meant}[?]$"):
+        select([name], tmp_path, allow_hub=False)
+
+
+def test_a_model_file_can_be_named(tmp_path, tiny_directory, monkeypatch):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(tiny_model_file("my/tiny", tiny_directory))
+    monkeypatch.chdir(tmp_path)
+    for name in (str(path), "tiny.yaml", "./tiny.yaml"):
+        (model,) = select([name], None, allow_hub=False).models
+        assert (model.sie_id, model.source) == ("my/tiny", str(path))
+    with pytest.raises(CatalogError, match=f"^{tmp_path}/nope.yaml: cannot be read"):
+        select(["nope.yaml"], None, allow_hub=False)
 
 
 def test_own_models_join_the_starter_set(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from sie_triton.controller.refresh import refresh as refresh_in_child
+from sie_triton.controller.wanted import look
 from sie_triton.errors import CatalogError
 from sie_triton.loras import add, added_path, read
 from sie_triton.render import refresh as module
@@ -326,6 +327,21 @@ def test_only_named_models_follow_their_files(server):
     assert server.refresh().changed == []
     server.file("a", 128)
     assert server.refresh().changed == ["test__a"]
+
+
+def test_a_model_file_that_was_named_is_followed(server, tmp_path):
+    path = tmp_path / "named.yaml"
+    path.write_text(model_file("test/named"))
+    server.start(str(path), "test/a")
+    assert list(server.serving.models) == ["test/named", "test/a"]
+    before = look(server.serving)
+    path.write_text(model_file("test/named", 128))
+    assert look(server.serving) != before
+    assert server.refresh().changed == ["test__named"]
+    path.write_text("sie_id: [")
+    outcome = server.refresh()
+    assert (outcome.removed, list(outcome.problems)) == ([], [str(path)])
+    assert list(server.serving.models) == ["test/a", "test/named"]
 
 
 def test_a_model_that_was_recognised_in_a_directory_stays(tmp_path, tiny_directory):
