@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sie_triton.catalog import ModelConfig, load_file, select
-from sie_triton.catalog.load import known_model
+from sie_triton.catalog.load import known_model, load_files
+from sie_triton.catalog.on_disk import doubts, faults
 from sie_triton.catalog.recognise import explain, to_yaml
-from sie_triton.catalog.select import hub_source, small_files
+from sie_triton.catalog.select import apart, hub_source, small_files, with_variants
 from sie_triton.errors import CatalogError, UnbuiltFamily
-from sie_triton.render.build import selected
+from sie_triton.render.build import environment_faults, selected, specs_of
+from sie_triton.serving import file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 
@@ -40,9 +42,10 @@ def show(model: str, settings: Settings) -> None:
 
 
 def check(paths: Sequence[Path], settings: Settings) -> bool:
-    """False where a file is wrong."""
+    """Print every complaint about the files, and a count; False where a file is wrong."""
     files = [file for path in paths for file in _model_files(path)]
-    results = Counter(_checked(file, settings) for file in files)
+    clashes = _clashes(files)
+    results = Counter(_checked(file, settings, clashes.get(str(file), ())) for file in files)
     click.echo(", ".join([f"{len(files)} files", *(f"{count} {result}" for result, count in sorted(results.items()))]))
     return not results[WRONG]
 
@@ -103,20 +106,37 @@ def _model_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
 
 
-def _checked(file: Path, settings: Settings) -> str:
+def _clashes(files: Sequence[Path]) -> dict[str, list[str]]:
+    """What cannot be served beside another file of the same directory, by file."""
+    found: dict[str, list[str]] = {}
+    for directory in dict.fromkeys(file.parent for file in files):
+        problems: dict[str, str] = {}
+        apart(with_variants(load_files(file for file in files if file.parent == directory).models), problems)
+        for source, problem in problems.items():
+            found.setdefault(file_of(source), []).append(problem)
+    return found
+
+
+def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
+    errors: list[str] = []
     try:
         config = load_file(file)
-        config.resolve(settings.portable_runtime)
+        (spec,) = specs_of(settings, [config], settings.runtime)
         lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
+        lines += [f"warning: {file}: {line}" for line in doubts(spec)]
+        errors = [*clashes, *(f"{file}: {line}" for line in faults(spec))]
+        missing = list(environment_faults(settings, spec))
+        # What a model file leaves to the family is no fault of the file.
+        errors += [f"{file}: {line}" for line in missing if config.environment]
+        lines += [f"warning: {file}: {line}" for line in missing if not config.environment]
     except UnbuiltFamily as exc:
         click.echo(f"not served: {exc}")
         return "of a kind to come"
     except CatalogError as exc:
-        click.echo("\n".join(f"error: {line}" for line in str(exc).splitlines()))
-        return WRONG
-    for line in lines:
+        errors, lines = str(exc).splitlines(), []
+    for line in [*(f"error: {line}" for line in errors), *lines]:
         click.echo(line)
-    return "right"
+    return WRONG if errors else "right"
 
 
 def _unserved(variants: Sequence[ModelConfig], settings: Settings) -> Iterator[str]:

@@ -53,7 +53,7 @@ def show(model: str, **flags: Any) -> None:
 
 @models.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, exists=True))
-@settings_options(["models_dir"])
+@settings_options(["models_dir", "environments_dir"])
 def check(paths: Sequence[Path], **flags: Any) -> None:
     """Say everything about model files, or directories of them (default: --models-dir); status 1 if one is wrong."""
     from sie_triton.cli.model_files import check as run

@@ -45,11 +45,19 @@ def write_repository(
 def environment_warnings(settings: Settings, specs: Sequence[ModelSpec]) -> Iterator[str]:
     """One for each that `specs` name and that cannot be used as it is."""
     for name in sorted({spec.environment for spec in specs} - {""}):
-        try:
-            try_out(find(settings.environments_dir, name))
-        except LoadError as exc:
-            models = ", ".join(spec.model for spec in specs if spec.environment == name)
-            yield f"warning: {models}: requests fail as long as this is so: {exc}"
+        sharing = [spec for spec in specs if spec.environment == name]
+        for fault in environment_faults(settings, sharing[0]):
+            models = ", ".join(spec.model for spec in sharing)
+            yield f"warning: {models}: requests fail as long as this is so: {fault}"
+
+
+def environment_faults(settings: Settings, spec: ModelSpec) -> Iterator[str]:
+    """Why the workers of `spec` cannot be started in its environment, if they cannot."""
+    try:
+        if spec.environment:
+            try_out(find(settings.environments_dir, spec.environment))
+    except LoadError as exc:
+        yield str(exc)
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:

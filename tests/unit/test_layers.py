@@ -138,6 +138,7 @@ MAY_IMPORT = {
         "render",
         "server",
         "setting_sources",
+        "serving",
         "settings",
     },
 }

@@ -1,0 +1,69 @@
+"""What a model file refers to on this machine: its weights and its LoRA adapters. The hub is not asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.checkpoints.contents import check_complete, check_safetensors
+from sie_triton.checkpoints.lora import LoraFiles
+from sie_triton.errors import LoadError
+from sie_triton.families import Recognised, family, fitted, load_processor
+from sie_triton.spec import ONNX, ModelSpec
+from sie_triton.weights.locate import HUB, locate
+
+SAFETENSORS = ("*.safetensors", "*/*.safetensors")
+
+
+def faults(spec: ModelSpec) -> Iterator[str]:
+    """Why requests of the model, or of one of its adapters, would fail: a sentence each."""
+    if not spec.weights.startswith(HUB):
+        try:
+            _check_directory(spec, locate(spec.weights, allow_hub=False))
+        except LoadError as exc:
+            yield str(exc)
+    for name, where in spec.loras.items():
+        try:
+            if not where.startswith(HUB):
+                LoraFiles.read(locate(where, allow_hub=False))
+        except LoadError as exc:
+            yield f"loras.{name}: {exc}"
+
+
+def doubts(spec: ModelSpec) -> Iterator[str]:
+    """Where the weights are recognised as a model that does not do what the model file asks of it."""
+    try:
+        directory = locate(spec.weights, allow_hub=False)
+        name, found = family_in(directory)
+    except LoadError:  # a fault, or a directory that only a model file explains
+        return
+    asked = {f"encode.{output}" for output in spec.dims if output != "muvera"} | set(spec.tasks) - {"encode"}
+    if name != spec.family and asked - _tasks(found):
+        yield (
+            f"adapter_path: {directory} is recognised as {name}, which does {', '.join(sorted(_tasks(found)))} "
+            f"({found.reason}); {spec.family} makes something else of its weights"
+        )
+
+
+def _check_directory(spec: ModelSpec, directory: Path) -> None:
+    kind = family(spec.family)
+    if spec.endpoint is None:
+        for path in sorted(path for pattern in SAFETENSORS for path in directory.glob(pattern)):
+            check_safetensors(path)
+        found = _recognised(spec.family, directory)
+        if found and found.weights and not spec.allow_pickle:
+            check_complete(*found.weights, takes_onnx=ONNX in kind.engines)
+    if not kind.elsewhere(directory):
+        load_processor(fitted(spec, directory), directory)
+
+
+def _recognised(name: str, directory: Path) -> Recognised | None:
+    """None where the family does not take the directory for its own unless a model file says so."""
+    try:
+        return family_in(directory, name)[1]
+    except LoadError:
+        return None
+
+
+def _tasks(found: Recognised) -> set[str]:
+    done = {"score": found.scores, "extract": found.extracts}
+    return {*(f"encode.{output}" for output in found.dims), *(task for task, is_done in done.items() if is_done)}

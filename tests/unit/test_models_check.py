@@ -1,0 +1,98 @@
+"""`sie-triton models check` finds what `serve` would refuse, and what requests would stumble over."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from sie_triton.cli import cli
+from tests.conftest import model_file, tiny_model_file
+from tests.models import save_bert, save_cross_encoder
+
+DENSE = {"encode": {"dense": {"dim": 64}}}
+
+
+@pytest.fixture
+def weights(tmp_path, minilm_directory) -> Path:
+    return save_bert(tmp_path / "weights", tokenizer=minilm_directory)
+
+
+def check(path: Path, status: int = 0, *options: str) -> list[str]:
+    result = CliRunner().invoke(cli, ["models", "check", str(path), *options], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result.output.splitlines()
+
+
+def written(path: Path, directory: Path, *, family: str = "sentence_transformer", tasks=DENSE, **more: object) -> Path:
+    content = yaml.safe_load(model_file("my/model", directory, family, tasks)) | more
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def cut_off(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def adapter(directory: Path) -> None:
+    (directory / "adapter").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "damage", "complaint"),
+    [
+        ({"tasks": {"encode": {"dense": {"dim": 65}}}}, None, r"tasks.encode.dense.dim: must be 64, .* \(given 65\)"),
+        ({"weights_path": "/nowhere"}, None, "weights: /nowhere is not a directory"),
+        ({}, cut_off, r"model\.safetensors: has \d+ bytes, and its header says \d+: it is cut off"),
+        ({}, lambda path: (path / "model.safetensors").unlink(), r"has no model\.safetensors"),
+        ({}, lambda path: (path / "tokenizer.json").write_text("{"), r"tokenizer\.json"),
+        ({"environment": "nowhere"}, None, "environment nowhere: is not in .*; make it: sie-triton env add nowhere"),
+        ({"loras": {"banking": "/nowhere"}}, None, "loras.banking: weights: /nowhere is not a directory"),
+        ({"loras": {"banking": "./adapter"}}, adapter, "loras.banking: adapter_config.json is missing in "),
+    ],
+)
+def test_a_fault_is_an_error_with_the_file_before_it(tmp_path, weights, monkeypatch, changes, damage, complaint):
+    monkeypatch.chdir(weights)
+    if damage:
+        damage(weights)
+    path = written(tmp_path / "model.yaml", weights, **changes)
+    said = check(path, 1)
+    assert said[-1] == "1 files, 1 wrong"
+    (line,) = said[:-1]
+    assert line.startswith(f"error: {path}: ")
+    assert re.search(complaint, line), line
+
+
+def test_what_can_be_served_is_right(tmp_path, weights):
+    assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 right"]
+
+
+def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory):
+    """They can be served so, if that is what is meant."""
+    directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
+    path = written(tmp_path / "model.yaml", directory)
+    (line, last) = check(path)
+    assert line.startswith(
+        f"warning: {path}: adapter_path: {directory} is recognised as cross_encoder, which does score"
+    )
+    assert last == "1 files, 1 right"
+
+
+def test_two_files_of_one_directory_cannot_have_one_name(tmp_path, weights):
+    first, second = (written(tmp_path / name, weights) for name in ("a.yaml", "b.yaml"))
+    line, last = check(tmp_path, 1)
+    assert line.startswith(f"error: {first} and {second}: both would be served as my__model; give one another sie_id")
+    assert last == "2 files, 1 right, 1 wrong"
+    (tmp_path / "other").mkdir()
+    shutil.move(second, tmp_path / "other")
+    said = CliRunner().invoke(cli, ["models", "check", str(tmp_path), str(tmp_path / "other")]).output
+    assert said == "2 files, 2 right\n"
+
+
+def test_one_wrong_file_hides_no_other(tmp_path, weights):
+    (tmp_path / "a.yaml").write_text("sie_id: [")
+    (tmp_path / "b.yaml").write_text(tiny_model_file("my/tiny", weights))
+    assert check(tmp_path, 1)[-1] == "2 files, 1 right, 1 wrong"
