@@ -7,7 +7,7 @@ Its directory `models` holds the model files that were added to the running serv
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -106,6 +106,19 @@ def read_serving(data_dir: Path) -> Serving | None:
 def repository_of(data_dir: Path) -> Path:
     """Triton's model repository there."""
     return data_dir / "model_repository"
+
+
+def fault_lines(problems: Mapping[str, str], sources: Iterable[str]) -> Iterator[str]:
+    """A line for each complaint; of `sources`, where models are served from, an earlier version stays in service.
+
+    >>> list(fault_lines({"/a/b.yaml": "/a/b.yaml: dim: must be 64"}, ["/a/b.yaml"]))
+    ['not changed: /a/b.yaml: dim: must be 64']
+    """
+    kept = set(map(file_of, sources))
+    for source, problem in problems.items():
+        before = "not changed" if file_of(source) in kept else "not served"
+        for line in problem.splitlines():
+            yield f"{before}: {line if is_model_file(source) else f'{source}: {line}'}"
 
 
 def model_files(directory: Path) -> list[Path]:

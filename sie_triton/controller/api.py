@@ -21,6 +21,7 @@ from sie_triton.controller.model_control import NotServed
 from sie_triton.controller.models import Model
 from sie_triton.controller.names import sie_name, triton_name
 from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.status import ENGINES
 from sie_triton.serving import UNKNOWN, WRONG
@@ -142,10 +143,12 @@ class Api:
     async def models(self, request: web.Request) -> web.Response:
         memory = self._controller.memory
         adapters = self._controller.loras.in_memory()
-        models = [self._described(model, adapters) for model in self._served().values()]
+        served = self._served()
+        models = [self._described(model, adapters) for model in served.values()]
         total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
         problems = dict(self._controller.changes.problems)
-        return web.json_response({"models": models, "memory": total, "problems": problems})
+        wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
+        return web.json_response({"models": models, "memory": total, "problems": problems, "unserved": wrong})
 
     async def model(self, request: web.Request) -> web.Response:
         return web.json_response(self._described(self._find(request), self._controller.loras.in_memory()))
@@ -199,7 +202,9 @@ class Api:
         found = served.get(name)
         if found is None:
             known = ", ".join(map(sie_name, served)) or "none"
-            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served; served are {known}\n")
+            reason = unserved(self._controller.changes.problems).get(sie_name(name))
+            said = f" ({reason})" if reason else ""
+            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served{said}; served are {known}\n")
         return found
 
     def _served(self) -> dict[str, Model]:
@@ -209,6 +214,7 @@ class Api:
         """With the file that it comes from, as far as that is known; `adapters` are the bytes of those in memory."""
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
+        described |= {"failure_message": self._controller.failure_message(model) or None}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:

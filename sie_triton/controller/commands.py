@@ -4,7 +4,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from urllib.parse import quote
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
+from sie_triton.controller.status_table import status_of
 from sie_triton.controller.token import known_token
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings, words
@@ -26,7 +24,6 @@ PICTURE_COLUMNS = 100
 
 # A load may also have to wait for room, and for Triton.
 ANSWER_S = 180
-STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
 
 
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
@@ -36,13 +33,13 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
-        console.print(table(ask(settings, MODELS)))
+        console.print(status_of(ask(settings, MODELS), console.width))
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(table(ask(settings, MODELS)), refresh=True)
+            live.update(status_of(ask(settings, MODELS), console.width), refresh=True)
             time.sleep(REFRESH_S)
 
 
@@ -89,42 +86,3 @@ def _token(settings: Settings, method: str) -> str:
 
 def path_of(model: str) -> str:
     return f"{MODELS}/{quote(model.replace('/', '__'), safe='')}"
-
-
-def table(answer: Any) -> Table:
-    """Models in memory first, then by name; the pressure below."""
-    memory = answer["memory"]
-    share = memory["used_bytes"] / max(1, memory["limit_bytes"])
-    used = f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
-    made = Table(title="SIE on Triton", caption=used)
-    for name in ("model", "state", "engine"):
-        made.add_column(name, overflow="fold")
-    has_loras = any(model["num_loras"] for model in answer["models"])
-    for name in ("memory", "last used", "in progress", *(["loras"] if has_loras else [])):
-        made.add_column(name, justify="right")
-    made.add_column("share")
-    for model in sorted(answer["models"], key=lambda m: (m["state"] == "cold", m["model"])):
-        made.add_row(
-            model["model"],
-            f"[{STYLES[model['state']]}]{model['state']}" + (f": {model['failure']}" if model["failure"] else ""),
-            engine_of(model),
-            _gib(model["memory_bytes"]) if model["memory_bytes"] else "",
-            "never" if model["idle_s"] is None else f"{model['idle_s']:.0f} s ago",
-            str(model["pending"] or ""),
-            *([str(model["num_loras"] or "")] if has_loras else []),
-            ProgressBar(total=max(1, memory["limit_bytes"]), completed=model["memory_bytes"], width=20),
-        )
-    return made
-
-
-def engine_of(model: Mapping[str, Any]) -> str:
-    """
-    >>> engine_of({"engine": "torch", "graph_tokens": 48})
-    'torch, onnx up to 48'
-    """
-    graph = f", onnx up to {model['graph_tokens']}" if model["graph_tokens"] else ""
-    return f"{model['engine']}{graph}" if model["engine"] else ""
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"

@@ -21,6 +21,7 @@ from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.nursery import nursery_ids
 from sie_triton.processes.pids import ProcessId, is_alive
+from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
 from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
@@ -108,6 +109,10 @@ class Controller:
     def knows(self, model: str) -> bool:
         """True if it is served, or could be."""
         return model in self.models or self._control.knows(model)
+
+    def failure_message(self, model: Model) -> str:
+        """Why `model` could not be loaded, in words; empty where nothing failed, or nothing was left to read."""
+        return read_failure(self._directory, model.steps, model.failed_stage) if model.failure else ""
 
     def trouble(self) -> str:
         """Why models cannot be served now; empty where they can."""

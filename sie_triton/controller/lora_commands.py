@@ -8,7 +8,8 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.table import Table
 
-from sie_triton.controller.commands import STYLES, ask, path_of
+from sie_triton.controller.commands import ask, path_of
+from sie_triton.controller.status_table import STYLES
 from sie_triton.loras import PATHS
 from sie_triton.settings import Settings
 

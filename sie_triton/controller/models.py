@@ -75,6 +75,11 @@ class Model:
         return list(REASONS)[which - 1] if which else ""
 
     @property
+    def failed_stage(self) -> str:
+        """The stage that `failure` is of; empty where nothing failed."""
+        return "inference" if self.record["load_failure"] else "preprocess" if self.failure else ""
+
+    @property
     def living(self) -> Sequence[Record]:
         """Of its inference."""
         last = () if "inference" in self.dead_stages else (self.record,)

@@ -17,6 +17,7 @@ import numpy as np
 from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
+from sie_triton.records.failures import write_failure
 from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
@@ -152,8 +153,9 @@ class StatusWriter:
         self.record["resident_since_ns"] = self.record["last_used_ns"] = monotonic_ns()
         self.record["state"] = RESIDENT
 
-    def load_failed(self, reason: str) -> None:
-        """`reason` is one of REASONS."""
+    def load_failed(self, reason: str, message: str = "") -> None:
+        """`reason` is one of REASONS, `message` what the operator reads."""
+        write_failure(self.directory, self.model, self.stage, message)
         self.record["load_failure"] = 1 + list(REASONS).index(reason)
         self.record["state"] = FAILED
 

@@ -221,7 +221,7 @@ class ColdStage(ABC, Generic[Loaded]):
             raise
         except BaseException as exc:
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
-            self.status.load_failed(error.reason)
+            self.status.load_failed(error.reason, str(error))
             if error.is_permanent:
                 remedy = f"put it right, then sie-triton load {model_of(self.status.model)}"
                 self._failure = (error.refusal(remedy), math.inf)

@@ -1,0 +1,97 @@
+"""The controller's JSON → the table of `sie-triton status`, and the lines below it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sie_triton.serving import fault_lines
+
+STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
+
+TITLE = "SIE on Triton"
+
+# Left out one after the other where the terminal is too narrow for whole names, which are there to be copied.
+DISPENSABLE = ("share", "in progress", "loras", "engine", "last used", "memory")
+
+BAR_COLUMNS = 20
+
+Column = Sequence[RenderableType]
+
+
+def status_of(answer: Any, width: int) -> RenderableType:
+    """The table in at most `width` characters if names allow it; below it the memory, and a line for each fault.
+
+    Models in memory come first, then the others by name. Columns without any value are left out.
+    """
+    columns = {name: cells for name, cells in _columns(answer).items() if any(cells)}
+    made = _table(columns)
+    for name in DISPENSABLE:
+        if _width(made) > width:
+            columns.pop(name, None)
+            made = _table(columns)
+    below = [Text(line, style="red", overflow="fold") for line in faults(answer)]
+    return Group(made, Text(memory_line(answer["memory"]), style="italic"), *below)
+
+
+def faults(answer: Any) -> Iterator[str]:
+    """A line for each model that has failed, and for each model file that is not served as it stands."""
+    for model in answer["models"]:
+        if model["failure"]:
+            message = model.get("failure_message")
+            yield f"{model['model']}: {model['failure']}" + (f": {message}" if message else "")
+    yield from fault_lines(answer["problems"], (model.get("source", "") for model in answer["models"]))
+
+
+def memory_line(memory: Mapping[str, Any]) -> str:
+    share = memory["used_bytes"] / max(1, memory["limit_bytes"])
+    return f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
+
+
+def engine_of(model: Mapping[str, Any]) -> str:
+    """
+    >>> engine_of({"engine": "torch", "graph_tokens": 48})
+    'torch, onnx up to 48'
+    """
+    graph = f", onnx up to {model['graph_tokens']}" if model["graph_tokens"] else ""
+    return f"{model['engine']}{graph}" if model["engine"] else ""
+
+
+def _columns(answer: Any) -> dict[str, Column]:
+    """Cells by column; a cell without a value is falsy."""
+    models = sorted(answer["models"], key=lambda model: (model["state"] == "cold", model["model"]))
+    limit = max(1, answer["memory"]["limit_bytes"])
+    used = [model["memory_bytes"] for model in models]
+    return {
+        "model": [Text(model["model"]) for model in models],
+        "state": [Text(model["state"], style=STYLES[model["state"]]) for model in models],
+        "engine": [engine_of(model) for model in models],
+        "memory": [_gib(each) if each else "" for each in used],
+        "last used": ["never" if m["idle_s"] is None else f"{m['idle_s']:.0f} s ago" for m in models],
+        "in progress": [str(model["pending"] or "") for model in models],
+        "loras": [str(model["num_loras"] or "") for model in models],
+        "share": [ProgressBar(limit, each, width=BAR_COLUMNS) if each else "" for each in used],
+    }
+
+
+def _table(columns: Mapping[str, Column]) -> Table:
+    made = Table(title=TITLE)
+    for name in columns:
+        is_number = name in ("memory", "last used", "in progress", "loras")
+        made.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        made.add_row(*row)
+    return made
+
+
+def _width(table: Table) -> int:
+    """What the table takes where nothing limits it."""
+    console = Console(width=10_000)
+    return console.measure(table).maximum
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"

@@ -1,0 +1,29 @@
+"""Why a stage could not load its model, in words: a text file beside its status record, which holds only the reason.
+
+stage → `org__name-inference.failure` → controller
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+MAX_CHARACTERS = 1000
+
+
+def write_failure(directory: Path, steps: str, stage: str, message: str) -> None:
+    """Keep the first characters of `message`, on one line; nothing where the directory cannot be written."""
+    path = _path(directory, steps, stage)
+    fresh = path.with_suffix(".failure.new")
+    with suppress(OSError):
+        fresh.write_text(" ".join(message.split())[:MAX_CHARACTERS], encoding="utf-8")
+        fresh.replace(path)
+
+
+def read_failure(directory: Path, steps: str, stage: str) -> str:
+    """Return the latest message of a stage that has failed; empty where it left none."""
+    with suppress(OSError, ValueError):
+        return _path(directory, steps, stage).read_text(encoding="utf-8")[:MAX_CHARACTERS]
+    return ""
+
+
+def _path(directory: Path, steps: str, stage: str) -> Path:
+    return directory / f"{steps}-{stage}.failure"

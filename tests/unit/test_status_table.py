@@ -1,0 +1,106 @@
+"""`sie-triton status` as it stands in a terminal, and the picture of it in the README."""
+
+import html
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sie_triton.controller.commands import PICTURE_COLUMNS
+from sie_triton.controller.status_table import TITLE, status_of
+from sie_triton.controller.unserved import unserved
+
+PICTURE = Path(__file__).parents[2] / "docs" / "status.svg"
+GIB = 2**30
+PROBLEMS = {"/m/c.yaml": "/m/c.yaml: not valid", "/m/a.yaml": "/m/a.yaml: dim: no", "my__d": "Triton: no"}
+LONG = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
+MEMORY = {"used_bytes": GIB, "limit_bytes": 2 * GIB, "source": "SIE_MEMORY_LIMIT_BYTES"}
+
+
+def model(name, state="cold", **more):
+    usual = {"failure": None, "engine": None, "graph_tokens": 0, "memory_bytes": 0, "idle_s": None, "pending": 0}
+    return {"model": name, "state": state, **usual, "num_loras": 0, **more}
+
+
+def resident(name, **more):
+    return model(name, "resident", engine="torch", memory_bytes=GIB // 4, idle_s=3.0, **more)
+
+
+def shown(*models, width=80, problems=None):
+    console = Console(width=width, record=True, file=io.StringIO())
+    answer = {"models": list(models), "memory": MEMORY, "problems": problems or {}}
+    console.print(status_of(answer, console.width))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def headers(lines):
+    return [cell.strip() for line in lines if line.startswith("┃") for cell in line.strip("┃ ").split("┃")]
+
+
+@pytest.mark.parametrize("width", [75, 80, 100, 160])
+def test_no_name_is_broken_and_no_line_is_longer_than_the_terminal(width):
+    lines = shown(resident(LONG, pending=2), resident("my/dense"), width=width)
+    assert any(LONG in line for line in lines)
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_column_without_a_value_is_left_out():
+    assert headers(shown(model("my/a"), width=200)) == ["model", "state", "last used"]
+    full = resident("my/a", pending=1, num_loras=2)
+    assert headers(shown(full, width=200)) == [
+        *("model", "state", "engine", "memory", "last used", "in progress", "loras", "share"),
+    ]
+
+
+def test_what_is_least_needed_goes_where_it_is_narrow():
+    assert headers(shown(resident("my/a", pending=1), width=60)) == ["model", "state", "engine", "memory", "last used"]
+    assert headers(shown(resident(LONG), width=80)) == ["model", "state"]
+
+
+def test_reasons_stand_below_the_table_a_line_each():
+    failed = model(
+        "my/a",
+        "failed",
+        failure="not found",
+        failure_message="weights: /nowhere is not a directory",
+        source="/m/a.yaml",
+    )
+    lines = shown(failed, model("my/b", "failed", failure="network"), problems=PROBLEMS)
+    assert lines[-5:] == [
+        "my/a: not found: weights: /nowhere is not a directory",
+        "my/b: network",
+        "not served: /m/c.yaml: not valid",
+        "not changed: /m/a.yaml: dim: no",
+        "not served: my__d: Triton: no",
+    ]
+    assert re.search(r"│ my/a +│ failed +│", "\n".join(lines))
+    assert "1.00 GiB of 2.00 GiB used (50%, SIE_MEMORY_LIMIT_BYTES)" in lines
+
+
+def test_a_name_is_text_and_no_markup():
+    assert any("my/[red]a" in line for line in shown(model("my/[red]a")))
+
+
+def test_the_picture_of_the_readme_is_what_the_command_shows():
+    """`sie-triton status --svg docs/status.svg` makes it."""
+    drawn = html.unescape(PICTURE.read_text()).replace("\xa0", " ")
+    texts = [text.strip() for text in re.findall(">([^<]*)</text>", drawn)]
+    cold = [model(f"acme/{name}", idle_s=idle) for name, idle in (("contracts", 24), ("products-en", 19))]
+    lines = shown(resident("acme/mail-search"), *cold, width=PICTURE_COLUMNS)
+    assert TITLE in texts
+    for cell in headers(lines):
+        assert cell in texts
+    assert "in progress" not in texts
+
+
+def test_clients_are_told_why_a_model_is_not_served(tmp_path):
+    path = tmp_path / "dense.yaml"
+    path.write_text("# mine\nsie_id: my/dense\ntasks: [")
+    problem = f"{path}: not valid YAML: while parsing, see {tmp_path}/other and /srv/x/y.yaml\n{path}: more"
+    assert unserved({str(path): problem, "my__b": "Triton: no", "/gone/my__c.yaml": "/gone/my__c.yaml: x"}) == {
+        "my/dense": "dense.yaml: not valid YAML: while parsing, see other and y.yaml",
+        "my/b": "Triton: no",
+        "my/c": "my__c.yaml: x",
+    }
