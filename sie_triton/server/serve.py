@@ -22,7 +22,7 @@ from sie_triton.errors import ServerError
 from sie_triton.families import model_of
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start
-from sie_triton.server import preflight
+from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import controller, doors, nurseries, wait_for_controller, wait_for_door
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mark, remember
 from sie_triton.server.fetch import fetch_preloaded
@@ -84,6 +84,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         controller(settings, server.control_token, _say),
         # Ends first, as soon as what came through it is answered.
         doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
+        file_faults.told(settings.data_dir, _say),
     ):
         _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)

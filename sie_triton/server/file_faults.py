@@ -1,0 +1,51 @@
+"""Tells on the launcher's terminal what is wrong with model files that change while it serves.
+
+serving.json, which the controller writes → lines
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from sie_triton.serving import fault_lines, read_serving
+
+POLL_S = 1.0
+
+
+class FileFaults:
+    """Holds the complaints of the last look. One thread calls `look`."""
+
+    def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
+        self._data_dir, self._say = data_dir, say
+        self._problems = dict(serving.problems) if (serving := read_serving(data_dir)) else {}
+
+    def look(self) -> None:
+        """Say each complaint that is new, and which files are right again."""
+        serving = read_serving(self._data_dir)
+        if serving is None or serving.problems == self._problems:
+            return
+        fresh = {source: each for source, each in serving.problems.items() if self._problems.get(source) != each}
+        for line in fault_lines(fresh, (served.source for served in serving.models.values())):
+            self._say(line)
+        for source in self._problems.keys() - serving.problems.keys():
+            self._say(f"no longer wrong: {source}")
+        self._problems = dict(serving.problems)
+
+
+@contextmanager
+def told(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Look every POLL_S from a thread of its own."""
+    faults, ended = FileFaults(data_dir, say), Event()
+
+    def run() -> None:
+        while not ended.wait(POLL_S):
+            faults.look()
+
+    thread = Thread(target=run, name="file-faults", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
