@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from sie_triton.client.failures import NotServed
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connections import Connections, affordable
@@ -167,6 +168,8 @@ class Endpoint:
             if request.method == "POST":
                 await request.read(receive, self._types, held)
             return await self._handled(request, receive)
+        except NotServed as exc:
+            raise failure_of(await self._door.served.why_not(exc)) from exc
         except SIEError as exc:
             raise failure_of(exc) from exc
         except (Failure, asyncio.CancelledError):

@@ -32,8 +32,12 @@ OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """By model, as the controller tells them; empty where it does not answer."""
+    """By model, as the controller tells them; empty where it does not answer.
 
+    `unserved` says why models whose files are wrong cannot be asked.
+    """
+
+    unserved: Mapping[str, str]
     models: Mapping[str, Mapping[str, Any]]
     memory: Mapping[str, Any]
     at: float
@@ -48,7 +52,7 @@ class Served:
             self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
         self._backend = backend
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
-        self._states = States({}, {}, -STATE_S)
+        self._states = States({}, {}, {}, -STATE_S)
         self._asking = asyncio.Lock()
 
     async def models(self) -> list[dict[str, Any]]:
@@ -75,6 +79,11 @@ class Served:
         if known is None or known[0] < monotonic():
             known = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
         return known[1]
+
+    async def why_not(self, error: NotServed) -> NotServed:
+        """The same with the reason, where there is a model file for the name and it is wrong."""
+        reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
+        return NotServed(f"model: {error.model} is not served: {reason}") if reason else error
 
     async def states(self) -> States:
         async with self._asking:
@@ -104,8 +113,9 @@ class Served:
             with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
                 found = json.loads(answer.read())
         except (OSError, ValueError):
-            return States({}, {}, monotonic())
-        return States({each["model"]: each for each in found["models"]}, found["memory"], monotonic())
+            return States({}, {}, {}, monotonic())
+        models = {each["model"]: each for each in found["models"]}
+        return States(found.get("unserved", {}), models, found["memory"], monotonic())
 
 
 def state_of(told: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from sie_triton.client.failures import not_served
 from sie_triton.doors.failures import failure_of
+from sie_triton.doors.served import States
 from sie_triton.errors import REASONS, BusyError, InputError, LoadError, ModelError, Unreachable
 from sie_triton.records.tickets import too_many
 from sie_triton.stages.inference import NO_MEMORY
@@ -89,3 +90,21 @@ def test_a_draining_door_is_not_ready():
     backend.failure, door.is_draining = None, True
     assert knock(door, lambda client: client.get("/readyz")).status_code == 503
     assert knock(door, lambda client: client.get("/healthz")).status_code == 200
+
+
+def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
+    door, backend = door_of()
+    states = States({"my/dense": "dense.yaml: tasks occurs twice"}, {}, {}, 0.0)
+
+    async def told() -> States:
+        return states
+
+    monkeypatch.setattr(door.served, "states", told)
+    for name, message in (
+        ("my/dense", "model: my/dense is not served: dense.yaml: tasks occurs twice"),
+        ("my/other", "model: my/other is not served; there are my/one"),
+    ):
+        backend.failure = not_served(name, ["my/one"])
+        answer = post(door, path=f"/v1/encode/{name}")
+        assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
+        assert answer.json()["detail"]["message"] == message
