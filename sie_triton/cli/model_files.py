@@ -15,7 +15,8 @@ from sie_triton.catalog.on_disk import doubts, faults
 from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.catalog.select import apart, hub_source, small_files, with_variants
 from sie_triton.errors import CatalogError, UnbuiltFamily
-from sie_triton.render.build import environment_faults, selected, specs_of
+from sie_triton.render.build import selected, specs_of
+from sie_triton.render.unloadable import environment_causes
 from sie_triton.serving import file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
@@ -125,7 +126,7 @@ def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
         lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
         lines += [f"warning: {file}: {line}" for line in doubts(spec)]
         errors = [*clashes, *(f"{file}: {line}" for line in faults(spec))]
-        missing = list(environment_faults(settings, spec))
+        missing = environment_causes(settings, [spec])
         # What a model file leaves to the family is no fault of the file.
         errors += [f"{file}: {line}" for line in missing if config.environment]
         lines += [f"warning: {file}: {line}" for line in missing if not config.environment]

@@ -1,14 +1,14 @@
 """Settings and model names → the repository: the catalog and render arrows joined."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sie_triton.catalog import Found, ModelConfig, check_dims, select
-from sie_triton.environments.venv import find, try_out
-from sie_triton.errors import CatalogError, LoadError, SettingsError
+from sie_triton.errors import CatalogError, SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
+from sie_triton.render.unloadable import environment_causes, warnings_of
 from sie_triton.scheduling.hook import build_hook
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec, Runtime
@@ -38,26 +38,8 @@ def write_repository(
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
         render(directory, specs, checked_options(settings, [spec.model for spec in specs]), built)
-    warnings += environment_warnings(settings, specs)
+    warnings += warnings_of(environment_causes(settings, specs))
     return [*warnings, *([NO_HOOK] if hook and built is None else [])]
-
-
-def environment_warnings(settings: Settings, specs: Sequence[ModelSpec]) -> Iterator[str]:
-    """One for each that `specs` name and that cannot be used as it is."""
-    for name in sorted({spec.environment for spec in specs} - {""}):
-        sharing = [spec for spec in specs if spec.environment == name]
-        for fault in environment_faults(settings, sharing[0]):
-            models = ", ".join(spec.model for spec in sharing)
-            yield f"warning: {models}: requests fail as long as this is so: {fault}"
-
-
-def environment_faults(settings: Settings, spec: ModelSpec) -> Iterator[str]:
-    """Why the workers of `spec` cannot be started in its environment, if they cannot."""
-    try:
-        if spec.environment:
-            try_out(find(settings.environments_dir, spec.environment))
-    except LoadError as exc:
-        yield str(exc)
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:

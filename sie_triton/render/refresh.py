@@ -26,8 +26,9 @@ from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.families import model_of
 from sie_triton.loras import added_path
 from sie_triton.private import private_directory
-from sie_triton.render.build import NO_HOOK, checked_options, environment_warnings, options_of, specs_of
+from sie_triton.render.build import NO_HOOK, checked_options, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
+from sie_triton.render.unloadable import causes, warnings_of
 from sie_triton.scheduling.hook import HOOK_NAME, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
 from sie_triton.setting_sources import SECRETS
@@ -61,12 +62,16 @@ class Refused(Exception):
 
 
 class Refresh:
-    """One look at the model files of a server. Holds what it found, until `write`."""
+    """One look at the model files of a server. Holds what it found, until `write`.
+
+    `unloadable` are names of models whose requests would fail as things are; of the first look alone.
+    """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
         self.serving = serving
         self.outcome = Outcome()
         self.models: list[ModelConfig] = []
+        self.unloadable: set[str] = set()
         self._settings = settings
         self._options = options_of(settings)
         hook = serving.data_dir / HOOK_NAME
@@ -217,9 +222,9 @@ def start(settings: Settings, names: Sequence[str]) -> Refresh:
     first.start()
     first.outcome.warnings += [f"not served: {line}" for line in first.outcome.problems.values()]
     first.outcome.warnings += [NO_HOOK] if built is None else []
-    first.outcome.warnings += environment_warnings(
-        settings, [model.resolve(settings.runtime) for model in first.models]
-    )
+    found = causes(settings, [model.resolve(settings.runtime) for model in first.models])
+    first.outcome.warnings += warnings_of(found)
+    first.unloadable = {model for models in found.values() for model in models}
     first.write()
     return first
 

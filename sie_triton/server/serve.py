@@ -14,7 +14,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sie_triton.catalog import triton_name
+from sie_triton.catalog import ModelConfig, triton_name
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TEXT
 from sie_triton.device import unused_gpus, visible_gpus
@@ -91,7 +91,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         if settings.door:
             wait_for_door(settings)
         _introduce(settings, first, server, console)
-        print(example(first.models[0].resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
+        print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
 
@@ -144,7 +144,10 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)
     if settings.door:
-        console.print(f"SIE      http://{settings.host}:{settings.door_port}  (for SIE's own SDK)", highlight=False)
+        door = f"http://{settings.host}:{settings.door_port}"
+        console.print(f"SIE      {door}  (SIE's own SDK)", highlight=False)
+        console.print(f"OpenAI   {door}/v1  (embeddings; Cohere's and Jina's rerank)", highlight=False)
+        console.print(f"docs     {door}/docs  (every route)", highlight=False)
     console.print(f"HTTP     {url_of(settings)}", highlight=False)
     console.print(f"gRPC     {settings.inner_host}:{settings.grpc_port}", highlight=False)
     console.print(f"metrics  http://{settings.inner_host}:{settings.metrics_port}/metrics", highlight=False)
@@ -154,8 +157,14 @@ def _introduce(settings: Settings, first: Refresh, server: Server, console: Cons
         console.print(READABLE_BY_ALL, style="yellow")
 
 
+def to_try(first: Refresh) -> ModelConfig:
+    """The first model whose requests can be answered; the first of all where there is none."""
+    can_load = (model for model in first.models if model.sie_id not in first.unloadable)
+    return next(can_load, first.models[0])
+
+
 def example(spec: ModelSpec, url: str) -> str:
-    """A request that can be tried."""
+    """A request that can be tried. Of several outputs of encode it asks for one: dense, if there is one."""
     if TEXT.name not in spec.inputs and "extract" in spec.tasks:
         labels = " --labels person,car" if model_of(spec).extraction.labels else ""
         return f"sie-triton extract {spec.model} --url {url} --image picture.jpg{labels}"
@@ -163,7 +172,9 @@ def example(spec: ModelSpec, url: str) -> str:
         {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": values}
         for name, values in VERBS[spec.tasks[0]].example(model_of(spec)).items()
     ]
-    body = json.dumps({"inputs": inputs}).replace("'", "'\\''")
+    outputs = ["dense" if "dense" in spec.dims else next(iter(spec.dims))] if spec.tasks[0] == "encode" else []
+    asked = {"inputs": inputs} | ({"outputs": [{"name": name} for name in outputs]} if outputs else {})
+    body = json.dumps(asked).replace("'", "'\\''")
     return f"curl -s {url}/v2/models/{triton_name(spec.model)}/infer -H 'Content-Type: application/json' -d '{body}'"
 
 

@@ -1,0 +1,55 @@
+"""Why requests of a model would fail, as far as a look at this machine, and a question to the hub, can tell."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sie_triton.environments.venv import find, try_out
+from sie_triton.errors import LoadError
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
+from sie_triton.weights.locate import HUB, SMALL_FILES, locate
+from sie_triton.weights.on_hub import WEIGHTS, Hub
+
+# A warning names no more of them.
+MAX_NAMED = 5
+
+Causes = Mapping[str, Sequence[str]]
+
+
+def causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
+    """What is wrong → the names of the models that cannot be loaded for it."""
+    found: dict[str, list[str]] = {}
+    hub = Hub(allowed=settings.hf_fallback)
+    for spec in specs:
+        for cause in _of_weights(spec, hub):
+            found.setdefault(cause, []).append(spec.model)
+    return {**environment_causes(settings, specs), **found}
+
+
+def environment_causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
+    """The same of worker environments alone; each is tried once."""
+    models: dict[str, list[str]] = {}
+    for spec in specs:
+        models.setdefault(spec.environment, []).append(spec.model)
+    found: dict[str, list[str]] = {}
+    for name in sorted(models.keys() - {""}):
+        try:
+            try_out(find(settings.environments_dir, name))
+        except LoadError as exc:
+            found[str(exc)] = models[name]
+    return found
+
+
+def warnings_of(found: Causes) -> Iterator[str]:
+    for cause, models in found.items():
+        more = f" and {len(models) - MAX_NAMED} more" if len(models) > MAX_NAMED else ""
+        yield f"warning: {', '.join(models[:MAX_NAMED])}{more}: requests fail as long as this is so: {cause}"
+
+
+def _of_weights(spec: ModelSpec, hub: Hub) -> Iterator[str]:
+    try:
+        if spec.weights.startswith(HUB):
+            hub.check(spec.weights.removeprefix(HUB), SMALL_FILES if spec.endpoint else WEIGHTS)
+        else:
+            locate(spec.weights, allow_hub=False)
+    except LoadError as exc:
+        yield str(exc)
