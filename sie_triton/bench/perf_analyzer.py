@@ -16,12 +16,18 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.catalog import triton_name
-from sie_triton.errors import ServerError
+from sie_triton.client import SIEClient
+from sie_triton.client.address import Address
+from sie_triton.client.failures import not_served, our_errors
+from sie_triton.errors import InputError, ServerError
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
 PACKAGE = "tritonclient==2.48.0"
 # What models want beside texts.
 BESIDE = {"query": ["how do plants grow?"], "labels": ["person", "place", "plant"]}
+
+# Seconds that a cold model may take to answer its first request.
+LOAD_S = 600.0
 
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
@@ -87,16 +93,32 @@ def input_of(name: str, values: Sequence[str]) -> InferInput:
 
 
 def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
-    """perf_analyzer on a running server with this project's texts; its exit status."""
+    """perf_analyzer on a running server with this project's texts; its exit status.
+
+    NotServed for a model that is not there, InputError for one that reads no texts, Unreachable without a server.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         input_data = Path(scratch) / "input.json"
-        name = triton_name(model)
-        with InferenceServerClient(address) as client:
-            beside = {name: BESIDE[name] for name in inputs_of(client, name) if name in BESIDE}
-            asked = [input_of(name, values) for name, values in {"text": ["hello"], **beside}.items()]
-            client.infer(name, asked)  # a cold model loads now, not within the first window
+        name, beside = triton_name(model), _try(model, address)
         write_input_data(input_data, texts(512), beside)
         return run(["-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments])
+
+
+def _try(model: str, address: str) -> dict[str, list[str]]:
+    """Have a cold model loaded now, not within the first window; return what its requests need beside texts."""
+    name, where = triton_name(model), Address.parse(f"grpc://{address}")
+    with SIEClient(f"grpc://{address}") as client:
+        served = client.list_models()
+    if name not in map(triton_name, served):
+        raise not_served(model, served)
+    with InferenceServerClient(address) as client, our_errors(where, LOAD_S):
+        inputs = inputs_of(client, name)
+        if "text" not in inputs:
+            raise InputError(f"model: {model} reads {', '.join(inputs)}; perf sends texts alone")
+        beside = {each: BESIDE[each] for each in inputs if each in BESIDE}
+        asked = [input_of(each, values) for each, values in {"text": ["hello"], **beside}.items()]
+        client.infer(name, asked, client_timeout=LOAD_S)
+    return beside
 
 
 def measure(model: str, address: str, input_data: Path, clients: int, seconds: float) -> dict[str, float]:

@@ -14,17 +14,33 @@ from sie_triton.catalog.load import known_model, load_files
 from sie_triton.catalog.on_disk import doubts, faults
 from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.catalog.select import apart, hub_source, small_files, with_variants
-from sie_triton.errors import CatalogError, UnbuiltFamily
+from sie_triton.controller.commands import MODELS, ask
+from sie_triton.errors import CatalogError, ServerError, UnbuiltFamily
 from sie_triton.render.build import selected, specs_of
 from sie_triton.render.unloadable import environment_causes
-from sie_triton.serving import file_of
+from sie_triton.serving import fault_lines, file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 
 WRONG = "wrong"
 
 
+def list_running(settings: Settings) -> bool:
+    """Print the models of the running server, and which files are wrong; False where no server answers."""
+    try:
+        answer = ask(settings, MODELS)
+    except ServerError:
+        click.echo("no server answers; `serve` would start:", err=True)
+        return False
+    for model in answer["models"]:
+        click.echo(f"{model['model']:50} {model['state']:10} {model.get('source', '')}".rstrip())
+    for line in fault_lines(answer["problems"], (model.get("source", "") for model in answer["models"])):
+        click.echo(line, err=True)
+    return True
+
+
 def list_served(settings: Settings) -> None:
+    """Print the models that `serve` starts where none is named."""
     found = selected(settings, [])
     for model in found.models:
         further = [verb for verb in model.verbs if verb != "encode"]

@@ -18,7 +18,7 @@ def models() -> None:
     """List, show, check and write model files; add models to a running server.
 
     \b
-    sie-triton models ls                   what `serve` would start
+    sie-triton models ls                   those of the running server, else what `serve` would start
     sie-triton models ls --known           public models whose files come with the package
     sie-triton models show BAAI/bge-m3     what is made of a model's file, or of a directory
     sie-triton models check my-models/     every complaint about model files, and what they say in vain
@@ -29,16 +29,20 @@ def models() -> None:
 
 @models.command()
 @click.option("--known", is_flag=True, help="the names of public models whose files come with the package")
-@settings_options(["models_dir", "model_filter"])
+@settings_options(["models_dir", "model_filter", "host", "controller_port"])
 def ls(known: bool, **flags: Any) -> None:
-    """List the models that `serve` starts where none is named: those of --models-dir, else the demo model."""
-    from sie_triton.catalog import known_models
-    from sie_triton.cli.model_files import list_served
+    """List the models of the running server.
 
+    Where none answers, or with --models-dir or --model-filter: those that `serve` starts where none is named.
+    """
+    from sie_triton.catalog import known_models
+    from sie_triton.cli.model_files import list_running, list_served
+
+    settings = read_settings(**flags)
     if known:
         click.echo("\n".join(known_models()))
-    else:
-        list_served(read_settings(**flags))
+    elif flags["models_dir"] or flags["model_filter"] or not list_running(settings):
+        list_served(settings)
 
 
 @models.command()

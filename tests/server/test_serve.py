@@ -23,7 +23,7 @@ from sie_triton.processes.pids import parent_of
 from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
-from tests.conftest import MINILM, TINY, tiny_model_file
+from tests.conftest import MINILM, OWL, TINY, tiny_model_file
 
 ROOT = Path(__file__).parents[2]
 PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port", "--door-port")
@@ -252,3 +252,17 @@ def test_with_tokens_only_the_door_is_on_the_host_and_no_secret_is_shown(tmp_pat
 def is_open(host: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("test/tinny", r"error: model: test/tinny is not served; there are test/tiny, .*"),
+        (OWL, rf"error: model: {OWL} reads image.*; perf sends texts alone"),
+    ],
+)
+def test_a_model_that_perf_cannot_ask_is_one_line(server, model, said):
+    process = sie("perf", model, f"--grpc-port={server.settings.grpc_port}")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(said, errors.strip()), errors

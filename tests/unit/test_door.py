@@ -201,6 +201,9 @@ def test_models_come_with_their_files_and_problems(door, controller, child):
         "source": "/m/a.yaml",
         "changed_at": "2026-01-01T00:00:00+00:00",
     }
+    listed = CliRunner().invoke(cli, ["models", "ls", "--controller-port", str(door.controller_port)])
+    assert listed.stdout.split() == ["org/a", "cold", "/m/a.yaml"]
+    assert listed.stderr == "not served: not valid YAML\n"
     assert answer["unserved"] == {"b": "not valid YAML"}
     text = "b is not served (not valid YAML); served are org/a\n"
     assert status_of(door, "/v1/models/b") == (404, text)

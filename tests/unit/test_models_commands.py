@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
+from sie_triton.bench.ports import free_ports
 from sie_triton.catalog import load_file
 from sie_triton.cli import cli
 from tests import reference_files
@@ -23,7 +24,10 @@ def run(*arguments, status=0):
 
 
 def test_what_serve_would_start(directory):
-    (line,) = run("ls").output.splitlines()
+    (port,) = free_ports(1)
+    listed = run("ls", "--controller-port", port)
+    assert listed.stderr == "no server answers; `serve` would start:\n"
+    (line,) = listed.stdout.splitlines()
     assert line.split()[:3] == [MINILM, "dense", "384"]
     listed = run(
         "ls", "--models-dir", directory, "--model-filter", "org/reranker,org/reranker-[jmq]*,org/nemo*,org/bge*"
