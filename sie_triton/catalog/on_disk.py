@@ -14,11 +14,17 @@ from sie_triton.weights.locate import HUB, locate
 SAFETENSORS = ("*.safetensors", "*/*.safetensors")
 
 
+# Of a recogniser: faults, whoever the directory belongs to. Others may be what the model file puts right.
+FAULTS = ("not found", "corrupt")
+
+
 def faults(spec: ModelSpec) -> Iterator[str]:
     """Why requests of the model, or of one of its adapters, would fail: a sentence each."""
     if not spec.weights.startswith(HUB):
         try:
-            _check_directory(spec, locate(spec.weights, allow_hub=False))
+            directory = check_weights(spec)
+            if not family(spec.family).elsewhere(directory):
+                load_processor(fitted(spec, directory), directory)
         except LoadError as exc:
             yield str(exc)
     for name, where in spec.loras.items():
@@ -27,6 +33,21 @@ def faults(spec: ModelSpec) -> Iterator[str]:
                 LoraFiles.read(locate(where, allow_hub=False))
         except LoadError as exc:
             yield f"loras.{name}: {exc}"
+
+
+def check_weights(spec: ModelSpec) -> Path:
+    """Return the directory of weights that are on this machine; LoadError where a file is missing or cut off.
+
+    Reads no more than small files and headers.
+    """
+    directory, kind = locate(spec.weights, allow_hub=False), family(spec.family)
+    if spec.endpoint is None:
+        for path in sorted(path for pattern in SAFETENSORS for path in directory.glob(pattern)):
+            check_safetensors(path)
+        found = None if kind.elsewhere(directory) else _recognised(spec.family, directory)
+        if found and found.weights and not spec.allow_pickle:
+            check_complete(*found.weights, takes_onnx=ONNX in kind.engines)
+    return directory
 
 
 def doubts(spec: ModelSpec) -> Iterator[str]:
@@ -44,23 +65,15 @@ def doubts(spec: ModelSpec) -> Iterator[str]:
         )
 
 
-def _check_directory(spec: ModelSpec, directory: Path) -> None:
-    kind = family(spec.family)
-    if spec.endpoint is None:
-        for path in sorted(path for pattern in SAFETENSORS for path in directory.glob(pattern)):
-            check_safetensors(path)
-        found = _recognised(spec.family, directory)
-        if found and found.weights and not spec.allow_pickle:
-            check_complete(*found.weights, takes_onnx=ONNX in kind.engines)
-    if not kind.elsewhere(directory):
-        load_processor(fitted(spec, directory), directory)
-
-
 def _recognised(name: str, directory: Path) -> Recognised | None:
     """None where the family does not take the directory for its own unless a model file says so."""
+    if not family(name).recognises_quickly:
+        return None
     try:
         return family_in(directory, name)[1]
-    except LoadError:
+    except LoadError as exc:
+        if exc.reason in FAULTS:
+            raise
         return None
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
-from sie_triton.controller.status_table import status_of
+from sie_triton.controller.status_table import faults, table_of
 from sie_triton.controller.token import known_token
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings, words
@@ -33,13 +34,18 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
-        console.print(status_of(ask(settings, MODELS), console.width))
+        answer = ask(settings, MODELS)
+        console.print(table_of(answer, console.width))
+        for line in faults(answer):
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(status_of(ask(settings, MODELS), console.width), refresh=True)
+            answer = ask(settings, MODELS)
+            below = [Text(line, style="red", overflow="fold") for line in faults(answer)]
+            live.update(Group(table_of(answer, console.width), *below), refresh=True)
             time.sleep(REFRESH_S)
 
 

@@ -22,8 +22,8 @@ BAR_COLUMNS = 20
 Column = Sequence[RenderableType]
 
 
-def status_of(answer: Any, width: int) -> RenderableType:
-    """The table in at most `width` characters if names allow it; below it the memory, and a line for each fault.
+def table_of(answer: Any, width: int) -> RenderableType:
+    """The table, in at most `width` characters if names allow it, and below it the memory.
 
     Models in memory come first, then the others by name. Columns without any value are left out.
     """
@@ -33,8 +33,7 @@ def status_of(answer: Any, width: int) -> RenderableType:
         if _width(made) > width:
             columns.pop(name, None)
             made = _table(columns)
-    below = [Text(line, style="red", overflow="fold") for line in faults(answer)]
-    return Group(made, Text(memory_line(answer["memory"]), style="italic"), *below)
+    return Group(made, Text(memory_line(answer["memory"]), style="italic"))
 
 
 def faults(answer: Any) -> Iterator[str]:

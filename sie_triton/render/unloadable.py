@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sie_triton.catalog.on_disk import check_weights
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
-from sie_triton.weights.locate import HUB, SMALL_FILES, locate
+from sie_triton.weights.locate import HUB, SMALL_FILES
 from sie_triton.weights.on_hub import WEIGHTS, Hub
 
 # A warning names no more of them.
@@ -50,6 +51,6 @@ def _of_weights(spec: ModelSpec, hub: Hub) -> Iterator[str]:
         if spec.weights.startswith(HUB):
             hub.check(spec.weights.removeprefix(HUB), SMALL_FILES if spec.endpoint else WEIGHTS)
         else:
-            locate(spec.weights, allow_hub=False)
+            check_weights(spec)
     except LoadError as exc:
         yield str(exc)

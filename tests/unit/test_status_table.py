@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sie_triton.controller import commands
 from sie_triton.controller.commands import PICTURE_COLUMNS
-from sie_triton.controller.status_table import TITLE, status_of
+from sie_triton.controller.status_table import TITLE, faults, table_of
 from sie_triton.controller.unserved import unserved
+from sie_triton.settings import read_settings
 
 PICTURE = Path(__file__).parents[2] / "docs" / "status.svg"
 GIB = 2**30
@@ -28,10 +30,14 @@ def resident(name, **more):
     return model(name, "resident", engine="torch", memory_bytes=GIB // 4, idle_s=3.0, **more)
 
 
-def shown(*models, width=80, problems=None):
+def answer_of(*models, problems=None):
+    return {"models": list(models), "memory": MEMORY, "problems": problems or {}}
+
+
+def shown(*models, width=80):
     console = Console(width=width, record=True, file=io.StringIO())
-    answer = {"models": list(models), "memory": MEMORY, "problems": problems or {}}
-    console.print(status_of(answer, console.width))
+    answer = answer_of(*models)
+    console.print(table_of(answer, console.width))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -59,24 +65,28 @@ def test_what_is_least_needed_goes_where_it_is_narrow():
     assert headers(shown(resident(LONG), width=80)) == ["model", "state"]
 
 
-def test_reasons_stand_below_the_table_a_line_each():
-    failed = model(
-        "my/a",
-        "failed",
-        failure="not found",
-        failure_message="weights: /nowhere is not a directory",
-        source="/m/a.yaml",
-    )
-    lines = shown(failed, model("my/b", "failed", failure="network"), problems=PROBLEMS)
-    assert lines[-5:] == [
+def test_each_failed_model_and_each_wrong_file_has_a_line_of_its_own():
+    failed = model("my/a", "failed", failure="not found", source="/m/a.yaml")
+    failed["failure_message"] = "weights: /nowhere is not a directory"
+    answer = answer_of(failed, model("my/b", "failed", failure="network"), problems=PROBLEMS)
+    assert list(faults(answer)) == [
         "my/a: not found: weights: /nowhere is not a directory",
         "my/b: network",
         "not served: /m/c.yaml: not valid",
         "not changed: /m/a.yaml: dim: no",
         "not served: my__d: Triton: no",
     ]
+    lines = shown(failed)
     assert re.search(r"│ my/a +│ failed +│", "\n".join(lines))
     assert "1.00 GiB of 2.00 GiB used (50%, SIE_MEMORY_LIMIT_BYTES)" in lines
+
+
+def test_a_line_below_the_table_is_not_cut_or_broken(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    problem = f"/m/c.yaml: {'x' * 200} [red]"
+    monkeypatch.setattr(commands, "ask", lambda *_: answer_of(model("my/a"), problems={"/m/c.yaml": problem}))
+    commands.show(read_settings())
+    assert capsys.readouterr().out.splitlines()[-1] == f"not served: {problem}"
 
 
 def test_a_name_is_text_and_no_markup():

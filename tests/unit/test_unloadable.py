@@ -1,6 +1,7 @@
 """What `serve` warns of at its start, and which model its example asks."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,16 @@ def test_weights_that_are_nowhere_and_a_missing_environment_are_warned_of(tmp_pa
     assert lines[1] == (
         f"warning: my/gone: requests fail as long as this is so: weights: {tmp_path}/gone is not a directory"
     )
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_directory_that_lacks_a_file_is_warned_of(tmp_path, tiny_directory, name):
+    directory = tmp_path / "weights"
+    shutil.copytree(tiny_directory, directory)
+    assert causes(read_settings(), [spec(weights=str(directory), family="sentence_transformer")]) == {}
+    (directory / name).unlink()
+    ((cause, _),) = causes(read_settings(), [spec(weights=str(directory), family="sentence_transformer")]).items()
+    assert name in cause
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_told_of_once(hub):
