@@ -26,9 +26,9 @@ def read_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts nodes as they are composed, before any value is constructed.
+    """PyYAML's safe loader with limits, which are checked while nodes are composed, before values are constructed.
 
-    An alias counts as the whole of what it stands for: whoever walks through the value meets it as often.
+    An alias counts as the whole of what it stands for, since code that walks through the value meets it each time.
     """
 
     def __init__(self, text: str) -> None:

@@ -14,7 +14,7 @@ from sie_triton.weights.locate import HUB, locate
 SAFETENSORS = ("*.safetensors", "*/*.safetensors")
 
 
-# Of a recogniser: faults, whoever the directory belongs to. Others may be what the model file puts right.
+# Reasons of a recogniser's LoadError that no model file puts right.
 FAULTS = ("not found", "corrupt")
 
 
@@ -51,7 +51,7 @@ def check_weights(spec: ModelSpec) -> Path:
 
 
 def doubts(spec: ModelSpec) -> Iterator[str]:
-    """Where the weights are recognised as a model that does not do what the model file asks of it."""
+    """A warning where the weights are recognised as a model that does not do what the model file asks of it."""
     try:
         directory = locate(spec.weights, allow_hub=False)
         name, found = family_in(directory)

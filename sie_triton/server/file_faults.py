@@ -1,4 +1,4 @@
-"""Tells on the launcher's terminal what is wrong with model files that change while it serves.
+"""Complaints about model files that change while a server runs, for the launcher's terminal.
 
 serving.json, which the controller writes → lines
 """
@@ -14,7 +14,7 @@ POLL_S = 1.0
 
 
 class FileFaults:
-    """Holds the complaints of the last look. One thread calls `look`."""
+    """Compares the complaints in serving.json with those of the last look, which it holds. One thread calls `look`."""
 
     def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
         self._data_dir, self._say = data_dir, say

@@ -1,5 +1,6 @@
 """`sie-triton serve` as a user runs it, and a stock tritonserver on the committed repository."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,8 +212,6 @@ def test_stock_tritonserver_serves_the_committed_repository(tmp_path):
 
 
 def ready(http_port: int) -> bool:
-    import urllib.request
-
     try:
         return urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v2/health/ready", timeout=2).status == 200
     except OSError:
@@ -266,3 +267,33 @@ def test_a_model_that_perf_cannot_ask_is_one_line(server, model, said):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert re.fullmatch(said, errors.strip()), errors
+
+
+def test_a_wrong_model_file_is_told_on_the_terminal_in_the_table_and_to_clients(tmp_path, tiny_directory):
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))
+    with serving(tmp_path / "data", f"--models-dir={models}", num_ports=5) as (process, _):
+        assert process.stderr is not None
+        *_, controller, door = ports_of(process)
+        wrong = tiny_model_file("my/wrong", tiny_directory, dim=65)
+        (models / "wrong.yaml").write_text(wrong)
+        line = next(line for line in process.stderr if line.startswith("not served: "))
+        said = f"{models}/wrong.yaml: tasks.encode.dense.dim: must be 64, as in {tiny_directory} (given 65)"
+        assert line == f"not served: {said}\n"
+        table = sie("status", f"--controller-port={controller}").communicate(timeout=60)[0]
+        assert table.splitlines()[-1] == f"not served: {said}"
+        asked = urllib.request.Request(f"http://127.0.0.1:{door}/v1/encode/my/wrong", data=b'{"items": ["a"]}')
+        asked.add_header("Content-Type", "application/json")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(asked, timeout=60)
+        message = json.loads(caught.value.read())["detail"]["message"]
+        assert message.startswith("model: my/wrong is not served: wrong.yaml: tasks.encode.dense.dim: must be 64")
+        assert "/" not in message.removeprefix("model: my/wrong")
+
+
+def ports_of(process: subprocess.Popen[str]) -> list[int]:
+    """As it was given them, in the order of PORT_FLAGS."""
+    assert isinstance(process.args, list)
+    given = dict(str(argument).split("=", 1) for argument in process.args if "-port=" in str(argument))
+    return [int(given[flag]) for flag in PORT_FLAGS if flag in given]
