@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from sie_triton.cli import cli
 from tests.conftest import model_file, tiny_model_file
-from tests.models import save_bert, save_cross_encoder
+from tests.models import save_bert, save_causal, save_cross_encoder
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
 
@@ -96,3 +96,13 @@ def test_one_wrong_file_hides_no_other(tmp_path, weights):
     (tmp_path / "a.yaml").write_text("sie_id: [")
     (tmp_path / "b.yaml").write_text(tiny_model_file("my/tiny", weights))
     assert check(tmp_path, 1)[-1] == "2 files, 1 right, 1 wrong"
+
+
+def test_weights_that_are_cut_off_are_found_where_only_the_model_file_says_what_they_are(tmp_path, minilm_directory):
+    directory = save_causal(tmp_path / "lm", minilm_directory)
+    loadtime = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
+    path = tmp_path / "model.yaml"
+    path.write_text(model_file("my/model", directory, "llm_reranker", {"score": {}}, loadtime=loadtime))
+    assert check(path) == ["1 files, 1 right"]
+    cut_off(directory)
+    assert "model.safetensors: has" in check(path, 1)[0]
