@@ -5,13 +5,13 @@ A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and th
 
 import os
 from collections.abc import Collection
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sie_triton.errors import SettingsError
+from sie_triton.nearest import did_you_mean
 from sie_triton.yaml_reader import read_yaml
 
 PREFIX = "SIE_"
@@ -76,7 +76,8 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
     """
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"{settings_file()}: unknown key {name}; {_advice(name, known)}"
+        advice = did_you_mean(name, known) or "; sie-triton serve --help lists all settings"
+        return f"{settings_file()}: unknown key {name}{advice}"
     given_value = "" if name in SECRETS else f"={error['input']}"
     return f"{_source(name, flags, error['input'])}{given_value}: {error['msg'].removeprefix('Value error, ')}"
 
@@ -87,8 +88,3 @@ def _source(name: str, flags: Collection[str], value: Any) -> str:
     if variable(name) in os.environ or value in ("", None):  # a value that was given nowhere is missing
         return variable(name)
     return f"{settings_file()}: {name}"
-
-
-def _advice(name: str, known: Collection[str]) -> str:
-    nearest = get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"did you mean {nearest[0]}?" if nearest else "sie-triton serve --help lists all settings"

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "transforms": {"late_interaction", "native", "spec"},
     "contract": {"errors", "spec", "transforms"},
     "loras": {"contract", "errors", "private", "spec"},
-    "setting_sources": {"errors", "yaml_reader"},
+    "setting_sources": {"errors", "nearest", "yaml_reader"},
     "settings": {"device", "door_settings", "errors", "setting_sources", "spec"},
     "checkpoints": {"errors"},
     "weights": {"checkpoints", "errors", "private", "processes", "spec"},
