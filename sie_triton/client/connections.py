@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from sie_triton.client.address import Address
-from sie_triton.client.failures import is_of_a_step, our_errors, unreachable
+from sie_triton.client.door import refuse_door
+from sie_triton.client.failures import NotTriton, is_of_a_step, our_errors, unreachable
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
@@ -56,9 +57,14 @@ class AsyncConnection:
         try:
             with our_errors(self._address, deadline.left_s):
                 answer = await self._send(method, deadline.wait_s(self._address.transport), arguments)
+        except NotTriton:
+            await asyncio.to_thread(refuse_door, self._address)
+            raise
         except BusyError as exc:
             is_doubtful = self._address.transport == "grpc" and deadline.left_s and not is_of_a_step(exc)
             if is_doubtful and not await self._is_live():
+                if not self.is_met:
+                    await asyncio.to_thread(refuse_door, self._address)
                 raise unreachable(self._address, exc) from exc
             raise
         self.is_met = True
@@ -118,6 +124,8 @@ class GrpcConnection:
                 answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
         except BusyError as exc:
             if deadline.left_s and not is_of_a_step(exc) and not self._is_live():
+                if not self.is_met:
+                    refuse_door(self._address)
                 raise unreachable(self._address, exc) from exc
             raise
         self.is_met = True

@@ -37,6 +37,10 @@ class NotServed(InputError):
         self.model = model
 
 
+class NotTriton(SIEError):
+    """The server at the address is not Triton."""
+
+
 @contextmanager
 def our_errors(address: Address, seconds: float) -> Iterator[None]:
     """`seconds`: how long the server was given."""
@@ -49,7 +53,7 @@ def our_errors(address: Address, seconds: float) -> Iterator[None]:
     except _broken_connections() as exc:
         raise unreachable(address, exc) from exc
     except ValueError as exc:
-        raise SIEError(f"{address}: what answers there is no Triton server ({exc})") from exc
+        raise NotTriton(f"{address}: the server at this address is not Triton ({exc})") from exc
 
 
 def is_of_a_step(error: SIEError) -> bool:
@@ -61,7 +65,7 @@ def is_of_a_step(error: SIEError) -> bool:
 def unreachable(address: Address, cause: Exception) -> Unreachable:
     details = str(cause) or type(cause).__name__
     return Unreachable(
-        f"{address}: nobody answers there ({details}); is the server running, and is this its {address.transport} port?"
+        f"{address}: no server answers ({details}); check that it runs and that this is its {address.transport} port"
     )
 
 
@@ -80,8 +84,8 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
         return _too_late(address, seconds)
     if status == "UNIMPLEMENTED" or (address.transport == "http" and exc.debug_details()):
         # A proxy says with these that the server behind it is away.
-        error = BusyError if status in ("502", "503", "504") else SIEError
-        return error(f"{address}: what answers there is no Triton server (it says {status})")
+        error = BusyError if status in ("502", "503", "504") else NotTriton
+        return error(f"{address}: the server at this address is not Triton (it answers {status})")
     message = exc.message() or str(exc)
     _, _, sentence = message.partition("', ")
     text = sentence if message.startswith(FRAMING) else message

@@ -14,6 +14,7 @@ import pytest
 
 from sie_triton import BusyError, Item, SIEClient, SIEError
 from sie_triton.client import retry
+from sie_triton.client.failures import NotTriton
 from sie_triton.errors import Cancelled, Unreachable
 from tests.clients import KINDS, MODEL, seconds_of
 from tests.doubles import FakeTriton
@@ -120,8 +121,8 @@ def test_a_server_that_never_was(kind, fake, monkeypatch):
     monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.5)
     fake.stop()
     with kind(fake.url) as client:
-        assert seconds_of(lambda: client.encode(MODEL, "a"), Unreachable, f"{fake.url}: nobody answers") < 5
-        assert seconds_of(lambda: client.score(MODEL, "a", ["b"]), Unreachable, f"{fake.url}: nobody answers") < 5
+        assert seconds_of(lambda: client.encode(MODEL, "a"), Unreachable, f"{fake.url}: no server answers") < 5
+        assert seconds_of(lambda: client.score(MODEL, "a", ["b"]), Unreachable, f"{fake.url}: no server answers") < 5
         threading.Timer(1, fake.start).start()
         client.encode(MODEL, "a", timeout=20)  # who gives a time, waits
 
@@ -130,7 +131,7 @@ def test_a_server_that_never_was(kind, fake, monkeypatch):
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_a_host_that_has_no_address(kind, transport):
     with kind(f"{transport}://no-such-host.invalid:1") as client:
-        seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, "invalid:1: nobody answers")
+        seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, "invalid:1: no server answers")
 
 
 @KINDS
@@ -141,7 +142,7 @@ def test_the_port_of_the_other_transport(kind, asked, there):
 
 
 @KINDS
-@pytest.mark.parametrize(("status", "error"), [(404, SIEError), (200, SIEError), (502, BusyError)])
+@pytest.mark.parametrize(("status", "error"), [(404, NotTriton), (200, NotTriton), (502, BusyError)])
 def test_what_answers_is_no_triton(kind, status, error):
     class Web(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -155,7 +156,7 @@ def test_what_answers_is_no_triton(kind, status, error):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
         with kind(address_of(server.socket)) as client:
-            seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is no Triton server")
+            seconds_of(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is not Triton")
         server.shutdown()
 
 

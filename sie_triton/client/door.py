@@ -1,0 +1,35 @@
+"""Recognise SIE's door at an address that was given for Triton."""
+
+from http.client import HTTPConnection, HTTPException
+
+from sie_triton.client.address import Address
+from sie_triton.errors import SIEError
+
+# Every response of the door has this header.
+HEADER = "X-SIE-Server-Version"
+
+# Timeout of each read and write, in seconds.
+TIMEOUT_S = 1.0
+
+
+def refuse_door(address: Address) -> None:
+    """Send one GET request; if SIE's door answers it, raise SIEError that names Triton's default ports."""
+    if not _is_door(address):
+        return
+    host = address.target.partition("/")[0].rpartition(":")[0]
+    raise SIEError(
+        f"{address}: this is SIE's HTTP door, not Triton. SIEClient connects to Triton itself, "
+        f"by default at http://{host}:8000 or grpc://{host}:8001"
+    )
+
+
+def _is_door(address: Address) -> bool:
+    server, _, path = address.target.partition("/")
+    connection = HTTPConnection(server, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", f"/{path}")
+        return connection.getresponse().getheader(HEADER) is not None
+    except (OSError, HTTPException, ValueError):  # no server, not HTTP, or a name that cannot be resolved
+        return False
+    finally:
+        connection.close()
