@@ -12,6 +12,7 @@ from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
+from sie_triton.client.fit import Misfit
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -23,7 +24,7 @@ from sie_triton.client.types import (
     ScoreResult,
 )
 from sie_triton.contract import Verb
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, SIEError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,7 +66,7 @@ class AsyncSIEClient:
         """As SIEClient.encode."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
-        async with self._naming_what_is_served(model):
+        async with self._explaining(call, model, deadline):
             return call.results(await self._responses(call, deadline))
 
     async def score(
@@ -109,15 +110,29 @@ class AsyncSIEClient:
         return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @asynccontextmanager
-    async def _naming_what_is_served(self, model: str) -> AsyncIterator[None]:
+    async def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> AsyncIterator[None]:
+        """Say what is served where the model is not, and what the model takes where that was not sent."""
         try:
             yield
         except NotServed as exc:
             raise not_served(model, await self.list_models()) from exc
+        except Misfit:
+            raise
+        except InputError:
+            await self._check(call, model, deadline)
+            raise
+
+    async def _check(self, call: calls.Call, model: str, deadline: Deadline) -> None:
+        """Raise Misfit if the ensemble does not take what `call` sends; pass if its metadata cannot be had."""
+        try:
+            metadata = await self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
+        except SIEError:
+            return
+        call.check(model, metadata)
 
     async def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
         """Of a verb that may have an ensemble of its own."""
-        async with self._naming_what_is_served(model):
+        async with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
             if known := self._ensembles.get((model, call.verb.name)):

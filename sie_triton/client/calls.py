@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sie_triton.client.arguments import checked_model, encoded_entities, encoded_labels, request_parameters
+from sie_triton.client.fit import check_kinds, check_verb, input_names
 from sie_triton.client.items import Bytes, encoded, encoded_item, is_one, listed, objects
 from sie_triton.client.results import (
     encode_results,
@@ -92,6 +93,13 @@ class Call(ABC):
     def results(self, responses: Iterable[Any]) -> Any:
         """What the caller gets, from one response per piece."""
 
+    def check(self, model: str, metadata: Any) -> None:
+        """Raise Misfit where `metadata`, of the ensemble, says that the model does not take what this call sends."""
+        names = input_names(metadata)
+        check_verb(model, self.verb, names)
+        fields = {kind: f"items[{first_of(elements)}].{kind}" for kind, elements in self._encoded.items()}
+        check_kinds(model, names, ITEMS, fields)
+
     def _inputs(self, piece: slice) -> list[Any]:
         return [self._input(ITEMS[kind], elements[piece]) for kind, elements in self._encoded.items()]
 
@@ -138,6 +146,11 @@ class ScoreCall(Call):
         parameters = request_parameters(self.verb.name, options, ScoreOptions)
         size = sum(map(size_of, self._encoded_query, self._encoded_query.values()))
         super().__init__(tritonclient, model, listed(items), parameters, size)
+
+    def check(self, model: str, metadata: Any) -> None:
+        super().check(model, metadata)
+        fields = {kind: f"query.{kind}" for kind in self._encoded_query}
+        check_kinds(model, input_names(metadata), QUERIES, fields)
 
     def _inputs(self, piece: slice) -> list[Any]:
         query = [self._input(QUERIES[kind], objects([each])) for kind, each in self._encoded_query.items()]
@@ -191,6 +204,11 @@ class ExtractCall(Call):
         return results[0] if self._is_single else results
 
 
+def first_of(elements: Bytes) -> int:
+    """Index of the first element that is not empty; 0 if all are."""
+    return next((i for i, element in enumerate(elements) if element), 0)
+
+
 def triton_name(model: str) -> str:
     return model.replace("/", "__")
 
@@ -201,17 +219,13 @@ def own_ensemble(model: str, verb: Verb) -> str:
 
 
 def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
-    """What to call: the verb's own ensemble, or the model's, if that takes what the verb does.
+    """Name of the ensemble that serves `verb`: the verb's own, or the model's; Misfit where neither does.
 
-    `metadata` is JSON or protobuf, of the model's ensemble.
+    `metadata` is that of the model's ensemble.
     """
     if has_own:
         return own_ensemble(model, verb)
-    inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
-    names = [each["name"] if isinstance(each, dict) else each.name for each in inputs]
-    beside_items = {*names} - {tensor.name for tensor in (*ITEMS.values(), QUERY_IMAGE)}
-    if beside_items != {tensor.name for tensor in verb.inputs(())}:
-        raise InputError(f"model: {model} does not {verb.name}; it takes {', '.join(names)}")
+    check_verb(model, verb, input_names(metadata))
     return triton_name(model)
 
 

@@ -16,6 +16,7 @@ from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
+from sie_triton.client.fit import Misfit
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -27,7 +28,7 @@ from sie_triton.client.types import (
     ScoreResult,
 )
 from sie_triton.contract import Verb
-from sie_triton.errors import Cancelled, InputError
+from sie_triton.errors import Cancelled, InputError, SIEError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,7 +81,7 @@ class SIEClient:
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
-        with self._naming_what_is_served(model):
+        with self._explaining(call, model, deadline):
             return call.results(self._responses(call, deadline))
 
     def score(
@@ -127,15 +128,29 @@ class SIEClient:
         return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @contextmanager
-    def _naming_what_is_served(self, model: str) -> Iterator[None]:
+    def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> Iterator[None]:
+        """Say what is served where the model is not, and what the model takes where that was not sent."""
         try:
             yield
         except NotServed as exc:
             raise not_served(model, self.list_models()) from exc
+        except Misfit:
+            raise
+        except InputError:
+            self._check(call, model, deadline)
+            raise
+
+    def _check(self, call: calls.Call, model: str, deadline: Deadline) -> None:
+        """Raise Misfit if the ensemble does not take what `call` sends; pass if its metadata cannot be had."""
+        try:
+            metadata = self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
+        except SIEError:
+            return
+        call.check(model, metadata)
 
     def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
         """Of a verb that may have an ensemble of its own."""
-        with self._naming_what_is_served(model):
+        with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
             if known := self._ensembles.get((model, call.verb.name)):

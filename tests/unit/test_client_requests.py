@@ -38,6 +38,8 @@ class FakeTriton:
         self.infer_of: Callable[[int], Response] = answer
         self.served = ["org__model", "org__model-inference"]
         self.scoring = "org__model"
+        self.takes = ["query", "text"]  # None: the metadata cannot be had
+        self.num_metadata = 0
 
     def infer(self, model_name, inputs, **given):
         if any(each.name() == "query" for each in inputs) and model_name != self.scoring:
@@ -47,7 +49,10 @@ class FakeTriton:
         return self.infer_of(num_items)
 
     def get_model_metadata(self, *_, **__):
-        return {"inputs": [{"name": "query"}, {"name": "text"}]}
+        self.num_metadata += 1
+        if self.takes is None:
+            raise InferenceServerException("away", status="StatusCode.UNAVAILABLE")
+        return {"inputs": [{"name": name} for name in self.takes]}
 
     def is_model_ready(self, model_name, **__):
         return model_name == self.scoring
@@ -190,6 +195,27 @@ def test_a_wrong_request_is_not_asked_again(client, triton, status):
     with pytest.raises(InputError):
         client.encode(MODEL, "a", timeout=2)
     assert len(triton.asked) == 1
+
+
+# --- what does not fit the model
+
+
+def test_the_metadata_of_a_model_is_read_only_after_an_error(client, triton):
+    client.encode(MODEL, ["a"] * 513)
+    assert triton.num_metadata == 0
+    triton.infer_of = failing("INVALID_ARGUMENT", times=1)
+    with pytest.raises(InputError, match=f"^model: {MODEL} does not encode; it takes query, text; call score$"):
+        client.encode(MODEL, "a")
+    assert triton.num_metadata == 1
+
+
+@pytest.mark.parametrize("takes", [None, ["text"]])
+def test_an_error_stays_as_it_is_where_all_fits_or_where_that_is_not_known(client, triton, takes):
+    triton.takes = takes
+    triton.infer_of = failing("INVALID_ARGUMENT")
+    with pytest.raises(InputError, match=r"^no$"):
+        client.encode(MODEL, "a")
+    assert triton.num_metadata == 1
 
 
 # --- adapters
