@@ -5,7 +5,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from sie_triton.errors import InputError
 
-ALLOWED = "give http://host:port, grpc://host:port or host:port, which is gRPC"
+ALLOWED = "give http://host:port, grpc://host:port, or host:port for gRPC"
 
 
 class Address(NamedTuple):
@@ -37,19 +37,19 @@ class Address(NamedTuple):
 
 
 def _complaint(parts: SplitResult, port: int | None) -> str | None:
-    """What is wrong with a URL, None: nothing."""
+    """Return what is wrong with a URL, or None."""
     if parts.scheme in ("https", "grpcs"):
-        return f"asks for TLS ({parts.scheme}), which this client does not speak: let a proxy beside it do that"
+        return f"asks for TLS ({parts.scheme}), which SIEClient does not support; a local proxy can add it"
     if parts.scheme not in ("http", "grpc"):
         return f"has the scheme {parts.scheme!r}"
     if "@" in parts.netloc:
-        return "has a user, and nobody asks for one"
+        return "has a user name, which Triton does not take"
     if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
         return "has no host"
     if not port:
         return "has no port; Triton's are 8000 for HTTP and 8001 for gRPC"
     if parts.query or parts.fragment:
-        return "has more than host, port and path"
+        return "has a query or a fragment"
     if parts.scheme == "grpc" and parts.path.rstrip("/"):
-        return f"has the path {parts.path!r}, and gRPC knows none"
+        return f"has the path {parts.path!r}; an address for gRPC has none"
     return None

@@ -14,7 +14,7 @@ from sie_triton.errors import InputError
 # Request parameters that are JSON, and may be given as mappings.
 JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema", "classes", "relation_labels"}
 
-ENTITY = 'give {"start": …, "end": …}, with a "label" if you like'
+ENTITY = 'give {"start": …, "end": …}; "label" is optional'
 
 
 def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
@@ -32,7 +32,7 @@ def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] |
         return None
     lists = _several(entities, "entities", "lists")
     if len(lists) != num_items:
-        raise InputError(f"entities: are those of {len(lists)} items, not of {num_items}; give a list for each")
+        raise InputError(f"entities: has {len(lists)} lists for {num_items} items; give one list for each item")
     return objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
 
 
@@ -105,8 +105,8 @@ def _check_parameter(name: str, value: Any) -> None:
     if not isinstance(name, str):
         raise InputError(f"options: names must be strings, {name!r} is {type(name).__name__}")
     if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
-        remedy = "; give timeout=seconds beside options" if name == "timeout" else ""
-        raise InputError(f"options.{name}: is a parameter of Triton's own{remedy}")
+        remedy = "; pass timeout=seconds to the call instead" if name == "timeout" else ""
+        raise InputError(f"options.{name}: is reserved by Triton{remedy}")
     if isinstance(value, str):
         utf_8(value, name)
     elif not isinstance(value, (bool, int, float)):

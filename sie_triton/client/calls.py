@@ -142,7 +142,7 @@ class ScoreCall(Call):
         self._encoded_query = encoded_item(query, "query")
         for kind in self._encoded_query:
             if kind not in QUERIES:
-                raise InputError(f"query.{kind}: nothing is scored against one; give {' or '.join(QUERIES)}")
+                raise InputError(f"query.{kind}: a query cannot be {kind}; give {' or '.join(QUERIES)}")
         parameters = request_parameters(self.verb.name, options, ScoreOptions)
         size = sum(map(size_of, self._encoded_query, self._encoded_query.values()))
         super().__init__(tritonclient, model, listed(items), parameters, size)

@@ -21,7 +21,7 @@ MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
 # Beside the kinds of input; the second is SIE's way to give an image.
 IDENTITY, IMAGES = "id", "images"
 KEYS = (*ITEMS, IMAGES, IDENTITY)
-ITEM = 'give a string or {"text": …, "image": …}, with what the model reads of it, and an "id" if you like'
+ITEM = 'give a string, or a mapping of the inputs that the model takes, as {"text": …, "image": …}; "id" is optional'
 
 Bytes = npt.NDArray[np.object_]
 
@@ -64,14 +64,16 @@ def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
             raise InputError(f"{name}.text: must be a string, it is {type(given[TEXT.name]).__name__}")
         found[TEXT.name] = utf_8(given[TEXT.name], f"{name}.text")
     if not found:
-        raise InputError(f"{name}: has no text, and no {', no '.join(MEDIA)}; {ITEM}")
+        raise InputError(f"{name}: has none of {', '.join(ITEMS)}; {ITEM}")
     return found
 
 
 def _only(item: Mapping[str, Any], name: str) -> Any:
     images = item[IMAGES]
     if not isinstance(images, Sequence) or isinstance(images, (str, bytes)) or len(images) != 1 or IMAGE.name in item:
-        raise InputError(f"{name}: must be a list of one image, and without image beside it; make an item of each")
+        raise InputError(
+            f"{name}: must be a list of one image, without image beside it; give each image as an item of its own"
+        )
     return images[0]
 
 

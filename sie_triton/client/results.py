@@ -74,7 +74,7 @@ def output(response: Any, tensor: Tensor) -> npt.NDArray[Any]:
     """A tensor that every model of ours returns."""
     values: npt.NDArray[Any] | None = response.as_numpy(tensor.name)
     if values is None:
-        raise SIEError(f"the model is none of this package's: it has no output {tensor.name}")
+        raise SIEError(f"model: was not rendered by sie-triton: it has no output {tensor.name}")
     return values
 
 

@@ -164,7 +164,11 @@ def test_what_answers_is_no_triton(kind, status, error):
 def test_a_model_of_somebody_else(kind, fake):
     with kind(fake.url) as client:
         fake.outputs = ["dense"]
-        seconds_of(lambda: client.encode(MODEL, "a"), SIEError, "none of this package's: it has no output token_count")
+        seconds_of(
+            lambda: client.encode(MODEL, "a"),
+            SIEError,
+            "model: was not rendered by sie-triton: it has no output token_count",
+        )
 
 
 # Connections
