@@ -1,7 +1,6 @@
 """What is measured once, kept, and measured again when asked."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -30,10 +29,11 @@ TOKENS = sampler(512, "tokens")
 
 
 class FakeAdapter:
-    """Seconds a pass: a fixed part, and one a token that grows past `cache` tokens."""
+    """Its passes move the clock `now`, in seconds: by a fixed part, and by one a token that grows past 1,024 tokens."""
 
     def __init__(self, padded_is=1.0, path=PACKED):
         self.encoder, self.path, self.padded_is, self.passes = self, path, padded_is, 0
+        self.now = 0.0
         self.paths = (PACKED, PADDED) if path == PACKED else (path,)
         self.limits, self.weights_bytes, self.sample = {}, 0, None
 
@@ -44,11 +44,23 @@ class FakeAdapter:
         self.passes += 1
         tokens = len(tokens_of(batch)[0])
         seconds = 2e-3 + tokens * 5e-6 * (1 if tokens <= 1024 else 2)
-        time.sleep(seconds * (self.padded_is if self.path == PADDED else 1))
+        self.now += seconds * (self.padded_is if self.path == PADDED else 1)
 
 
-def test_the_size_is_measured_once_and_kept(tmp_path):
-    adapter, path = FakeAdapter(), tmp_path / "m.json"
+@pytest.fixture
+def timed_adapter(monkeypatch):
+    """Make a FakeAdapter whose clock is the one that calibration reads."""
+
+    def make(*args):
+        adapter = FakeAdapter(*args)
+        monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
+        return adapter
+
+    return make
+
+
+def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
+    adapter, path = timed_adapter(), tmp_path / "m.json"
     assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
     passes = adapter.passes
     assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
@@ -78,8 +90,8 @@ def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory,
 @pytest.mark.parametrize(
     ("padded_is", "start", "chosen"), [(0.5, PACKED, PADDED), (1.0, PACKED, PACKED), (0.5, PADDED, PADDED)]
 )
-def test_the_faster_path_is_taken_where_there_are_two(padded_is, start, chosen):
-    adapter = FakeAdapter(padded_is, start)
+def test_the_faster_path_is_taken_where_there_are_two(timed_adapter, padded_is, start, chosen):
+    adapter = timed_adapter(padded_is, start)
     calibrate(adapter, TOKENS, 1024, Measurements())
     assert adapter.path == chosen
 
