@@ -57,7 +57,7 @@ class Endpoint:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
         self.num_connections = self.at_once = self.most_at_once = 0
-        self._port, self._lock = 0, threading.Lock()
+        self._port, self._lock, self.is_over = 0, threading.Lock(), threading.Event()
         self.start()
 
     @property
@@ -71,12 +71,14 @@ class Endpoint:
         self.stop()
 
     def start(self) -> None:
+        self.is_over.clear()
         self._server = Server(("127.0.0.1", self._port), Handler)
         self._server.endpoint = self
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
+        self.is_over.set()  # no answer is held back any longer
         self._server.shutdown()
         self._server.server_close()
         for each in self._server.sockets:
@@ -130,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
             endpoint.at_once += 1
             endpoint.most_at_once = max(endpoint.most_at_once, endpoint.at_once)
         try:
-            time.sleep(endpoint.delay_s)
+            endpoint.is_over.wait(endpoint.delay_s)
             self.reply(endpoint, asked)
         finally:
             endpoint.at_once -= 1

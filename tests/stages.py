@@ -57,7 +57,7 @@ class FakeRequest:
         if direct is not DEFERRED:
             assert not self.answers
             return direct
-        assert self.answered.wait(20)
+        assert self.answered.wait(120)
         (answer,) = self.answers
         return answer
 
@@ -89,7 +89,7 @@ class EchoWorker:
         num_tokens = int(lengths.sum())
         self.batches.append(num_tokens)
         time.sleep(self.delay_s)
-        assert self.may_go.wait(20)
+        assert self.may_go.wait(120)
         if num_tokens > self.memory and self.shortages:
             self.shortages -= 1
             raise MemoryError

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
+from tests.controller import wait_for
 from tests.stages import FakeRequest, asked, context, run, spec, tokens
 
 # Its pattern backtracks until the library gives up, and panics.
@@ -123,8 +125,8 @@ def test_a_lane_that_fails_goes_on():
     scheduler = Scheduler("cuda:0", execute, 10, fault=lambda: faults.append(1))
     for _ in range(2):
         scheduler.submit([(Job(), 0)])
-        time.sleep(0.05)
-    assert ran.wait(5)
+        wait_for(lambda: faults)
+    assert ran.wait(60)
     assert faults == [1]
     scheduler.close()
 
@@ -152,10 +154,11 @@ def test_answers_wait_a_while_for_shared_memory_and_not_each_its_own(tmp_path, m
     monkeypatch.setattr(room, "_has", lambda num_bytes: num_bytes <= (free.pop(0) if free else 0))
     assert room.wait_for(10**6)  # at the third look
     assert room.wait_for(100)  # small ones never wait
-    monkeypatch.setattr(shared_memory, "PATIENCE_S", 0.2)
-    started = time.monotonic()
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(slept), sleep=slept.append)
+    monkeypatch.setattr(shared_memory, "time", clock)
     assert [room.wait_for(10**6) for _ in range(5)] == [False] * 5
-    assert 0.2 <= time.monotonic() - started < 1
+    assert sum(slept) == pytest.approx(shared_memory.PATIENCE_S, abs=2 * shared_memory.LOOK_S)
 
 
 COLBERT = {"family": "multivector", "dims": {"multivector": 4}}

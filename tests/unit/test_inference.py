@@ -141,7 +141,7 @@ def test_bulk_work_does_not_starve(inference):
     inference.worker.delay_s = 0.005
     bulk = tokens(*[[1] * 50 for _ in range(20)])
     inference.execute([bulk])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not bulk.answered.is_set():
         assert time.monotonic() < deadline
         inference.execute([tokens([2]), tokens([3])])

@@ -53,7 +53,7 @@ class Lanes:
     def _run(self, sub_batch, threads):
         self.ran.append([cost(slot) for slot in sub_batch])
         self.threads.append(threads)
-        self.release.wait(5)
+        assert self.release.wait(60)
         self.now += self.pass_time * sum(self.ran[-1])
 
 
@@ -65,13 +65,12 @@ def short_wait(monkeypatch):
 @pytest.mark.usefixtures("short_wait")
 def test_a_server_far_away_is_asked_again_while_it_answers():
     """What comes alone leaves the other lanes to what comes next."""
-    lanes, started = Lanes(budget=10, device=REMOTE), time.monotonic()
+    lanes = Lanes(budget=10, device=REMOTE)
     for num_running in range(1, REMOTE_LANES + 1):
         lanes.submit([1])
-        wait_for(lambda n=num_running: len(lanes.ran) == n)
+        wait_for(lambda n=num_running: len(lanes.ran) == n)  # while no pass ends
     lanes.submit([1])
     assert len(lanes.ran) == REMOTE_LANES
-    assert time.monotonic() - started < 4  # nobody had to wait for a pass to end
     assert len(lanes.finish()) == REMOTE_LANES + 1
 
 
@@ -107,7 +106,7 @@ def test_arrivals_gather_while_a_lane_has_its_budget_and_no_longer(monkeypatch):
         next_one.start()
         time.sleep(0.1)
         assert next_one.is_alive()
-    next_one.join(5)
+    next_one.join(60)
     assert not next_one.is_alive()
     assert lanes.finish() == [[10], [10]]
 

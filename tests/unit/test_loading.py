@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import time
 
 import psutil
 import pytest
@@ -38,10 +37,8 @@ def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, nursery_d
 
 
 def test_a_worker_that_is_stopped_while_it_loads_is_ended(tiny_directory, nursery_directory, deaths):
-    started = time.monotonic()
     with pytest.raises(LoaderStopped):
         Worker(order(tiny_directory, nursery_directory), deaths.append, **LIMITS, loading=stop)
-    assert time.monotonic() - started < 5
 
 
 def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, nursery_directory, deaths):

@@ -1,6 +1,5 @@
 """PDFs as images: what their pages look like, which of them are read, and what files of any kind may cost."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -132,9 +131,7 @@ def test_an_error_names_the_page():
 
 def test_a_page_that_takes_too_long(monkeypatch):
     monkeypatch.setattr(document, "STEP_S", 0.5)
-    started = time.monotonic()
     assert "is a PDF that takes longer than 0.5 s a page" in refusal(slow())
-    assert time.monotonic() - started < 5
     assert drawing() == []
 
 

@@ -1,7 +1,5 @@
 """The preprocess stage at its own seam, with a real tokenizer."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -125,14 +123,12 @@ def test_a_huge_query_holds_nobody_up(stage, request):
     stage = request.getfixturevalue(stage)
     huge = asked("score", query=[LONG], text=[*["nobody"] * 20])
     small = asked("score", query=["who?"], text=["I"])
-    started = time.monotonic()
     direct = stage.execute([huge, small])
     assert direct[0] is DEFERRED
     assert direct[1] is not DEFERRED
     answer = huge.answer(direct[0])
     assert len(answer["lengths"]) == 20 + (stage._spec.family == "bge_m3")  # the query itself
     assert answer["lengths"].max() <= 32
-    assert time.monotonic() - started < 20
 
 
 LONG_TEXT = "x" * 10_000

@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -163,25 +162,23 @@ def test_a_connection_that_is_cut_is_tried_again_once(endpoint, encoder, num_tro
     assert len(endpoint.asked) == 2
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("trouble", ["slow", "drip"])
 def test_a_slow_endpoint_is_given_up_in_time(endpoint, trouble):
     """The whole answer has to be there by then, whatever comes of it before."""
     engine = engine_of(endpoint, timeout_s=0.4)
-    endpoint.trouble, endpoint.delay_s = ("drip", 0.0) if trouble == "drip" else ("", 3.0)
-    started = time.monotonic()
+    endpoint.trouble, endpoint.delay_s = ("drip", 0.0) if trouble == "drip" else ("", 100.0)
     with pytest.raises(ModelError, match=r"did not answer within 0\.38 s"):
         engine.encoder().vectors(ITEMS, 2, None)
-    assert time.monotonic() - started < 2
     engine.close()
 
 
+@pytest.mark.timeout(60)
 def test_nobody_waits_after_the_deadline(endpoint, encoder):
-    endpoint.delay_s = 3.0
-    started = time.monotonic()
+    endpoint.delay_s = 100.0
     for ahead_s in (0.1, -1):
         with pytest.raises(BusyError, match="timeout: passed before"):
             encoder.vectors(ITEMS, 2, monotonic_ns() + int(ahead_s * 1e9))
-    assert time.monotonic() - started < 2
 
 
 def test_several_are_asked_at_once_over_connections_that_are_kept(endpoint, encoder):

