@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sie_triton import InputError
-from tests.clients import KINDS, MODEL, seconds_of
+from tests.clients import KINDS, MODEL, raises_exactly
 
 pytestmark = KINDS
 NOBODY = "http://127.0.0.1:9"
@@ -57,13 +57,13 @@ def test_items(kind, transport, items, complaint):
             lambda: client.score(MODEL, "query", items),
             lambda: client.extract(MODEL, items, ["a"]),
         ):
-            seconds_of(call, InputError, complaint)
+            raises_exactly(call, InputError, complaint)
 
 
 @pytest.mark.parametrize("query", [None, b"a", {"txt": "a"}, {}, ["a"]])
 def test_queries(kind, query):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")
+        raises_exactly(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_queries(kind, query):
 )
 def test_labels(kind, labels, complaint):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.extract(MODEL, "text", labels), InputError, complaint)
+        raises_exactly(lambda: client.extract(MODEL, "text", labels), InputError, complaint)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_labels(kind, labels, complaint):
 )
 def test_entities(kind, items, entities, complaint):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.extract(MODEL, items, entities=entities), InputError, complaint)
+        raises_exactly(lambda: client.extract(MODEL, items, entities=entities), InputError, complaint)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_entities(kind, items, entities, complaint):
 )
 def test_options_of_extract(kind, options, complaint):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.extract(MODEL, "a", ["a"], **options), InputError, complaint)
+        raises_exactly(lambda: client.extract(MODEL, "a", ["a"], **options), InputError, complaint)
 
 
 def test_what_no_verb_takes(kind):
@@ -127,9 +127,9 @@ def test_what_no_verb_takes(kind):
 @pytest.mark.parametrize("model", [None, "", b"a", 3])
 def test_model_names(kind, model):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.encode(model, "a"), InputError, "model: must be a name such as org/name")
-        seconds_of(lambda: client.score(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
-        seconds_of(lambda: client.extract(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
+        raises_exactly(lambda: client.encode(model, "a"), InputError, "model: must be a name such as org/name")
+        raises_exactly(lambda: client.score(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
+        raises_exactly(lambda: client.extract(model, "a", ["b"]), InputError, "model: must be a name such as org/name")
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,16 @@ def test_model_names(kind, model):
 )
 def test_options(kind, options, complaint):
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.encode(MODEL, "a", options=options), InputError, complaint)
+        raises_exactly(lambda: client.encode(MODEL, "a", options=options), InputError, complaint)
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), float("nan"), 0, -1, 1e300, 10**400, "5", True])
 def test_timeouts(kind, timeout):
-    seconds_of(lambda: kind(NOBODY, timeout=timeout), InputError, "timeout: must be seconds above 0")
+    raises_exactly(lambda: kind(NOBODY, timeout=timeout), InputError, "timeout: must be seconds above 0")
     with kind(NOBODY) as client:
-        seconds_of(lambda: client.encode(MODEL, "a", timeout=timeout), InputError, "timeout: must be seconds above 0")
+        raises_exactly(
+            lambda: client.encode(MODEL, "a", timeout=timeout), InputError, "timeout: must be seconds above 0"
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_timeouts(kind, timeout):
     ],
 )
 def test_urls(kind, url, complaint):
-    seconds_of(lambda: kind(url), InputError, f"^url: .*{complaint}.*; give http://host:port, grpc://host:port")
+    raises_exactly(lambda: kind(url), InputError, f"^url: .*{complaint}.*; give http://host:port, grpc://host:port")
 
 
 def test_a_password_is_not_repeated(kind):
@@ -187,7 +189,7 @@ def test_a_password_is_not_repeated(kind):
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, None])
 def test_concurrency(kind, number):
-    seconds_of(lambda: kind(NOBODY, max_concurrency=number), InputError, "max_concurrency: must be 1 or more")
+    raises_exactly(lambda: kind(NOBODY, max_concurrency=number), InputError, "max_concurrency: must be 1 or more")
 
 
 def test_no_items_no_results(kind):

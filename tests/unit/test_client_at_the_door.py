@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton import SIEError
-from tests.clients import KINDS, MODEL, seconds_of
+from tests.clients import KINDS, MODEL, raises_exactly
 from tests.doors import door_of, listening
 
 
@@ -15,4 +15,4 @@ def test_a_client_that_is_given_the_door_names_the_ports_of_triton(kind, transpo
     complaint = r"this is SIE's HTTP door, not Triton\. .* by default at http://127\.0\.0\.1:8000 or grpc://127"
     with listening(door) as port, kind(f"{transport}://127.0.0.1:{port}", timeout=20) as client:
         for call in (lambda: client.encode(MODEL, "a"), lambda: client.score(MODEL, "q", ["a"])):
-            seconds_of(call, SIEError, f"^{transport}://127.0.0.1:{port}: {complaint}")
+            raises_exactly(call, SIEError, f"^{transport}://127.0.0.1:{port}: {complaint}")

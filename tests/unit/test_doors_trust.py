@@ -14,6 +14,7 @@ import pytest
 from sie_triton.doors import body, connection
 from sie_triton.errors import SettingsError
 from sie_triton.settings import read_settings
+from tests.controller import wait_for
 from tests.doors import door_of, knock, listening, post
 
 TOKENS = {"auth_mode": "token", "auth_tokens": "first-token, second-token", "admin_token": "admins"}
@@ -110,48 +111,46 @@ HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r
 def test_a_client_that_trickles_is_cut(monkeypatch, sent, answer):
     monkeypatch.setattr(body, "BODY_S", 0.3)
     monkeypatch.setattr(connection, "HEAD_S", 0.3)
-    began = time.monotonic()
-    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
+    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         threading.Thread(target=trickle, args=(client, sent)).start()
         got = b""
         while chunk := received(client):
             got += chunk
     assert got.startswith(answer)
     assert bool(got) is bool(answer)
-    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("path", [b"/v1/encode/m", b"/nowhere", b"/v1/models"])
 def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
     monkeypatch.setattr(connection, "REST_S", 0.3)
-    with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
-        threading.Thread(target=trickle, args=(client, HEAD.replace(b"/v1/encode/m", path) + b"\r\n{")).start()
-        began, got = time.monotonic(), b""
+    head = HEAD.replace(b"/v1/encode/m", path).replace(b"1000", b"1000000")
+    with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+        threading.Thread(target=trickle, args=(client, head + b"\r\n{")).start()
+        got = b""
         while chunk := received(client):
             got += chunk
     assert got.startswith(b"HTTP/1.1 4")
-    assert time.monotonic() - began < 1
 
 
 def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
     """Its next request may be on its way, and has a time of its own; without one it ends as one that says nothing."""
-    monkeypatch.setattr(connection, "REST_S", 0.4)
-    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+    monkeypatch.setattr(connection, "REST_S", 2.0)
+    monkeypatch.setattr(connection, "HEAD_S", 2.0)
     body = b'{"items": ["a"]}'
     asked = b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 5) as client:
+    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         for line, status in ((b"POST /nowhere HTTP/1.1\r\n", b"404"), (b"POST /v1/encode/m HTTP/1.1\r\n", b"200")) * 2:
             client.sendall(line + asked)
             for sent in body[:8], body[8:]:
-                time.sleep(0.15)
+                time.sleep(0.4)
                 client.sendall(sent)
             assert answer_of(client).startswith(b"HTTP/1.1 " + status)
         client.sendall(b"POST /nowhere HTTP/1.1\r\n" + asked)
         assert answer_of(client).startswith(b"HTTP/1.1 404")
-        client.sendall(body)
         began = time.monotonic()
+        client.sendall(body)
         assert received(client) == b""
-        assert 0.4 < time.monotonic() - began < 2
+        assert time.monotonic() - began > connection.HEAD_S / 2  # not at once
 
 
 def answer_of(client: socket.socket) -> bytes:
@@ -165,7 +164,7 @@ def answer_of(client: socket.socket) -> bytes:
     return got
 
 
-@pytest.mark.parametrize(("read_s", "reads"), [(0.2, False), (1.0, True)])
+@pytest.mark.parametrize(("read_s", "reads"), [(0.2, False), (3.0, True)])
 def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, read_s, reads):
     """One that reads takes twice as long as may pass without progress."""
     monkeypatch.setattr(connection, "READ_S", read_s)
@@ -174,7 +173,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, read_s, read
     head = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nContent-Length: %d\r\n\r\n"
     door, backend = door_of(door_max_items=10_000)
     backend.dims = 320  # more than the system keeps on the way
-    with listening(door) as port, socket.create_connection(("127.0.0.1", port), 20) as client:
+    with listening(door) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         client.sendall(head % len(body) + body)
         client.recv(1, socket.MSG_PEEK)
         if not reads:
@@ -184,17 +183,16 @@ def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, read_s, read
         whole = len(got.partition(b"\r\n\r\n")[0]) + 4 + int(got.partition(b"content-length: ")[2].split()[0])
         while len(got) < whole and (chunk := received(client, 2**16)):
             got += chunk
-            time.sleep(max(0, began + 2 * len(got) / whole - time.monotonic()) if reads else 0)
+            time.sleep(max(0, began + 2 * read_s * len(got) / whole - time.monotonic()) if reads else 0)
     assert (len(got) == whole) is reads
 
 
 def trickle(client: socket.socket, sent: bytes) -> None:
     try:
         client.sendall(sent)
-        for _ in range(40):
+        while sent:  # until the door, or the test, has closed the connection
             time.sleep(0.05)
-            if sent:
-                client.sendall(b"x")
+            client.sendall(b"x")
     except OSError:
         pass
 
@@ -224,14 +222,13 @@ def test_watchers_need_a_token_too(token, status):
 
 def test_a_client_that_is_gone_is_worked_for_no_longer():
     door, backend = door_of()
-    backend.seconds = 5
+    backend.seconds = 100
     with listening(door) as port:
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"http://127.0.0.1:{port}/v1/encode/m", json={"items": ["a"]}, timeout=0.2)
-        deadline = time.monotonic() + 3
-        while not backend.was_cancelled and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert backend.was_cancelled
+            httpx.post(
+                f"http://127.0.0.1:{port}/v1/encode/m", json={"items": ["a"]}, timeout=httpx.Timeout(60, read=0.2)
+            )
+        wait_for(lambda: backend.was_cancelled)
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])
