@@ -47,6 +47,14 @@ def test_an_option_may_stand_at_run_time_and_beats_what_stands_at_load_time(tmp_
     assert resolve(tmp_path).options == {"depth": 3}
 
 
+def test_what_a_family_reads_at_load_time_is_no_parameter_of_a_profile(tmp_path):
+    """`normalize` is an option of families that have no dense vectors to normalise."""
+    tasks = {"encode": {"multivector": {"dim": 2}}}
+    found = resolve(tmp_path, family="multivector", default={"loadtime": {"normalize": False}}, tasks=tasks)
+    assert found.options["normalize"] is False
+    assert found.profiles[0].parameters == {"output_types": "multivector"}
+
+
 @pytest.mark.parametrize("profile", ["default", "other"])
 @pytest.mark.parametrize(
     ("given", "complaint"),

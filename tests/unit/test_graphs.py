@@ -269,6 +269,19 @@ def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, 
     assert not list((tmp_path / "graphs").iterdir())
 
 
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatch, tmp_path, was_killed):
+    def start(command, log, **_):
+        log.touch()
+        ended = {"status": -9, "was_killed": was_killed, "how_it_ended": "SIGKILL"}
+        return SimpleNamespace(wait=lambda _: None, end=lambda: None, **ended)
+
+    monkeypatch.setattr(making, "start", start)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    assert not failing.export(tmp_path)
+    assert failing.refused == ([] if was_killed else ["SIGKILL"])
+
+
 def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp_path):
     monkeypatch.undo()
     for name, value in (("memory.max", 5_000_000), ("memory.current", 4_000_000), ("memory.stat", "inactive_file 9")):

@@ -10,7 +10,7 @@ import transformers
 
 from sie_triton.catalog import recognise
 from sie_triton.checkpoints.onnx import graphs
-from sie_triton.engines.onnx.engine import OnnxEngine
+from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, open_session
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ONNX, Runtime
@@ -66,6 +66,32 @@ def test_a_graph_gives_what_safetensors_do(directories):
         token_batch(IDS[:9], LENGTHS[:1], is_query=IS_QUERY[:1], outputs=("multivector",))
     )
     np.testing.assert_allclose(alone["multivector"], found["multivector"][: len(alone["multivector"])], atol=2e-6)
+
+
+class Summing(torch.nn.Module):
+    """A classifier whose logits are the sum of an item's ids, and their number."""
+
+    def forward(self, input_ids, attention_mask):
+        return torch.stack([(input_ids * attention_mask).sum(1), attention_mask.sum(1)], 1).float()
+
+
+def test_logits_are_in_the_order_of_the_items(tmp_path):
+    """Computed in that of their lengths, each length by itself: here items 1, 2 and 0."""
+    names = ("input_ids", "attention_mask")
+    torch.onnx.export(
+        Summing(),
+        kwargs={name: torch.ones(2, 7, dtype=torch.long) for name in names},
+        dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in names},
+        input_names=names,
+        output_names=["logits"],
+        dynamo=True,
+        verbose=False,
+    ).save(tmp_path / "model.onnx")
+    model = OnnxModel(open_session(tmp_path / "model.onnx", "cpu", 1), tmp_path / "model.onnx", 100, 0)
+    lengths = np.array([90, 2, 30], np.int32)
+    ids = np.repeat(np.array([1, 10, 20], np.int32), lengths)
+    logits = OnnxEncoder(model, ("logits",), rank=2).logits(ids, lengths, np.zeros_like(ids))
+    assert logits.tolist() == [[90, 90], [20, 2], [600, 30]]
 
 
 def test_which_graph_is_taken():

@@ -99,6 +99,25 @@ def test_pressure_is_relieved_while_something_loads(controller, control, pids, w
     wait_for(lambda: control.swapped == [("resident-inference", False)])
 
 
+@pytest.mark.parametrize(("used", "evicted"), [(850 + 290, []), (850 + 310, ["other-inference"])])
+def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_once(
+    controller, control, pids, worker_bytes, used, evicted
+):
+    """Both give 300 bytes back: no other model goes for that much."""
+    old, new, other, _ = pids
+    worker_bytes.update({old: 100, new: 200, other: 200})
+    stage(controller, "m", old, state=RESIDENT, generation=1, worker_pid=old, num_open=1)
+    stage(controller, "m", new, state=RESIDENT, generation=2, worker_pid=new, last_used_ns=1)
+    stage(controller, "other", other, state=RESIDENT, worker_pid=other)
+    controller.tick()
+    control.may_end.clear()
+    controller.evict("m", "asked for")
+    controller.measured = Memory(used, 1000, "test")
+    controller.tick()
+    wait_for(lambda: [name for name, _ in control.swapped] == ["m-inference", *evicted])
+    control.may_end.set()
+
+
 def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller, control, pids, worker_bytes):
     loader, resident, greedy, worker = pids
     worker_bytes.update({greedy: 500, worker: 300})

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -110,6 +111,33 @@ def test_a_connection_that_breaks_is_taken_up_again(hub, tmp_path):
     hub.cut_after = 1 << 20
     assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
     assert sum(hub.sent.values()) == len(BIG)
+
+
+def put_partial(tmp_path: Path, content: bytes) -> None:
+    blobs = tmp_path / "cache" / "models--org--name" / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").write_bytes(content)
+
+
+def test_a_hub_that_sends_the_whole_file_again_is_taken_at_its_word(hub, tmp_path):
+    hub.put("org/name", MODEL)
+    hub.ignores_ranges = True
+    put_partial(tmp_path, BIG[: 1 << 20])
+    assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+    assert [each.first for each in hub.asked if "blobs" in each.path] == [1 << 20]
+
+
+@pytest.mark.parametrize(("num_free", "fits"), [(99, False), (100, True)])
+def test_a_resumed_file_needs_room_for_the_rest_only(hub, tmp_path, monkeypatch, num_free, fits):
+    hub.put("org/name", {name: MODEL[name] for name in ("config.json", "model.safetensors")})
+    locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    put_partial(tmp_path, BIG[:-100])
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=num_free))
+    if fits:
+        assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
+    else:
+        with pytest.raises(LoadError, match=r"needs 0 MB more in .* where 0 MB are free"):
+            load(tmp_path)
 
 
 def test_damaged_parts_are_fetched_again(hub, tmp_path):
@@ -313,6 +341,8 @@ def test_pickles_are_fetched_only_where_they_are_needed_and_allowed(hub, tmp_pat
     with pytest.raises(LoadError, match=r"hub://org/name: pytorch_model.bin: weights only as pickles"):
         load(tmp_path)
     assert hub.num_asked("pytorch_model", "HEAD") == 0
+    assert (load(tmp_path, allow_pickle="tensors") / "model.safetensors").is_file()
+    hub.silent = True
     assert (load(tmp_path, allow_pickle="tensors") / "model.safetensors").is_file()
 
 
