@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMPILERS = ("cc", "gcc", "clang")
+INSTALL = "install a C compiler with its headers (Debian, Ubuntu: apt install gcc libc6-dev)"
 
 
 def compile_shared(sources: Sequence[Path], library: Path, *options: str) -> bool:

@@ -9,14 +9,9 @@ from sie_triton.catalog import Found, ModelConfig, check_dims, select
 from sie_triton.errors import CatalogError, SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
 from sie_triton.render.unloadable import environment_causes, warnings_of
-from sie_triton.scheduling.hook import build_hook
+from sie_triton.scheduling.hook import NO_HOOK, build_hook
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec, Runtime
-
-NO_HOOK = (
-    "warning: no C compiler found, so Triton batches by request count alone; results are the same, "
-    "and inference still cuts its work by cost. Install gcc to batch by cost in the queue too"
-)
 
 
 def write_repository(

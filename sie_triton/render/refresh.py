@@ -26,10 +26,10 @@ from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.families import model_of
 from sie_triton.loras import added_path
 from sie_triton.private import private_directory
-from sie_triton.render.build import NO_HOOK, checked_options, options_of, specs_of
+from sie_triton.render.build import checked_options, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
 from sie_triton.render.unloadable import causes, warnings_of
-from sie_triton.scheduling.hook import HOOK_NAME, build_hook
+from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
 from sie_triton.setting_sources import SECRETS
 from sie_triton.settings import Settings, read_settings, words

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
-from sie_triton.native import compile_shared
+from sie_triton.native import INSTALL, compile_shared
 
 HOOK_NAME = "batchstrategy.so"
 SOURCE = Path(__file__).with_name("admission.c")
+NO_HOOK = (
+    "warning: the admission hook cannot be compiled, so Triton batches by request count alone; results are the same, "
+    f"and inference still cuts its work by cost. To batch by cost in the queue too, {INSTALL}"
+)
 
 
 def build_hook(directory: Path) -> Path | None:

@@ -36,8 +36,8 @@ def check_python() -> Iterator[str]:
         yield f"glibc {glibc} is too old for the embedded Triton (2.35 needed); use the container"
     if shared_libpython() is None:
         yield (
-            f"{sys.executable} has no shared libpython, which Triton's stub loads; install your system's "
-            "python3-dev, or build Python with --enable-shared"
+            f"{sys.executable} has no shared libpython, which Triton's stub loads; install it "
+            f"(Debian, Ubuntu: apt install libpython{version[0]}.{version[1]}), or build Python with --enable-shared"
         )
 
 
@@ -47,7 +47,8 @@ def check_venv() -> Iterator[str]:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
     except ImportError:
-        yield "Python's venv module is missing; install your system's python3-venv"
+        python = "python{}.{}".format(*sys.version_info)
+        yield f"{sys.executable} has no venv module; install it (Debian, Ubuntu: apt install {python}-venv)"
 
 
 def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from sie_triton.native import compile_program, compile_shared
+from sie_triton.native import INSTALL, compile_program, compile_shared
 from sie_triton.processes.nursery import nursery_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.stand_in import HANDLE
@@ -35,8 +35,8 @@ UNSUITED = 122
 LISTENS_S = 5.0
 
 NOT_BUILT = (
-    "stubs are not forked: no C compiler found, or it cannot compile what that takes, or no program may run in {}; "
-    "each stub takes 20 MB"
+    "stubs are not forked, and each takes 20 MB more: the program that forks them cannot be compiled, or {} is mounted "
+    f"noexec; {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
 )
 
 Say = Callable[[str], None]

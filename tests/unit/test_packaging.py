@@ -1,5 +1,7 @@
 """What is said in several places about Python's and the packages' versions is the same."""
 
+import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from sie_triton import native
 from sie_triton.server import preflight
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,27 @@ def test_pythons(minor, monkeypatch):
     problems = [line for line in preflight.check_python() if line.startswith(f"Python 3.{minor} is not supported")]
     assert (not problems) == fits == (minor in (11, 12))
     assert (f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]) == fits
+
+
+def test_each_problem_of_a_python_names_the_package_that_mends_it(monkeypatch):
+    monkeypatch.setattr(preflight.sys, "version_info", (3, 11, 2))
+    monkeypatch.setattr(preflight, "shared_libpython", lambda: None)
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    problems = [*preflight.check_python(), *preflight.check_venv()]
+    packages = [package for line in problems for package in re.findall(r"\(Debian, Ubuntu: apt install (.+?)\)", line)]
+    assert packages == ["libpython3.11", "python3.11-venv"]
+
+
+def test_readme_names_what_debian_needs():
+    (line,) = re.findall(r"`apt install (.+?)`", (ROOT / "README.md").read_text())
+    (compiler,) = re.findall(r"apt install (.+?)\)", native.INSTALL)
+    assert {"python3-venv", "libpython3.11", *compiler.split()} <= set(line.split())
+
+
+def test_the_scripts_install_no_source_distribution():
+    """Debian 12's pip could not build one; scripts/try-clean-clone runs the whole installation."""
+    text = (ROOT / "scripts" / "env").read_text()
+    assert [line for line in text.splitlines() if "pip install" in line and "--only-binary :all:" not in line] == []
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda constraint: constraint.name)

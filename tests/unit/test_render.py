@@ -5,9 +5,9 @@ import pytest
 
 from sie_triton.catalog import starter_set
 from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
-from sie_triton.render.build import NO_HOOK, check_repository, write_repository
+from sie_triton.render.build import check_repository, write_repository
 from sie_triton.render.pbtxt import composing_models, ensembles, from_text
-from sie_triton.scheduling.hook import HOOK_NAME
+from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK
 from sie_triton.settings import read_settings
 from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
 from tests.stages import spec
