@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from sie_triton import native
 from sie_triton.server import preflight
+from sie_triton.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -48,6 +49,15 @@ def test_readme_names_what_debian_needs():
     (line,) = re.findall(r"`apt install (.+?)`", (ROOT / "README.md").read_text())
     (compiler,) = re.findall(r"apt install (.+?)\)", native.INSTALL)
     assert {"python3-venv", "libpython3.11", *compiler.split()} <= set(line.split())
+
+
+def test_the_image_exposes_every_port_and_its_usage_maps_them():
+    ports = {field.default for name, field in Settings.model_fields.items() if name.endswith("_port")}
+    text = (ROOT / "docker" / "Dockerfile").read_text()
+    (exposed,) = re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)
+    assert set(map(int, exposed.split())) == ports
+    mapped = re.findall(r"-p (\d+)(?:-(\d+))?:\1(?:-\2)?", text)
+    assert {port for first, last in mapped for port in range(int(first), int(last or first) + 1)} == ports
 
 
 def test_the_scripts_install_no_source_distribution():
