@@ -21,7 +21,7 @@ def models() -> None:
     sie-triton models ls                   those of the running server, else what `serve` would start
     sie-triton models ls --known           public models whose files come with the package
     sie-triton models show BAAI/bge-m3     what is made of a model's file, or of a directory
-    sie-triton models check my-models/     every complaint about model files, and what they say in vain
+    sie-triton models check my-models      every complaint about model files, and what they say in vain
     sie-triton models init ./my-model      a model file for what is in a directory, or on the hub
     sie-triton models add org/name         serve it on the running server; rm takes it out
     """

@@ -59,7 +59,7 @@ RECORD = np.dtype(
         ("wanted_since_ns", "<i8"),  # monotonic
         ("granted_bytes", "<i8"),  # is loading, with the controller's leave
         ("num_open", "<i8"),  # requests taken from Triton and not answered yet
-        ("highest_ticket", "<i8"),  # preprocess: handed out; inference: taken (see limit.py)
+        ("highest_ticket", "<i8"),  # preprocess: handed out; inference: taken (see tickets.py)
         ("num_requests", "<i8"),  # accepted
         ("num_refused", "<i8"),
         ("num_expired", "<i8"),

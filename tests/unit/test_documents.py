@@ -61,6 +61,45 @@ def test_a_living_reference_is_not(tmp_path):
     assert check(tmp_path / "planted.md", ALIVE) == (0, "")
 
 
+# A file with two dead references, and what is said of them. What only a string holds is no reference.
+# \x23 begins a comment there, and none here.
+PROGRAMS = {
+    "planted.py": (
+        '"""See gone.py."""\n\nA = 1  \x23 as scripts/gone has it\nB = """\ngone.py\n"""\nC = "gone.py"\n',
+        [(1, "no such path: gone.py"), (3, "no such path: scripts/gone")],
+    ),
+    "planted.c": (
+        '/* See\n * gone.h. */\nint a;  // as stages/gone.py has it\nchar *b = "gone.py";\n',
+        [(2, "no such path: gone.h"), (3, "no such path: stages/gone.py")],
+    ),
+    "planted": (
+        "\x23!/usr/bin/env bash\n\x23 Run `sie-triton gone`.\necho gone.py  \x23 SIE_GONE\n",
+        [(2, "no such command: sie-triton gone"), (3, "no such setting: SIE_GONE")],
+    ),
+}
+LIVING_PROGRAM = '''"""See tests/unit/test_plan.py, sie_triton.families.Options and `sie-triton serve`.
+
+    >>> "gone.py"
+    gone
+"""
+
+A = "#"  # as stages/ and scripts/serve have it, with SIE_HOST
+B = """
+gone.py  # gone.py
+"""
+'''
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_dead_reference_in_a_comment_or_docstring_is_told(tmp_path, name):
+    text, dead = PROGRAMS[name]
+    assert check(tmp_path / name, text) == (1, "".join(f"{tmp_path / name}:{line}: {what}\n" for line, what in dead))
+
+
+def test_a_living_reference_in_a_comment_is_not(tmp_path):
+    assert check(tmp_path / "planted.py", LIVING_PROGRAM) == (0, "")
+
+
 def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> dict[str, tuple[str, str]]:
     """Every key of a model file, dotted, with its type and default."""
     rows = {}
