@@ -8,6 +8,12 @@ from sie_triton.errors import InputError
 
 ParameterValue = bool | int | float | str
 
+# What `shown` writes out.
+SCALARS = (bool, int, float, type(None))
+
+# Characters of an unknown parameter's name that an error repeats.
+LONGEST_NAME = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -63,17 +69,26 @@ class Parameter:
 
 
 def shown(value: Any, max_characters: int = 80) -> str:
-    """
+    """Return `value` as Python writes it, in at most about `max_characters`; of anything but a scalar, its type.
+
+    Neither time nor memory grows with `value`.
+
     >>> shown("x" * 100, 8)
     "'xxxxxxx… (100 characters)"
+    >>> shown([[1]]), shown(0.5)
+    ('a value of type list', '0.5')
     """
-    text = repr(value)
-    return text if len(text) <= max_characters else f"{text[:max_characters]}… ({len(str(value))} characters)"
+    if isinstance(value, str):
+        text = repr(value[:max_characters])
+        is_whole = len(text) <= max_characters and len(value) <= max_characters
+        return text if is_whole else f"{text[:max_characters]}… ({len(value)} characters)"
+    return repr(value) if isinstance(value, SCALARS) else f"a value of type {type(value).__name__}"
 
 
 def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
     """Validate request parameters against those a model takes; InputError for the first wrong one."""
     for name in given:
         if name not in allowed:
-            raise InputError(f"parameter {name}: unknown here; allowed are {', '.join(sorted(allowed))}")
+            known = ", ".join(sorted(allowed))
+            raise InputError(f"parameter {name[:LONGEST_NAME]}: unknown here; allowed are {known}")
     return {name: allowed[name].check(value) for name, value in given.items()}

@@ -1,12 +1,15 @@
-"""Which model a request is for that names none."""
+"""Which model a request is for that names none, and why a model cannot do what a request needs."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 from sie_triton.client.failures import NotServed
-from sie_triton.contract.tensors import TEXT
+from sie_triton.contract.tensors import ITEMS, TEXT
+from sie_triton.doors.backend import Items
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.failures import Failure
+from sie_triton.errors import InputError, SIEError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
@@ -60,6 +63,39 @@ class Capable:
             return await self._door.served.spec(model)
         except NotServed:
             return None
+
+
+@asynccontextmanager
+async def explaining(door: Door, model: str, verb: str, items: Items, output: str = "") -> AsyncIterator[None]:
+    """Raise, in place of an InputError, the reason that the model's specification gives, if it gives one.
+
+    Triton names tensors of its own where a request does not fit the kind of model.
+    """
+    try:
+        yield
+    except NotServed:
+        raise
+    except InputError as exc:
+        reason = await _reason(door, model, verb, items, output)
+        raise (InputError(reason) if reason else exc) from exc.__cause__
+
+
+async def _reason(door: Door, model: str, verb: str, items: Items, output: str) -> str:
+    try:
+        spec = await door.served.spec(model)
+    except SIEError:
+        return ""
+    return unable(spec, verb, {kind for item in items for kind in item}, output)
+
+
+def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -> str:
+    """Return why a model cannot do `verb` with items of these kinds; empty if it can."""
+    if verb not in spec.tasks:
+        return f"model: {spec.model} does not {verb}; its tasks: {', '.join(spec.tasks)}"
+    if output and output not in spec.dims:
+        return f"model: {spec.model} gives no {output} vectors; it gives {', '.join(spec.dims)}"
+    unread = [kind for kind in ITEMS if kind in kinds and kind not in spec.inputs]
+    return f"{unread[0]}: {spec.model} does not read it; it reads {', '.join(spec.inputs)}" if unread else ""
 
 
 def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:

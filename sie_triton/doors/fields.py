@@ -1,99 +1,156 @@
-"""A JSON body of somebody else's HTTP, taken field by field."""
+"""Fields of a request's body, taken one by one and checked before any work is done with them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sie_triton.contract.parameters import shown
+from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.errors import InputError
 
-# What an answer here is made of: a client that asks for others has another route.
+# Parameters that choose the form of an answer; the other dialects' answers have one form.
 OURS = ("output_types", "output_dtype")
+
+# Maximum length of a model's name with its profile, in characters.
+LONGEST_MODEL = 512
+
+# Request parameters travel with every request that one body is sent as: maximum number, and characters of each.
+MAX_OPTIONS = 64
+LONGEST_OPTION = 1_000_000
+
+# A query that is a file may be so many times as large as one that is a text.
+FILE_BYTES_A_CHARACTER = 16
 
 
 class Fields:
-    """What is left over when all that a route knows is taken are request parameters: the model says which it has.
+    """The fields of an object; a field that is null is absent. The fields that no route takes are request parameters.
 
-    null stands for a field that is not there. InputError begins with the name of the field.
+    `max_items` is the maximum length of a list. InputError begins with the name of the field.
     """
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, max_items: int) -> None:
         if not isinstance(body, Mapping):
-            raise InputError(f"body: must be a JSON object, it is {_kind(body)}")
+            raise InputError(f"body: must be a JSON object, it is {kind_of(body)}")
         self._left = {name: value for name, value in body.items() if value is not None}
+        self._max_items = max_items
 
-    def text(self, name: str, default: str | None = None) -> str:
-        value = self._needed(name, "a string", default)
+    def model(self) -> str:
+        return checked_model(self.text("model"))
+
+    def text(self, name: str) -> str:
+        value = self._needed(name, "a string")
         if not isinstance(value, str):
-            raise InputError(f"{name}: must be a string, it is {_kind(value)}")
+            raise InputError(f"{name}: must be a string, it is {kind_of(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """One string or a list of some."""
+        """One string, or a list of at least one."""
         value = self._needed(name, "a string or a list of strings")
-        return [value] if isinstance(value, str) else _texts(value, name, "a string or a list of strings")
+        return [value] if isinstance(value, str) else self._texts(value, name, "a string or a list of strings")
 
     def several(self, name: str) -> list[str]:
-        """A list of strings."""
-        return _texts(self._needed(name, "a list of strings"), name, "a list of strings")
+        """A list of at least one string."""
+        return self._texts(self._needed(name, "a list of strings"), name, "a list of strings")
+
+    def items(self, name: str, wanted: str) -> list[Any]:
+        """A list of at least one value; `wanted` describes it."""
+        return self._counted(self._needed(name, wanted), name, wanted)
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self._left.pop(name, default)
         if not isinstance(value, bool):
-            raise InputError(f"{name}: must be true or false, it is {_kind(value)}")
+            raise InputError(f"{name}: must be true or false, it is {kind_of(value)}")
         return value
 
     def count(self, name: str) -> int | None:
-        """From 1; None where it is not there."""
+        """An integer from 1; None if absent."""
         value = self._left.pop(name, None)
         if value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{name}: must be an integer from 1, it is {shown(value)}")
         return value
 
     def choice(self, name: str, *choices: str) -> str | None:
-        """None where it is not there."""
+        """None if absent."""
         value: str | None = self._left.pop(name, None)
         if value is not None and value not in choices:
             raise InputError(f"{name}: must be one of {', '.join(choices)}, it is {shown(value)}")
         return value
 
     def look(self, name: str) -> Any:
-        """Without taking it; None where it is not there."""
+        """The value, without taking it; None if absent."""
         return self._left.get(name)
 
     def given(self, name: str) -> Any:
-        """None where it is not there."""
+        """None if absent."""
         return self._left.pop(name, None)
 
     def options(self, **given: Any) -> dict[str, Any]:
-        """Request parameters: what is left over, under those `given` that are not None."""
+        """Return the request parameters: the fields left over, under those `given` that are not None."""
         for name in OURS:
             if name in self._left:
-                raise InputError(f"{name}: cannot be asked for here; /v1/encode takes it")
-        return self._left | {name: value for name, value in given.items() if value is not None}
+                raise InputError(f"{name}: cannot be chosen here; /v1/encode takes it")
+        return checked_options(self._left | {name: value for name, value in given.items() if value is not None})
 
-    def _needed(self, name: str, wanted: str, default: Any = None) -> Any:
-        value = self._left.pop(name, default)
+    def _needed(self, name: str, wanted: str) -> Any:
+        value = self._left.pop(name, None)
         if value is None:
             raise InputError(f"{name}: is missing; give {wanted}")
         return value
 
+    def _counted(self, value: Any, name: str, wanted: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise InputError(f"{name}: must be {wanted}, it is {kind_of(value)}")
+        if not value:
+            raise InputError(f"{name}: is empty; give at least one")
+        check_count(len(value), name, self._max_items)
+        return value
 
-def _texts(value: Any, name: str, wanted: str) -> list[str]:
-    """At least one."""
-    if not isinstance(value, list):
-        raise InputError(f"{name}: must be {wanted}, it is {_kind(value)}")
-    if not value:
-        raise InputError(f"{name}: is empty; give at least one text")
-    for i, each in enumerate(value):
-        if not isinstance(each, str):
-            raise InputError(f"{name}[{i}]: must be a string, it is {_kind(each)}")
-    return value
+    def _texts(self, value: Any, name: str, wanted: str) -> list[str]:
+        for i, each in enumerate(self._counted(value, name, wanted)):
+            if not isinstance(each, str):
+                raise InputError(f"{name}[{i}]: must be a string, it is {kind_of(each)}")
+        found: list[str] = value
+        return found
 
 
-def _kind(value: Any) -> str:
-    """What JSON calls it.
+def check_count(number: int, name: str, max_items: int) -> None:
+    if number > max_items:
+        raise InputError(f"{name}: are {number}, and SIE_DOOR_MAX_ITEMS allows {max_items} in a request")
 
-    >>> _kind({}), _kind(True), _kind(1.5), _kind(None)
+
+def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: int) -> None:
+    """Raise InputError if `query`, sent with every item or few, is larger in all than a body of `max_bytes` may be.
+
+    A file is small to the model: it counts a part of its bytes.
+    """
+    size = len(query) if isinstance(query, str) else len(query) // FILE_BYTES_A_CHARACTER
+    if size * len(items) > max_bytes:
+        raise InputError(
+            f"{name}: {len(query)} {'characters' if isinstance(query, str) else 'bytes'} with each of {len(items)} "
+            "items are more than SIE_DOOR_MAX_BODY_BYTES allows; send a shorter one, or fewer items"
+        )
+
+
+def checked_model(name: str) -> str:
+    if len(name) > LONGEST_MODEL:
+        raise InputError(f"model: has {len(name)} characters; a name has at most {LONGEST_MODEL}")
+    return name
+
+
+def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return request parameters; InputError if there are too many, or one is too long. The model checks the rest."""
+    if len(options) > MAX_OPTIONS:
+        raise InputError(f"body: has {len(options)} request parameters; send at most {MAX_OPTIONS}")
+    for name, value in options.items():
+        if not isinstance(name, str) or len(name) > LONGEST_NAME:
+            raise InputError(f"body: {shown(name)} is no request parameter")
+        if isinstance(value, (str, bytes)) and len(value) > LONGEST_OPTION:
+            raise InputError(f"{name}: has {len(value)} characters; send at most {LONGEST_OPTION}")
+    return dict(options)
+
+
+def kind_of(value: Any) -> str:
+    """Return what JSON calls the type of `value`.
+
+    >>> kind_of({}), kind_of(True), kind_of(1.5), kind_of(None)
     ('an object', 'a boolean', 'a number', 'null')
     """
     names = {dict: "an object", list: "a list", bool: "a boolean", str: "a string", type(None): "null"}

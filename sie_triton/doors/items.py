@@ -11,6 +11,7 @@ import numpy as np
 
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
+from sie_triton.doors.fields import check_count
 
 # What an item has in SIE's requests, or in ours, → the client's name of it.
 MEDIA = {IMAGE.name: IMAGE.name, AUDIO.name: AUDIO.name, DOCUMENT.name: DOCUMENT.name}
@@ -26,8 +27,7 @@ def items_in(found: Mapping[str, Any], max_items: int) -> list[dict[str, Any]]:
         raise invalid(f"items: must be a list of items, it is {type(items).__name__}")
     if not items:
         raise invalid("items: is empty; send at least one")
-    if len(items) > max_items:
-        raise invalid(f"items: are {len(items)}, and SIE_DOOR_MAX_ITEMS allows {max_items} in a request")
+    check_count(len(items), "items", max_items)
     return [item_in(item, f"items[{i}]") for i, item in enumerate(items)]
 
 
@@ -69,8 +69,14 @@ def _file(value: Any, name: str) -> Any:
     if isinstance(data, str):
         return _decoded(data, name)
     if isinstance(data, np.ndarray) and name.endswith(AUDIO.name) and isinstance(value, dict):
-        return {"data": data, "sample_rate": value.get("sample_rate")}
+        return {"data": data, "sample_rate": _rate(value.get("sample_rate"), name)}
     raise invalid(f"{name}: is {type(data).__name__}; {FILE}")
+
+
+def _rate(value: Any, name: str) -> int:
+    if type(value) is int:
+        return value
+    raise invalid(f"{name}.sample_rate: must be an integer, samples a second; it is {type(value).__name__}")
 
 
 def _decoded(text: str, name: str) -> bytes:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from sie_triton.doors import openai
 from sie_triton.doors.endpoint import Door, Endpoint, Request, detail
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
 from sie_triton.spec import ModelSpec
 
@@ -39,7 +40,7 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    return request.answer(_as_both(await request.door.served.model(request.path["model"])))
+    return request.answer(_as_both(await request.door.served.model(checked_model(request.path["model"]))))
 
 
 def _as_both(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of
-from sie_triton.doors.backend import Items
+from sie_triton.doors.capable import explaining
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
-from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, items_of
+from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
@@ -36,9 +36,6 @@ FINAL = {"X-Should-Retry": "false"}
 # What the contract and the client call it → the field of the body.
 FIELDS = {"text": "input", "items": "input"}
 
-# What preprocess and Triton say of a request for dense vectors to a model of others, or of scores.
-OTHER_MODELS = ("parameter output_types: ", "missing required input")
-
 
 def routes(door: Door) -> list[Route]:
     endpoint = Endpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=dialects.embeddings)
@@ -46,19 +43,16 @@ def routes(door: Door) -> list[Route]:
 
 
 async def embeddings(request: Request) -> Response:
-    wanted = asked(body_of(request))
-    results = await _encoded(request, wanted, items_of(wanted.texts, "input", request))
+    wanted = asked(fields_of(request))
+    results = await _encoded(request, wanted)
     return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))
 
 
-async def _encoded(request: Request, wanted: "Embeddings", items: Items) -> list[EncodeResult]:
+async def _encoded(request: Request, wanted: "Embeddings") -> list[EncodeResult]:
+    door, items = request.door, items_of(wanted.texts)
     parameters = wanted.options | {"output_types": DENSE.name}
-    try:
-        return await request.door.backend.encode(wanted.model, items, request.seconds, parameters)
-    except InputError as exc:
-        if any(sign in str(exc) for sign in OTHER_MODELS):
-            raise InputError(f"model: {wanted.model} gives no dense vectors; take one that does") from exc
-        raise
+    async with explaining(door, wanted.model, "encode", items, DENSE.name):
+        return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 
 
 class Embeddings(NamedTuple):
@@ -70,10 +64,9 @@ class Embeddings(NamedTuple):
     is_base64: bool
 
 
-def asked(body: Any) -> Embeddings:
+def asked(fields: Fields) -> Embeddings:
     """InputError names the field."""
-    fields = Fields(body)
-    model, profile = profile_of(fields.text("model"))
+    model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):
         raise InputError(IDS_REFUSED)
     texts = fields.texts("input")

@@ -9,21 +9,18 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.answers import timing_headers
 from sie_triton.doors.endpoint import Request
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import Fields
 from sie_triton.doors.wire import JSON, write_json
-from sie_triton.errors import InputError
 
 FULL = 429
 
 
-def body_of(request: Request) -> Any:
-    return request.content
+def fields_of(request: Request) -> Fields:
+    return Fields(request.content, request.door.settings.door_max_items)
 
 
-def items_of(texts: Sequence[str], name: str, request: Request) -> list[dict[str, Any]]:
-    """As the backend takes them; InputError where they are too many. `name` is the field that they came in."""
-    most = request.door.settings.door_max_items
-    if len(texts) > most:
-        raise InputError(f"{name}: are {len(texts)}, and SIE_DOOR_MAX_ITEMS allows {most} in a request")
+def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return items for the backend."""
     return [{TEXT.name: text} for text in texts]
 
 

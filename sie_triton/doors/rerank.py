@@ -15,16 +15,21 @@ from starlette.routing import Route
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import told
+from sie_triton.doors.capable import explaining
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
+from sie_triton.doors.fields import Fields, check_query
 from sie_triton.doors.openai import profile_of
-from sie_triton.doors.plain import answered, body_of, full_is_429, in_order, items_of
+from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # Cohere's search unit: one query with so many documents.
 DOCUMENTS_PER_UNIT = 100
+
+# Each document is read once for each of them: maximum number, and characters of one.
+MAX_RANK_FIELDS = 16
+LONGEST_FIELD = 100
 
 ONCE = "a document is read once, as far as the model reads; leave it out"
 
@@ -49,9 +54,11 @@ def routes(door: Door) -> list[Route]:
 
 
 async def rerank(version: str, request: Request) -> Response:
-    wanted = asked(body_of(request))
-    items, query = items_of(wanted.texts, "documents", request), {TEXT.name: wanted.query}
-    result = await request.door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
+    door, wanted = request.door, asked(fields_of(request))
+    check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
+    items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
+    async with explaining(door, wanted.model, "score", items):
+        result = await door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
     return answered(answer(version, wanted, in_order(result), result["token_count"]), told(result["timing"]))
 
 
@@ -67,11 +74,10 @@ class Rerank(NamedTuple):
     options: dict[str, Any]
 
 
-def asked(body: Any) -> Rerank:
+def asked(fields: Fields) -> Rerank:
     """InputError names the field."""
-    fields = Fields(body)
-    model, profile = profile_of(fields.text("model"))
-    query, documents = fields.text("query"), _documents(fields.given("documents"))
+    model, profile = profile_of(fields.model())
+    query, documents = fields.text("query"), fields.items("documents", "a list of strings or of objects with text")
     texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
     top_n, returns_documents = fields.count("top_n"), fields.boolean("return_documents", False)
     _refuse_what_cannot_be(fields)
@@ -89,17 +95,16 @@ def _refuse_what_cannot_be(fields: Fields) -> None:
         raise InputError("relevant_spans: are not found here; leave it out")
 
 
-def _documents(given: Any) -> list[Any]:
-    if not isinstance(given, list) or not given:
-        raise InputError('documents: must be a list of strings or of {"text": …}, with at least one')
-    return given
-
-
 def _rank_fields(given: Any) -> list[str]:
     if given is None:
         return ["text"]
-    if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
-        raise InputError("rank_fields: must be a list of names of fields of the documents")
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_RANK_FIELDS:
+        raise InputError(f"rank_fields: must be a list of 1 to {MAX_RANK_FIELDS} names of fields of the documents")
+    for i, name in enumerate(given):
+        if not isinstance(name, str) or len(name) > LONGEST_FIELD:
+            raise InputError(f"rank_fields[{i}]: must be a name of at most {LONGEST_FIELD} characters")
+    if len(set(given)) < len(given):
+        raise InputError("rank_fields: a name occurs twice; give each once")
     return given
 
 
@@ -108,7 +113,7 @@ def _texts(documents: Sequence[Any], rank_fields: Sequence[str]) -> list[str]:
 
 
 def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
-    """A line for each of `rank_fields` that it has."""
+    """Return a line for each of `rank_fields` that the document has: no field twice, so never longer than the body."""
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping):

@@ -6,10 +6,14 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_triton.contract.extract import MAX_LABELS
+from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.answers import encoded, extracted, needs_dims, scored, timing_headers
+from sie_triton.doors.capable import explaining
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import invalid
+from sie_triton.doors.fields import check_query, checked_model, checked_options
 from sie_triton.doors.items import item_in, items_in
 
 
@@ -27,43 +31,53 @@ def routes(door: Door) -> list[Route]:
 
 
 async def encode(request: Request) -> Response:
-    found, model = request.parsed(), request.path["model"]
-    items = items_in(found, request.door.settings.door_max_items)
+    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
+    items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found, "output_types", "output_dtype", "instruction")
-    results = await request.door.backend.encode(model, items, request.seconds, parameters)
+    _check_names(parameters.get("output_types"), "params.output_types")
+    async with explaining(door, model, "encode", items):
+        results = await door.backend.encode(model, items, request.seconds, parameters)
     dtype = parameters.get("output_dtype") or "float32"
-    dims = dict(await request.door.served.dims(model)) if needs_dims(results[0], dtype) else {}
+    dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
     if isinstance(parameters.get("dimensions"), int):
         dims["dense"] = parameters["dimensions"]
     return _answer(request, encoded(model, results, dtype, dims))
 
 
 async def score(request: Request) -> Response:
-    found, model = request.parsed(), request.path["model"]
+    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     if found.get("query") is None:
         raise invalid('query: is missing; send an item as {"text": …}')
-    query, items = item_in(found["query"], "query"), items_in(found, request.door.settings.door_max_items)
-    parameters = _options(found, "options") | {"instruction": found.get("instruction")}
-    return _answer(request, scored(await request.door.backend.score(model, query, items, request.seconds, parameters)))
+    query, items = item_in(found["query"], "query"), items_in(found, door.settings.door_max_items)
+    for kind in (TEXT.name, IMAGE.name):
+        if isinstance(query.get(kind), (str, bytes)):
+            check_query(query[kind], items, f"query.{kind}", door.settings.door_max_body_bytes)
+    parameters = checked_options(_options(found, "options") | {"instruction": found.get("instruction")})
+    async with explaining(door, model, "score", [query, *items]):
+        result = await door.backend.score(model, query, items, request.seconds, parameters)
+    return _answer(request, scored(result))
 
 
 async def extract(request: Request) -> Response:
-    found, model = request.parsed(), request.path["model"]
-    items = items_in(found, request.door.settings.door_max_items)
+    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
+    items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found, "labels", "output_schema", "instruction")
-    labels = parameters.pop("labels", None) or ()
-    results = await request.door.backend.extract(model, items, labels, request.seconds, parameters)
+    labels = _labels(parameters.pop("labels", None))
+    check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
+    async with explaining(door, model, "extract", items):
+        results = await door.backend.extract(model, items, labels, request.seconds, parameters)
     return _answer(request, extracted(model, results))
 
 
 def parameters_in(found: Mapping[str, Any], *named: str) -> dict[str, Any]:
-    """Request parameters: those of `params.options`, and over them the named ones of `params`."""
+    """Return request parameters: those of `params.options`, and over them the named ones of `params`."""
     params = found.get("params")
     if params is None:
         return {}
     if not isinstance(params, dict):
         raise invalid(f"params: must be an object, it is {type(params).__name__}")
-    return _options(params, "params.options") | {name: params[name] for name in named if params.get(name) is not None}
+    named_ones = {name: params[name] for name in named if params.get(name) is not None}
+    return checked_options(_options(params, "params.options") | named_ones)
 
 
 def _options(found: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -73,6 +87,24 @@ def _options(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
         raise invalid(f"{name}: must be an object, it is {type(options).__name__}")
     return options
+
+
+def _labels(given: Any) -> list[str]:
+    if given is None:
+        return []
+    _check_names(given, "params.labels", allow_text=False)
+    if len(given) > MAX_LABELS:
+        raise invalid(f"params.labels: are {len(given)}; send at most {MAX_LABELS}")
+    found: list[str] = given
+    return found
+
+
+def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
+    """Raise Failure unless `given` is a list of strings, or None, or, if allowed, one string."""
+    if given is None or (allow_text and isinstance(given, str)):
+        return
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise invalid(f"{name}: must be a list of strings, it is {type(given).__name__}")
 
 
 def _answer(request: Request, answer: dict[str, Any]) -> Response:

@@ -14,8 +14,8 @@ from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
-from sie_triton.doors.plain import FULL, answered, body_of, changed, full_is_429, in_order, items_of
+from sie_triton.doors.fields import Fields, check_query
+from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON, write_json
 from sie_triton.errors import InputError
 from sie_triton.spec import ModelSpec
@@ -31,7 +31,10 @@ FAILED, WRONG = 424, 422
 
 # Our status → its own, where it has another.
 STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
-KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
+KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 500: BACKEND, 502: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
+
+# Values of truncation_direction that mean what is done anyway.
+RIGHT = (None, "Right", "right")
 
 
 def routes(door: Door) -> list[Route]:
@@ -68,8 +71,9 @@ class Tei:
         return _embedded(sparse_answer(results), results)
 
     async def rerank(self, request: Request) -> Response:
-        wanted = rerank_asked(body_of(request))
-        items, query = items_of(wanted.texts, "texts", request), {TEXT.name: wanted.query}
+        wanted = rerank_asked(fields_of(request))
+        check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
+        items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
         model = await self._capable.model(SCORES)
         result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
         headers = {TOKENS_HEADER: str(result["token_count"])}
@@ -80,10 +84,9 @@ class Tei:
         return Response(write_json(described(what, spec, request.door.settings.door_max_items)), media_type=JSON)
 
     async def _encoded(self, request: Request, output: str, what: str) -> list[Any]:
-        wanted = embed_asked(body_of(request))
-        items, model = items_of(wanted.texts, "inputs", request), await self._capable.model(what)
+        wanted, model = embed_asked(fields_of(request)), await self._capable.model(what)
         parameters = wanted.options | {"output_types": output}
-        return await request.door.backend.encode(model, items, request.seconds, parameters)
+        return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
 
 
 def _embedded(answer: Any, results: Sequence[Any]) -> Response:
@@ -107,17 +110,15 @@ class Rerank(NamedTuple):
     options: dict[str, Any]
 
 
-def embed_asked(body: Any) -> Embed:
+def embed_asked(fields: Fields) -> Embed:
     """Also of /embed_sparse. InputError names the field."""
-    fields = Fields(body)
     _check_truncation(fields)
     texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
     return Embed(texts, fields.options(is_query=is_query))
 
 
-def rerank_asked(body: Any) -> Rerank:
+def rerank_asked(fields: Fields) -> Rerank:
     """InputError names the field."""
-    fields = Fields(body)
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
         raise InputError("raw_scores: what the model gives is what its files say; leave it out")
@@ -128,7 +129,7 @@ def rerank_asked(body: Any) -> Rerank:
 def _check_truncation(fields: Fields) -> None:
     if not fields.boolean("truncate", True):
         raise InputError("truncate: a text longer than the model reads is always cut; give true, or leave it out")
-    if str(fields.given("truncation_direction") or "right").lower() != "right":
+    if fields.given("truncation_direction") not in RIGHT:
         raise InputError("truncation_direction: a text is cut on the right; leave it out")
 
 

@@ -5,13 +5,19 @@ import base64
 import numpy as np
 import pytest
 
+from sie_triton.doors import openai
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.openai import answer, asked, error
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.openai import answer, error
 from sie_triton.errors import InputError
 
 WRONG = "invalid_request_error"
 VECTORS = np.array([[0.1, -2.5], [3e-8, 1.0]], np.float32)
 RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECTORS, (3, 4), strict=True)]
+
+
+def asked(body):
+    return openai.asked(Fields(body, max_items=100))
 
 
 def test_what_is_asked_for():
@@ -39,7 +45,7 @@ def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge
         ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, it is null"),
         ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
         ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
-        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be asked for here"),
+        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be chosen here"),
     ],
 )
 def test_what_is_wrong_is_named(body, message):

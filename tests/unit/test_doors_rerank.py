@@ -2,10 +2,16 @@
 
 import pytest
 
-from sie_triton.doors.rerank import answer, asked
+from sie_triton.doors import rerank
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.rerank import MAX_RANK_FIELDS, answer
 from sie_triton.errors import InputError
 
 BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
+
+
+def asked(body):
+    return rerank.asked(Fields(body, max_items=100))
 
 
 def test_what_is_asked_for():
@@ -30,12 +36,17 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"model": None}, "model: is missing"),
         ({"query": None}, "query: is missing"),
         ({"query": {"image": "x"}}, "query: must be a string, it is an object"),
-        ({"documents": []}, "documents: must be a list"),
+        ({"documents": []}, "documents: is empty"),
         ({"documents": "a"}, "documents: must be a list"),
         ({"documents": ["a", 3]}, r"documents\[1\]: must be a string or an object with text"),
         ({"documents": [{"image": "x"}]}, r"documents\[0\]: must have text"),
         ({"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, r"documents\[0\]: must have title or body"),
-        ({"rank_fields": "title"}, "rank_fields: must be a list"),
+        ({"documents": ["a"] * 101}, "documents: are 101, and SIE_DOOR_MAX_ITEMS allows 100"),
+        ({"rank_fields": "title"}, "rank_fields: must be a list of 1 to 16 names"),
+        ({"rank_fields": []}, "rank_fields: must be a list of 1 to 16 names"),
+        ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must be a list of 1 to 16 names"),
+        ({"rank_fields": ["text", "text"]}, "rank_fields: a name occurs twice"),
+        ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must be a name of at most 100 characters"),
         ({"top_n": 0}, "top_n: must be an integer from 1, it is 0"),
         ({"top_n": True}, "top_n: must be an integer from 1, it is True"),
         ({"return_documents": 1}, "return_documents: must be true or false, it is a number"),
@@ -70,3 +81,31 @@ def test_documents_come_back_when_asked_for():
     documents = ["a", {"text": "b", "title": "B"}]
     found = answer("1", asked({**BODY, "documents": documents, "return_documents": True}), [0.5, 0.25], 1)
     assert [each["document"] for each in found["results"]] == [{"text": "a"}, documents[1]]
+
+
+class Counting(dict):
+    """A document that counts how often a field of it is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, name):
+        Counting.lookups += 1
+        return super().__getitem__(name)
+
+    def get(self, name, default=None):
+        Counting.lookups += 1
+        return super().get(name, default)
+
+
+def test_documents_beyond_the_limit_are_not_read():
+    with pytest.raises(InputError, match=r"^documents: are 200"):
+        asked({**BODY, "documents": [Counting(text="x") for _ in range(200)]})
+    assert Counting.lookups == 0
+
+
+def test_each_field_of_a_document_is_read_once():
+    names = [str(i) for i in range(MAX_RANK_FIELDS)]
+    documents = [Counting.fromkeys(names, "x") for _ in range(100)]
+    found = asked({**BODY, "documents": documents, "rank_fields": names})
+    assert found.texts == ["\n".join("x" * len(names))] * 100
+    assert Counting.lookups <= 2 * len(names) * len(documents)

@@ -3,9 +3,19 @@
 import numpy as np
 import pytest
 
+from sie_triton.doors import tei
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.tei import embed_asked, error, rerank_answer, rerank_asked, retold, sparse_answer
+from sie_triton.doors.fields import Fields
+from sie_triton.doors.tei import error, rerank_answer, retold, sparse_answer
 from sie_triton.errors import InputError
+
+
+def embed_asked(body):
+    return tei.embed_asked(Fields(body, max_items=100))
+
+
+def rerank_asked(body):
+    return tei.rerank_asked(Fields(body, max_items=100))
 
 
 def test_what_is_asked_for():
@@ -29,6 +39,7 @@ def test_what_is_asked_for():
     [
         ({"inputs": None}, "inputs: is missing"),
         ({"inputs": []}, "inputs: is empty"),
+        ({"inputs": ["x"] * 101}, "inputs: are 101, and SIE_DOOR_MAX_ITEMS allows 100"),
         ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, it is a list"),
         ({"truncate": False}, "truncate: a text longer than the model reads is always cut"),
         ({"truncation_direction": "Left"}, "truncation_direction: a text is cut on the right"),
@@ -87,3 +98,11 @@ def test_failures_have_its_shape_and_statuses(failure, status, kind):
     found = retold(failure)
     assert (found.status, found.retry_after_s) == (status, failure.retry_after_s)
     assert error(found) == {"error": failure.message, "error_type": kind}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, "Validation"), (408, "Validation"), (415, "Validation"), (500, "Backend"), (503, "Unhealthy")],
+)
+def test_failures_before_and_behind_its_handlers_have_its_types(status, kind):
+    assert error(Failure(status, "ANY", "…"))["error_type"] == kind
