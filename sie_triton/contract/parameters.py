@@ -35,7 +35,11 @@ class Parameter:
     doc: str = field(default="", compare=False)
 
     def check(self, value: Any) -> ParameterValue:
-        """Return `value`, or raise InputError naming the parameter and what is allowed."""
+        """Return `value`, or raise InputError naming the parameter and what is allowed. 8.0 is an integer, as in JSON.
+
+        >>> Parameter("dimensions", int, minimum=1).check(8.0)
+        8
+        """
         if not (self._has_type(value) and self._is_choice(value) and self._in_range(value) and self._is_short(value)):
             raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}{self.hint}")
         return self.type(value)
@@ -54,7 +58,10 @@ class Parameter:
         return f"{noun} of at most {self.max_characters} characters" if self.max_characters is not None else noun
 
     def _has_type(self, value: Any) -> bool:
-        return type(value) is self.type or (self.type is float and type(value) is int)
+        return type(value) is self.type or (self.type is float and type(value) is int) or self._is_whole(value)
+
+    def _is_whole(self, value: Any) -> bool:
+        return self.type is int and type(value) is float and value.is_integer()
 
     def _is_choice(self, value: Any) -> bool:
         members = value.split(",") if self.is_list else [value]

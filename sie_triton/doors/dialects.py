@@ -1,150 +1,182 @@
 """What /openapi.json says of the routes of other people's HTTP."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, able
-from sie_triton.doors.openapi import Document, operation, posted
-from sie_triton.doors.wire import JSON
+from sie_triton.doors.fields import LARGEST_COUNT, LONGEST_FIELD, MAX_RANK_FIELDS, OURS
+from sie_triton.doors.openapi import TIMEOUT, Document, failures, operation, posted
+from sie_triton.doors.schemas import (
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    NUMBERS,
+    STRING,
+    Schema,
+    closed,
+    either,
+    fields,
+    models_of,
+    optional,
+    parameters,
+    several,
+)
 from sie_triton.spec import ModelSpec
 
-STRING, INTEGER, NUMBER, BOOLEAN = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
-STRINGS, NUMBERS = ({"type": "array", "items": each} for each in (STRING, NUMBER))
-
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
-TRUNCATE = {"truncate": BOOLEAN | {"description": "true: a text longer than the model reads is always cut"}}
-FURTHER = " Further fields are request parameters of the model."
+VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score"}
+NOT_READ = {"description": "not read"}
+COUNT = INTEGER | {"minimum": 1, "maximum": LARGEST_COUNT}
 
-
-def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": dict(properties)}
-
-
-def _list(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": dict(items)}
-
-
-def _tokens(*names: str) -> dict[str, Any]:
-    return _object(dict.fromkeys(names, INTEGER), *names)
-
-
-OPENAI_ERROR = _object(
-    {"error": _object(dict.fromkeys(("message", "type", "param", "code"), STRING), "message")}, "error"
-)
-RERANK_ERROR = _object(dict.fromkeys(("message", "detail", "code"), STRING), "message")
+OPENAI_FAILURE = {"message": STRING, "type": STRING, "param": optional(STRING), "code": STRING}
+OPENAI_ERROR = fields({"error": fields(OPENAI_FAILURE, "message")}, "error")
+RERANK_ERROR = fields(dict.fromkeys(("message", "detail", "code"), STRING), "message")
+TEI_ERROR = fields(dict.fromkeys(("error", "error_type"), STRING), "error", "error_type")
 TEI_STATUSES = {"400": "422", "404": "424", "502": "424"}
-TEI_ERROR = _object(dict.fromkeys(("error", "error_type"), STRING), "error", "error_type")
 
-VECTOR = {"oneOf": [NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"}]}
-EMBEDDINGS = _object(
-    {
-        "object": {"const": "list"},
-        "data": _list(_object({"object": {"const": "embedding"}, "index": INTEGER, "embedding": VECTOR})),
-        "model": STRING,
-        "usage": _tokens("prompt_tokens", "total_tokens"),
-    },
-    "object",
-    "data",
-    "model",
-    "usage",
-)
-EMBEDDINGS_BODY = _object(
-    {
-        "model": STRING | {"description": "org/name, or org/name:profile"},
-        "input": {"oneOf": [STRING, STRINGS], "description": "token ids are refused"},
-        "dimensions": INTEGER | {"minimum": 1},
-        "encoding_format": {"enum": ["float", "base64"]},
-        "user": STRING | {"description": "not read"},
-    },
-    "model",
-    "input",
-)
-RERANKED = _object(
-    {
-        "id": STRING,
-        "model": STRING,
-        "results": _list(_object({"index": INTEGER, "relevance_score": NUMBER, "document": {}}, "index")),
-        "meta": {"type": "object"},
-        "usage": _tokens("prompt_tokens", "total_tokens"),
-    },
-    "results",
-)
-RERANK_BODY = _object(
-    {
-        "model": STRING | {"description": "org/name, or org/name:profile"},
+USAGE = fields(dict.fromkeys(("prompt_tokens", "total_tokens"), INTEGER), "prompt_tokens", "total_tokens")
+VECTOR = either(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
+EMBEDDING = {"object": {"const": "embedding"}, "index": INTEGER, "embedding": VECTOR}
+EMBEDDINGS = {
+    "object": {"const": "list"},
+    "data": several(fields(EMBEDDING, *EMBEDDING)),
+    "model": STRING,
+    "usage": USAGE,
+}
+RERANKED = {
+    "id": STRING,
+    "model": STRING,
+    "results": several(fields({"index": INTEGER, "relevance_score": NUMBER, "document": {}}, "index")),
+    "meta": {"type": "object"},
+    "usage": USAGE,
+}
+RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
+SPARSE_VECTORS = several(several(fields({"index": INTEGER, "value": NUMBER}, "index", "value")))
+
+RANK_FIELDS = several(STRING | {"maxLength": LONGEST_FIELD}, minItems=1, maxItems=MAX_RANK_FIELDS) | {
+    "uniqueItems": True,
+    "description": "fields that are read of documents that are objects, a line each; text if absent",
+}
+ONCE = "a document is read once, as far as the model reads"
+
+
+def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
+    models = able(specs, DENSE)
+    given = {
+        "model": _model_of(models),
+        "input": _texts(max_items) | {"description": "token ids are refused"},
+        "encoding_format": optional({"enum": ["float", "base64"]}),
+        "user": NOT_READ,
+    }
+    body = closed(_taken(models, DENSE, "profile") | given, "model", "input")
+    example = {"model": models[0].model, "input": TEXTS} if models else None
+    return _posted("Vectors, as OpenAI has them.", body, example, fields(EMBEDDINGS, *EMBEDDINGS), OPENAI_ERROR)
+
+
+def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
+    models = able(specs, SCORES)
+    given = {
+        "model": _model_of(models),
         "query": STRING,
-        "documents": _list({"oneOf": [STRING, {"type": "object"}]}) | {"description": "strings, or objects with text"},
-        "top_n": INTEGER | {"minimum": 1},
-        "return_documents": BOOLEAN,
-        "rank_fields": STRINGS | {"description": "what is read of documents that are objects, a line each"},
-    },
-    "model",
-    "query",
-    "documents",
-)
-EMBED_BODY = _object(
-    {
-        "inputs": {"oneOf": [STRING, STRINGS]},
-        "normalize": BOOLEAN,
-        "dimensions": INTEGER | {"minimum": 1},
-        "prompt_name": {"enum": ["query", "document", "passage", "corpus"]},
-        **TRUNCATE,
-    },
-    "inputs",
-)
-RANK_BODY = _object({"query": STRING, "texts": STRINGS, "return_text": BOOLEAN, **TRUNCATE}, "query", "texts")
+        "documents": several(either(STRING, {"type": "object"}), minItems=1, maxItems=max_items)
+        | {"description": "strings, or objects with at least one of rank_fields"},
+        "top_n": optional(COUNT),
+        "return_documents": optional(BOOLEAN),
+        "rank_fields": optional(RANK_FIELDS),
+        "max_chunks_per_doc": {"enum": [1, None], "description": ONCE},
+        "max_tokens_per_doc": {"type": "null", "description": ONCE},
+        "relevant_spans": optional(fields({"mode": {"const": "disabled"}}, "mode")),
+        "priority": NOT_READ,
+    }
+    body = closed(_taken(models, SCORES, "profile") | given, "model", "query", "documents")
+    example = {"model": models[0].model, "query": QUERY, "documents": TEXTS} if models else None
+    summary = "Documents by relevance, as Cohere and Jina have them; relevance_score is the model's own score."
+    return _posted(summary, body, example, fields(RERANKED, *RERANKED), RERANK_ERROR)
 
 
-def embeddings(specs: Sequence[ModelSpec]) -> dict[str, Any]:
-    example = {"model": _first(specs, DENSE), "input": TEXTS}
-    return _posted("Vectors, as OpenAI has them." + FURTHER, EMBEDDINGS_BODY, example, EMBEDDINGS, OPENAI_ERROR)
+def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
+    """Return the documents of its routes by path; `named` are the models that SIE_DOOR_TEI_MODEL names."""
+    texts = partial(_embed_body, max_items)
+    ranks = partial(_rank_body, max_items)
+    bodies: Mapping[str, tuple[str, Callable[[Schema], Schema], Any, Schema]] = {
+        "/embed": (DENSE, texts, {"inputs": TEXTS}, several(NUMBERS)),
+        "/embed_sparse": (SPARSE, texts, {"inputs": TEXTS}, SPARSE_VECTORS),
+        "/rerank": (SCORES, ranks, {"query": QUERY, "texts": TEXTS}, RANKS),
+    }
+    found: dict[str, Document] = {path: partial(_of_one, named, *each) for path, each in bodies.items()}
+    summary = "The model, as text-embeddings-inference describes it."
+    info = operation(summary, answer={"type": "object"}, error=TEI_ERROR)
+    return found | {"/info": lambda specs: _in_tei_statuses(info(specs))}
 
 
-def rerank(specs: Sequence[ModelSpec]) -> dict[str, Any]:
-    example = {"model": _first(specs, SCORES), "query": QUERY, "documents": TEXTS}
-    return _posted(
-        "Documents by relevance, as Cohere and Jina have them; relevance_score is the model's own score." + FURTHER,
-        RERANK_BODY,
-        example,
-        RERANKED,
-        RERANK_ERROR,
-    )
+def _embed_body(max_items: int, taken: Schema) -> Schema:
+    roles = optional({"enum": ["query", "document", "passage", "corpus"]})
+    return closed(taken | {"inputs": _texts(max_items), "prompt_name": roles, **_truncation()}, "inputs")
 
 
-def tei(what: str, body: Mapping[str, Any], example: Mapping[str, Any], answer: Mapping[str, Any]) -> Document:
-    summary = f"As text-embeddings-inference has it: {what} of SIE_DOOR_TEI_MODEL."
-    return partial(_of_one, what, summary, body, example, answer)
+def _rank_body(max_items: int, taken: Schema) -> Schema:
+    given = {
+        "query": STRING,
+        "texts": several(STRING, minItems=1, maxItems=max_items),
+        "return_text": optional(BOOLEAN),
+        "raw_scores": {"enum": [False, None], "description": "the model's own scores"},
+        **_truncation(),
+    }
+    return closed(taken | given, "query", "texts")
+
+
+def _truncation() -> Schema:
+    always = "a text longer than the model reads is always cut, on the right"
+    return {
+        "truncate": {"enum": [True, None], "description": always},
+        "truncation_direction": {"enum": ["Right", "right", None], "description": always},
+    }
 
 
 def _of_one(
-    what: str, summary: str, body: Any, example: Any, answer: Any, specs: Sequence[ModelSpec]
-) -> dict[str, Any]:
-    """With the example where no setting is needed: only one model can."""
-    made = _posted(summary, body, example if len(able(specs, what)) == 1 else None, answer, TEI_ERROR)
+    named: Sequence[str],
+    what: str,
+    body: Callable[[Schema], Schema],
+    example: Any,
+    answer: Schema,
+    specs: Sequence[ModelSpec],
+) -> Schema:
+    """Return the operation of the one model that its route asks; without an example if there is no such model."""
+    models = _meant(able(specs, what), named)
+    summary = f"{what[0].upper()}{what[1:]} of SIE_DOOR_TEI_MODEL, as text-embeddings-inference has them."
+    made = _posted(
+        summary, body(_taken(models, what, "is_query")), example if len(models) == 1 else None, answer, TEI_ERROR
+    )
+    return _in_tei_statuses(made)
+
+
+def _meant(models: Sequence[ModelSpec], named: Sequence[str]) -> list[ModelSpec]:
+    """Return the first of those that are named; without names all, of which only one can be meant."""
+    by_name = {spec.model: spec for spec in models}
+    return [by_name[name] for name in named if name in by_name][:1] if named else list(models)
+
+
+def _in_tei_statuses(made: Mapping[str, Any]) -> Schema:
     responses = {TEI_STATUSES.get(status, status): told for status, told in made["responses"].items()}
-    return {**made, "responses": responses}
+    return {**made, "responses": responses | failures("429", schema=TEI_ERROR)}
 
 
-def _first(specs: Sequence[ModelSpec], what: str) -> str | None:
-    return next((spec.model for spec in able(specs, what)), None)
+def _taken(models: Sequence[ModelSpec], what: str, other: str) -> Schema:
+    """Return the request parameters that are further fields of a body, without the one that has `other` means."""
+    found = parameters(models_of(models), VERBS[what])
+    return {name: schema for name, schema in found.items() if name not in (*OURS, other)}
 
 
-def _posted(summary: str, body: Any, example: Any, answer: Any, error: Any) -> dict[str, Any]:
-    """`example` is none where it has no model."""
-    works = example is not None and example.get("model", "") is not None
-    made = posted(summary, body, example if works else None, answer)
-    content = {JSON: {"schema": error}}
-    told = made["responses"] | {"429": {"description": "the server is full: Retry-After"}}
-    failures = {status: each | {"content": content} for status, each in told.items() if status != "200"}
-    return {**made, "responses": told | failures}
+def _texts(max_items: int) -> Schema:
+    return either(STRING, several(STRING, minItems=1, maxItems=max_items))
 
 
-RANKS = _list(_object({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
-SPARSE_VECTORS = _list(_list(_object({"index": INTEGER, "value": NUMBER}, "index", "value")))
-OF_TEI: Mapping[str, Document] = {
-    "/embed": tei(DENSE, EMBED_BODY, {"inputs": TEXTS}, _list(NUMBERS)),
-    "/embed_sparse": tei(SPARSE, EMBED_BODY, {"inputs": TEXTS}, SPARSE_VECTORS),
-    "/rerank": tei(SCORES, RANK_BODY, {"query": QUERY, "texts": TEXTS}, RANKS),
-    "/info": operation("As text-embeddings-inference has it: the model"),
-}
+def _model_of(models: Sequence[ModelSpec]) -> Schema:
+    """Return the schema of a name, behind which a profile may be named."""
+    names = [name for spec in models for name in (spec.model, *(f"{spec.model}:{p.name}" for p in spec.profiles))]
+    return STRING | ({"enum": names} if names else {}) | {"description": "org/name, or org/name:profile"}
+
+
+def _posted(summary: str, body: Schema, example: Any, answer: Schema, error: Schema) -> Schema:
+    return posted(summary, body, example, answer, parameters=[TIMEOUT], error=error)

@@ -1,141 +1,148 @@
 """What /openapi.json says of SIE's own routes, made of the contract: parameters, inputs, outputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from sie_triton.contract import ENCODE_OUTPUTS, VERBS
+from sie_triton.contract.extract import MAX_LABEL, MAX_LABELS
 from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
-from sie_triton.contract.parameters import Parameter
-from sie_triton.contract.tensors import LABELS, QUERY, TEXT
-from sie_triton.doors.openapi import model_parameter, posted
-from sie_triton.doors.wire import JSON, MSGPACK
-from sie_triton.errors import SIEError
-from sie_triton.families import model_of
+from sie_triton.contract.tensors import ITEMS, LABELS, QUERY, TEXT
+from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
+from sie_triton.doors.schemas import (
+    INTEGER,
+    NUMBER,
+    NUMBERS,
+    STRING,
+    Schema,
+    closed,
+    either,
+    fields,
+    models_of,
+    optional,
+    parameters,
+    several,
+)
+from sie_triton.doors.wire import JSON, MEDIA_TYPES, MSGPACK
 from sie_triton.spec import ModelSpec
 
-TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+# Content types of a body and of an answer; msgpack has several spellings.
+READ = tuple(MEDIA_TYPES)
+WRITTEN = (JSON, MSGPACK)
 
-# Those of `params` or of the body itself; all others are options.
+# Parameters that are fields of `params` or of the body itself; all others are options.
 NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
 
-NUMBERS = {"type": "array", "items": {"type": "number"}}
-FILE = {
-    "type": "object",
-    "properties": {"data": {"type": "string", "contentEncoding": "base64"}, "format": {"type": "string"}},
-}
-ITEM = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string", "description": "comes back with the result"},
-        "text": {"type": "string"},
-        "images": {"type": "array", "items": FILE, "maxItems": 1},
-        "audio": FILE,
-        "document": FILE,
-    },
-}
-TIMING = {
-    "type": "object",
-    "properties": {
-        name: {"type": "number"}
-        for name in ("total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
-    },
-}
-TIMEOUT = {
-    "name": "X-Request-Timeout",
-    "in": "header",
-    "schema": {"type": "number"},
-    "description": "seconds within which the request is answered",
-}
+BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
+FILE = either(fields({"data": BASE64, "format": {"description": "not read"}}, "data"), BASE64)
+IDENTITY = either(
+    STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="comes back with the result"
+)
+# As Python sees it, to which more characters are blank than to ECMAScript.
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
+
+TIMES = ("total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
+TIMING = fields(dict.fromkeys(TIMES, NUMBER), *TIMES)
 
 
-def encode(specs: Sequence[ModelSpec]) -> dict[str, Any]:
+def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     vectors = {name: _vector(name) for name in ENCODE_OUTPUTS}
-    item = {"type": "object", "properties": {"id": {"type": "string"}, **vectors}}
-    return _verb("encode", "Vectors of items", specs, {"items": {"type": "array", "items": item}})
+    answer = {"items": several(fields({"id": IDENTITY, **vectors}))}
+    models = _able(specs, "encode")
+    body = {"items": _items(models, max_items), "params": optional(_params(models, "encode"))}
+    return _operation("encode", "Vectors of items.", models, fields(body, "items"), answer)
 
 
-def score(specs: Sequence[ModelSpec]) -> dict[str, Any]:
-    entry = {"item_id": {"type": "string"}, "score": {"type": "number"}, "rank": {"type": "integer"}}
-    scores = {"type": "array", "items": {"type": "object", "properties": entry}}
-    return _verb("score", "How relevant each item is to a query, the most relevant first", specs, {"scores": scores})
+def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
+    entry = {"item_id": STRING, "score": NUMBER, "rank": INTEGER}
+    answer = {"scores": several(fields(entry, *entry)), "query_id": IDENTITY}
+    models = _able(specs, "score")
+    named, options = _split(models, "score")
+    body = {QUERY.name: _item(models), "items": _items(models, max_items), **named, "options": optional(options)}
+    summary = "How relevant each item is to a query, the most relevant first."
+    return _operation("score", summary, models, fields(body, QUERY.name, "items"), answer)
 
 
-def extract(specs: Sequence[ModelSpec]) -> dict[str, Any]:
+def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     kinds = ("entities", "relations", "classifications", "objects")
-    found = {kind: {"type": "array", "items": {"type": "object"}} for kind in kinds}
-    item = {"type": "object", "properties": {"id": {"type": "string"}, **found, "data": {"type": "object"}}}
-    return _verb("extract", "What is in items", specs, {"items": {"type": "array", "items": item}})
+    found = {"id": IDENTITY, **dict.fromkeys(kinds, several({"type": "object"})), "data": {}}
+    models = _able(specs, "extract")
+    params = _params(models, "extract")
+    params["properties"][LABELS.name], is_required = _labels(models)
+    if is_required:
+        params["required"] = [LABELS.name]
+    body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
+    schema = fields(body, "items", *(["params"] if is_required else []))
+    return _operation("extract", "What is in items.", models, schema, {"items": several(fields(found, *found))})
 
 
-def _verb(verb: str, summary: str, specs: Sequence[ModelSpec], answer: Mapping[str, Any]) -> dict[str, Any]:
-    models = [model for spec in specs if verb in spec.tasks and (model := _model(spec))]
-    parameters = _merged(p for model in models for p in VERBS[verb].all_parameters(model).values())
-    schema = {"type": "object", "required": ["items"], "properties": _body(verb, parameters)}
+def _able(specs: Iterable[ModelSpec], verb: str) -> list[Model]:
+    return models_of(spec for spec in specs if verb in spec.tasks)
+
+
+def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, answer: Mapping[str, Any]) -> Schema:
+    """Return the operation; the first model of its path is the one that its example can be tried with."""
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
-    answered = {"type": "object", "properties": {"model": {"type": "string"}, **answer, "timing": TIMING}}
     example = None if tried is None else _example(verb, tried)
-    first = [*([tried] if tried else []), *(model for model in models if model is not tried)]
-    path = model_parameter([model.spec for model in first])
-    return posted(summary, schema, example, answered, parameters=[path, TIMEOUT], types=[JSON, MSGPACK])
+    first = sorted(models, key=lambda model: model is not tried)
+    answered = fields({"model": STRING, **answer, "timing": TIMING}, "model", *list(answer)[:1], "timing")
+    path = model_parameter([model.spec.model for model in first])
+    return posted(summary, body, example, answered, parameters=[path, TIMEOUT], read=READ, written=WRITTEN)
 
 
-def _model(spec: ModelSpec) -> Model | None:
-    """None: of a family that is not in this environment."""
-    with suppress(SIEError, ImportError, AttributeError, KeyError):
-        return model_of(spec)
-    return None
+def _split(models: Sequence[Model], verb: str) -> tuple[dict[str, Schema], Schema]:
+    """Return the parameters with fields of their own, and the schema of the options."""
+    found = parameters(models, verb)
+    named = {name: found.pop(name) for name in NAMED if name in found}
+    return named, closed(found)
 
 
-def _merged(parameters: Iterable[Parameter]) -> dict[str, dict[str, Any]]:
-    """Schema by name; what models allow differently is told by none of them."""
-    found: dict[str, dict[str, Any]] = {}
-    for parameter in parameters:
-        schema = _schema(parameter)
-        known = found.setdefault(parameter.name, schema)
-        if "enum" in known:
-            known["enum"] = [*dict.fromkeys([*known["enum"], *schema.get("enum", ())])]
-        if known != schema:
-            known.pop("maximum", None)
-    return found
+def _params(models: Sequence[Model], verb: str) -> Schema:
+    named, options = _split(models, verb)
+    return fields({**named, "options": optional(options)})
 
 
-def _schema(parameter: Parameter) -> dict[str, Any]:
-    kind = TYPES[parameter.type]
-    choices = {"enum": list(parameter.choices)} if parameter.choices else {}
-    if parameter.is_list:
-        return {"type": "array", "items": {"type": kind, **choices}, "description": parameter.doc}
-    limits = {"minimum": parameter.minimum, "maximum": parameter.maximum}
-    given = {name: value for name, value in limits.items() if value is not None}
-    return {"type": kind, **choices, **given, "description": parameter.doc}
+def _labels(models: Sequence[Model]) -> tuple[Schema, bool]:
+    """Return the schema of the labels, and whether every model needs some."""
+    needs = {model.extraction.labels for model in models}
+    label = STRING | {"minLength": 1, "maxLength": MAX_LABEL, "pattern": NOT_BLANK}
+    if needs == {"required"}:
+        return several(label, minItems=1, maxItems=MAX_LABELS) | {"description": LABELS.doc}, True
+    most = 0 if needs == {""} else MAX_LABELS
+    return optional(several(label, maxItems=most) | {"description": LABELS.doc}), False
 
 
-def _body(verb: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """SIE has the options of a score in the body itself."""
-    options = {"type": "object", "properties": {k: v for k, v in parameters.items() if k not in NAMED}}
-    named = {name: parameters[name] for name in NAMED if name in parameters} | {"options": options}
-    items = {"type": "array", "minItems": 1, "items": ITEM}
-    if verb == "score":
-        return {QUERY.name: ITEM, "items": items, **named}
-    if verb == "extract":
-        named[LABELS.name] = {"type": "array", "items": {"type": "string"}, "description": LABELS.doc}
-    return {"items": items, "params": {"type": "object", "properties": named}}
+def _items(models: Sequence[Model], max_items: int) -> Schema:
+    return several(_item(models), minItems=1, maxItems=max_items)
 
 
-def _example(verb: str, model: Model) -> dict[str, Any]:
-    """That of the contract, as SIE's requests have it."""
+def _item(models: Sequence[Model]) -> Schema:
+    """Return the schema of an item with what any of the models reads."""
+    kinds = [kind for kind in ITEMS if any(kind in model.spec.inputs for model in models)] or [TEXT.name]
+    given = {kind: STRING if kind == TEXT.name else FILE for kind in kinds}
+    if "image" in given:
+        given["images"] = several(FILE, minItems=1, maxItems=1)
+    if len(given) == 1:
+        item = fields({"id": optional(IDENTITY), **given}, *given)
+    else:
+        item = fields({"id": optional(IDENTITY), **{name: optional(schema) for name, schema in given.items()}})
+        item["anyOf"] = [fields({name: schema}, name) for name, schema in given.items()]
+    return either(STRING, item) if TEXT.name in kinds else item
+
+
+def _example(verb: str, model: Model) -> Schema:
+    """Return the contract's example as a request of SIE."""
     given = VERBS[verb].example(model)
-    body: dict[str, Any] = {"items": [{"text": text} for text in given[TEXT.name]]}
+    body: Schema = {"items": [{"text": text} for text in given[TEXT.name]]}
     if QUERY.name in given:
         return {QUERY.name: {"text": given[QUERY.name][0]}, **body}
     return body | ({"params": {LABELS.name: given[LABELS.name]}} if LABELS.name in given else {})
 
 
-def _vector(name: str) -> dict[str, Any]:
+def _vector(name: str) -> Schema:
     kinds = ["float32"] if ENCODE_OUTPUTS[name].quantized is None else list(OUTPUT_DTYPES)
-    values = {"type": "array", "items": NUMBERS} if name == "multivector" else NUMBERS
+    values = several(NUMBERS) if name == "multivector" else NUMBERS
     sizes = ("token_dims", "num_tokens") if name == "multivector" else ("dims",)
-    told = {size: {"type": "integer"} for size in sizes} | {"dtype": {"enum": kinds}}
-    indices = {"indices": {"type": "array", "items": {"type": "integer"}}} if name == "sparse" else {}
-    return {"type": "object", "properties": {**told, **indices, "values": values}}
+    indices = {"indices": several(INTEGER)} if name == "sparse" else {}
+    described = {**dict.fromkeys(sizes, INTEGER), "dtype": {"enum": kinds}, **indices, "values": values}
+    return fields(described, *described)

@@ -16,6 +16,12 @@ LONGEST_MODEL = 512
 MAX_OPTIONS = 64
 LONGEST_OPTION = 1_000_000
 
+# Each document is read once for each of its rank_fields: maximum number, and characters of one.
+MAX_RANK_FIELDS = 16
+LONGEST_FIELD = 100
+
+LARGEST_COUNT = 2**31 - 1
+
 # A query that is a file may be so many times as large as one that is a text.
 FILE_BYTES_A_CHARACTER = 16
 
@@ -63,9 +69,10 @@ class Fields:
     def count(self, name: str) -> int | None:
         """An integer from 1; None if absent."""
         value = self._left.pop(name, None)
-        if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{name}: must be an integer from 1, it is {shown(value)}")
-        return value
+        number = whole(value)
+        if value is not None and (number is None or not 1 <= number <= LARGEST_COUNT):
+            raise InputError(f"{name}: must be an integer from 1 to {LARGEST_COUNT}, it is {shown(value)}")
+        return number
 
     def choice(self, name: str, *choices: str) -> str | None:
         """None if absent."""
@@ -145,6 +152,17 @@ def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
         if isinstance(value, (str, bytes)) and len(value) > LONGEST_OPTION:
             raise InputError(f"{name}: has {len(value)} characters; send at most {LONGEST_OPTION}")
     return dict(options)
+
+
+def whole(value: Any) -> int | None:
+    """Return an integer as JSON has it, which may be written with a fraction of zero; None for all else.
+
+    >>> whole(8), whole(8.0), whole(8.5), whole(True), whole("8")
+    (8, 8, None, None, None)
+    """
+    if type(value) is float and value.is_integer():
+        return int(value)
+    return value if type(value) is int else None
 
 
 def kind_of(value: Any) -> str:

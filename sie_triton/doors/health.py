@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.openapi import Document, operation
+from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.served import state_of
 from sie_triton.doors.wire import write_json
 
@@ -32,7 +32,7 @@ def routes(door: Door) -> list[BaseRoute]:
     probes = [("/", root, ""), ("/healthz", healthz, "Is the door alive?"), ("/readyz", readyz, "Can it be asked?")]
     return [
         *(_get(path, Endpoint(door, handler, is_open=True, document=_told(text))) for path, handler, text in probes),
-        _get("/health", Endpoint(door, health, document=operation("How the server is"))),
+        _get("/health", Endpoint(door, health, document=operation("How the server is.", answer={"type": "object"}))),
         WebSocketRoute("/ws/status", Watching(door), name="status"),
     ]
 
@@ -42,7 +42,7 @@ def _get(path: str, endpoint: Endpoint) -> Route:
 
 
 def _told(text: str) -> Document | None:
-    return operation(text) if text else None
+    return probe(text) if text else None
 
 
 async def root(request: Request) -> Response:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
-from sie_triton.doors.fields import check_count
+from sie_triton.doors.fields import check_count, whole
 
 # What an item has in SIE's requests, or in ours, → the client's name of it.
 MEDIA = {IMAGE.name: IMAGE.name, AUDIO.name: AUDIO.name, DOCUMENT.name: DOCUMENT.name}
@@ -74,8 +74,8 @@ def _file(value: Any, name: str) -> Any:
 
 
 def _rate(value: Any, name: str) -> int:
-    if type(value) is int:
-        return value
+    if (rate := whole(value)) is not None:
+        return rate
     raise invalid(f"{name}.sample_rate: must be an integer, samples a second; it is {type(value).__name__}")
 
 
@@ -89,6 +89,7 @@ def _decoded(text: str, name: str) -> bytes:
 
 
 def _identity(value: Any, name: str) -> Any:
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        return value
+    found = value if isinstance(value, str) else whole(value)
+    if found is not None and (isinstance(found, str) or -(2**63) <= found < 2**64):
+        return found
     raise invalid(f"{name}.{ID}: must be a string, it is {type(value).__name__}")

@@ -26,11 +26,12 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-of_models = operation("The models that are served, and how each is")
+of_models = operation("The models that are served, and how each is.", answer={"type": "object"})
 
 
 def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
-    return operation("One of them", parameters=[model_parameter(specs)])(specs)
+    path = model_parameter([spec.model for spec in specs])
+    return operation("One of them.", answer={"type": "object"}, parameters=[path])(specs)
 
 
 async def models(request: Request) -> Response:

@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ FIELDS = {"text": "input", "items": "input"}
 
 
 def routes(door: Door) -> list[Route]:
-    endpoint = Endpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=dialects.embeddings)
+    document = partial(dialects.embeddings, door.settings.door_max_items)
+    endpoint = Endpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=document)
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 

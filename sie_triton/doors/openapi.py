@@ -9,7 +9,8 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Door, Endpoint, Request
+from sie_triton.doors.schemas import STRING, fields
 from sie_triton.doors.wire import JSON, MSGPACK
 from sie_triton.spec import ModelSpec
 
@@ -23,26 +24,31 @@ STYLE = "body{font:15px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}
 overflow:auto}h2{font:bold 16px monospace;border-top:1px solid #ccc;padding-top:1em}td{padding:.1em 1em .1em 0;\
 vertical-align:top}"
 
-FAILURE = {
-    "type": "object",
-    "required": ["detail"],
-    "properties": {
-        "detail": {
-            "type": "object",
-            "required": ["code", "message"],
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
-        }
-    },
-}
+FAILURE = fields({"detail": fields({"code": STRING, "message": STRING}, "code", "message")}, "detail")
 
 STATUSES = {
     "400": "the request is wrong; the message names what",
     "401": "the bearer token is missing or wrong",
+    "403": "the page, or the Host, that the request came from is not allowed",
     "404": "the model is not served",
+    "408": "the body came too slowly",
     "413": "the body is too large",
+    "415": "the body has another Content-Type, or is compressed",
+    "429": "the server is full: Retry-After",
+    "500": "a fault of the server; the door's log has the details",
     "502": "the model cannot be loaded: error_class, permanent",
     "503": "the model is being loaded, or the server is busy: Retry-After",
     "504": "the time passed: Retry-After",
+}
+OF_GET = ("401", "403", "404", "500", "503")
+
+TEXT = "text/plain"
+
+TIMEOUT = {
+    "name": TIMEOUT_HEADER,
+    "in": "header",
+    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_S},
+    "description": "maximum time until the answer, in seconds",
 }
 
 
@@ -88,9 +94,19 @@ def paths(routes: Iterable[BaseRoute], specs: Sequence[ModelSpec]) -> dict[str, 
     return found
 
 
-def operation(summary: str, *, answer: Any = None, parameters: Sequence[Any] = ()) -> Document:
-    """Of a route without a body; `answer` is a JSON schema."""
-    return lambda specs: {"summary": summary, "parameters": list(parameters), "responses": responses(answer, [JSON])}
+def operation(
+    summary: str, *, answer: Any = None, parameters: Sequence[Any] = (), error: Mapping[str, Any] | None = None
+) -> Document:
+    """Return the document of a route without a body; `answer` and `error` are JSON schemas."""
+    made = {"summary": summary, "parameters": list(parameters)}
+    return lambda specs: made | {"responses": responses(answer, [JSON]) | failures(*OF_GET, schema=error)}
+
+
+def probe(summary: str) -> Document:
+    """Return the document of a route that answers with plain text, and needs no token."""
+    answer = responses(STRING, [TEXT])["200"]
+    away = {"description": "not now; the text says why", "content": answer["content"]}
+    return lambda specs: {"summary": summary, "security": [], "responses": {"200": answer, "503": away}}
 
 
 def posted(
@@ -100,16 +116,17 @@ def posted(
     answer: Mapping[str, Any],
     *,
     parameters: Sequence[Any] = (),
-    types: Sequence[str] = (JSON,),
+    read: Sequence[str] = (JSON,),
+    written: Sequence[str] = (JSON,),
+    error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The operation of a route with a body; `example` None: there is none that works now."""
+    """Return the operation of a route with a body; `example` None: none works now. It reads and writes these types."""
     content = {"schema": schema} | ({} if example is None else {"example": example})
-    body = {"required": True, "content": dict.fromkeys(types, content)}
     return {
         "summary": summary,
         "parameters": list(parameters),
-        "requestBody": body,
-        "responses": responses(answer, types) | failures(),
+        "requestBody": {"required": True, "content": dict.fromkeys(read, content)},
+        "responses": responses(answer, written) | failures(*STATUSES, schema=error),
     }
 
 
@@ -117,17 +134,17 @@ def responses(answer: Any, types: Sequence[str]) -> dict[str, Any]:
     return {"200": {"description": "OK", "content": {kind: {"schema": answer or {}} for kind in types}}}
 
 
-def failures() -> dict[str, Any]:
-    content = {JSON: {"schema": {"$ref": "#/components/schemas/Failure"}}}
-    return {status: {"description": text, "content": content} for status, text in STATUSES.items()}
+def failures(*statuses: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the responses of these statuses, in the shape of SIE's failures or of another schema."""
+    content = {JSON: {"schema": schema or {"$ref": "#/components/schemas/Failure"}}}
+    return {status: {"description": STATUSES[status], "content": content} for status in statuses}
 
 
-def model_parameter(specs: Sequence[ModelSpec]) -> dict[str, Any]:
-    """The model in the path, which has slashes as they are."""
-    names = [spec.model for spec in specs]
-    schema = {"type": "string", **({"enum": names} if names else {})}
+def model_parameter(names: Sequence[str]) -> dict[str, Any]:
+    schema = STRING | ({"enum": list(names)} if names else {})
     example = {"example": names[0]} if names else {}
-    return {"name": "model", "in": "path", "required": True, "schema": schema, "allowReserved": True, **example}
+    told = "org/name; its slash may be sent as it is, or as %2F"
+    return {"name": "model", "in": "path", "required": True, "schema": schema, "description": told, **example}
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -171,7 +188,7 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _curl(path: str, found: Mapping[str, Any], example: Any) -> str:
-    for parameter in found["parameters"]:
+    for parameter in found.get("parameters", ()):
         path = path.replace(f"{{{parameter['name']}}}", str(parameter.get("example", "MODEL")))
     body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
     return f"curl -s HOST{path} -H 'Content-Type: application/json' -H 'Accept: application/json' -d '{body}'"

@@ -18,7 +18,7 @@ from sie_triton.doors.answers import told
 from sie_triton.doors.capable import explaining
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields, check_query
+from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, Fields, check_query
 from sie_triton.doors.openai import profile_of
 from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON
@@ -27,14 +27,11 @@ from sie_triton.errors import InputError
 # Cohere's search unit: one query with so many documents.
 DOCUMENTS_PER_UNIT = 100
 
-# Each document is read once for each of them: maximum number, and characters of one.
-MAX_RANK_FIELDS = 16
-LONGEST_FIELD = 100
-
 ONCE = "a document is read once, as far as the model reads; leave it out"
 
 
 def routes(door: Door) -> list[Route]:
+    document = partial(dialects.rerank, door.settings.door_max_items)
     return [
         Route(
             f"/v{version}/rerank",
@@ -44,7 +41,7 @@ def routes(door: Door) -> list[Route]:
                 dialect=error,
                 retold=full_is_429,
                 types=[JSON],
-                document=dialects.rerank,
+                document=document,
             ),
             methods=["POST"],
             name=f"rerank_v{version}",

@@ -1,6 +1,7 @@
 """SIE's own routes: encode, score and extract, in JSON or msgpack."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from sie_triton.doors.answers import encoded, extracted, needs_dims, scored, tim
 from sie_triton.doors.capable import explaining
 from sie_triton.doors.endpoint import Door, Endpoint, Request
 from sie_triton.doors.failures import invalid
-from sie_triton.doors.fields import check_query, checked_model, checked_options
+from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import item_in, items_in
 
 
@@ -22,7 +23,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             f"/v1/{handler.__name__}/{{model:path}}",
-            Endpoint(door, handler, document=document),
+            Endpoint(door, handler, document=partial(document, door.settings.door_max_items)),
             methods=["POST"],
             name=handler.__name__,
         )
@@ -39,8 +40,8 @@ async def encode(request: Request) -> Response:
         results = await door.backend.encode(model, items, request.seconds, parameters)
     dtype = parameters.get("output_dtype") or "float32"
     dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
-    if isinstance(parameters.get("dimensions"), int):
-        dims["dense"] = parameters["dimensions"]
+    if (size := whole(parameters.get("dimensions"))) is not None:
+        dims["dense"] = size
     return _answer(request, encoded(model, results, dtype, dims))
 
 

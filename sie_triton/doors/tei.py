@@ -18,6 +18,7 @@ from sie_triton.doors.fields import Fields, check_query
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON, write_json
 from sie_triton.errors import InputError
+from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
 # What sentence-transformers' files call the prompts of each role.
@@ -38,11 +39,12 @@ RIGHT = (None, "Right", "right")
 
 
 def routes(door: Door) -> list[Route]:
-    tei = Tei(Capable(door))
+    tei, settings = Tei(Capable(door)), door.settings
+    documents = dialects.of_tei(settings.door_max_items, words(settings.door_tei_model))
     return [
         Route(
             path,
-            Endpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=dialects.OF_TEI.get(path)),
+            Endpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=documents.get(path)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )

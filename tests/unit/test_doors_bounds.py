@@ -82,10 +82,16 @@ def _packed(value):
     return msgpack_numpy.encode(value) if value.dtype.kind != "U" else msgpack_numpy.encode(value.view(np.uint32))
 
 
-@pytest.mark.parametrize("types", [nested(300), {"dense": 1}, [1], 3])
+@pytest.mark.parametrize("types", [nested(50), {"dense": 1}, [1], 3])
 def test_odd_output_types_are_named(types):
     found = post(door_of()[0], {"items": ["a"], "params": {"output_types": types}})
     assert (found.status_code, "output_types: must be a list of strings" in found.text) == (400, True), found.text
+
+
+def test_a_deep_document_is_refused_before_it_is_scored():
+    body = {"model": "m", "query": "q", "documents": [{"text": "a", "more": nested(300)}], "return_documents": True}
+    found = post(door_of()[0], body, "/v1/rerank")
+    assert (found.status_code, found.json()["code"]) == (400, "INVALID_INPUT")
 
 
 def test_names_and_parameters_are_bounded():

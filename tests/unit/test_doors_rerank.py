@@ -3,8 +3,8 @@
 import pytest
 
 from sie_triton.doors import rerank
-from sie_triton.doors.fields import Fields
-from sie_triton.doors.rerank import MAX_RANK_FIELDS, answer
+from sie_triton.doors.fields import MAX_RANK_FIELDS, Fields
+from sie_triton.doors.rerank import answer
 from sie_triton.errors import InputError
 
 BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
@@ -47,8 +47,8 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must be a list of 1 to 16 names"),
         ({"rank_fields": ["text", "text"]}, "rank_fields: a name occurs twice"),
         ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must be a name of at most 100 characters"),
-        ({"top_n": 0}, "top_n: must be an integer from 1, it is 0"),
-        ({"top_n": True}, "top_n: must be an integer from 1, it is True"),
+        ({"top_n": 0}, "top_n: must be an integer from 1 to 2147483647, it is 0"),
+        ({"top_n": True}, "top_n: must be an integer from 1 to 2147483647, it is True"),
         ({"return_documents": 1}, "return_documents: must be true or false, it is a number"),
         ({"max_chunks_per_doc": 10}, "max_chunks_per_doc: a document is read once"),
         ({"max_tokens_per_doc": 512}, "max_tokens_per_doc: a document is read once"),
