@@ -69,7 +69,7 @@ def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         "encoding_format": optional({"enum": ["float", "base64"]}),
         "user": NOT_READ,
     }
-    body = closed(_taken(models, DENSE, "profile") | given, "model", "input")
+    body = closed(given | _taken(models, DENSE, "profile"), "model", "input")
     example = {"model": models[0].model, "input": TEXTS} if models else None
     return _posted("Vectors, as OpenAI has them.", body, example, fields(EMBEDDINGS, *EMBEDDINGS), OPENAI_ERROR)
 
@@ -89,7 +89,7 @@ def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         "relevant_spans": optional(fields({"mode": {"const": "disabled"}}, "mode")),
         "priority": NOT_READ,
     }
-    body = closed(_taken(models, SCORES, "profile") | given, "model", "query", "documents")
+    body = closed(given | _taken(models, SCORES, "profile"), "model", "query", "documents")
     example = {"model": models[0].model, "query": QUERY, "documents": TEXTS} if models else None
     summary = "Documents by relevance, as Cohere and Jina have them; relevance_score is the model's own score."
     return _posted(summary, body, example, fields(RERANKED, *RERANKED), RERANK_ERROR)
@@ -112,7 +112,7 @@ def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
 
 def _embed_body(max_items: int, taken: Schema) -> Schema:
     roles = optional({"enum": ["query", "document", "passage", "corpus"]})
-    return closed(taken | {"inputs": _texts(max_items), "prompt_name": roles, **_truncation()}, "inputs")
+    return closed({"inputs": _texts(max_items), "prompt_name": roles, **_truncation(), **taken}, "inputs")
 
 
 def _rank_body(max_items: int, taken: Schema) -> Schema:
@@ -123,7 +123,7 @@ def _rank_body(max_items: int, taken: Schema) -> Schema:
         "raw_scores": {"enum": [False, None], "description": "the model's own scores"},
         **_truncation(),
     }
-    return closed(taken | given, "query", "texts")
+    return closed(given | taken, "query", "texts")
 
 
 def _truncation() -> Schema:

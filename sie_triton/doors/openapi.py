@@ -27,7 +27,7 @@ vertical-align:top}"
 FAILURE = fields({"detail": fields({"code": STRING, "message": STRING}, "code", "message")}, "detail")
 
 STATUSES = {
-    "400": "the request is wrong; the message names what",
+    "400": "the request is wrong, or this model does not take what another may; the message names what",
     "401": "the bearer token is missing or wrong",
     "403": "the page, or the Host, that the request came from is not allowed",
     "404": "the model is not served",
@@ -181,10 +181,25 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
     rows: list[str] = []
     for name, value in schema.get("properties", {}).items():
         text = value.get("description", "")
-        kinds = ", ".join(map(str, value["enum"])) if "enum" in value else str(value.get("type", ""))
-        rows.append(f"<tr><td><code>{escape(prefix + name)}</code><td>{escape(kinds)}<td>{escape(text)}")
+        rows.append(f"<tr><td><code>{escape(prefix + name)}</code><td>{escape(in_words(value))}<td>{escape(text)}")
         rows += _rows(value, f"{prefix}{name}.")
     return rows
+
+
+def in_words(schema: Mapping[str, Any]) -> str:
+    """Return what a schema allows, apart from null.
+
+    >>> in_words({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": ["string", "null"]}]})
+    'list of a, b; or string'
+    """
+    if "anyOf" in schema:
+        return "; or ".join(filter(None, map(in_words, schema["anyOf"])))
+    if "enum" in schema:
+        return ", ".join(json.dumps(each).strip('"') for each in schema["enum"] if each is not None)
+    if schema.get("type") == "array":
+        return f"list of {in_words(schema['items'])}"
+    kinds = schema.get("type", ())
+    return " or ".join(kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null")
 
 
 def _curl(path: str, found: Mapping[str, Any], example: Any) -> str:

@@ -204,7 +204,8 @@ WRONG = [
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"shape": 1}}}, 400, "parameter shape: unknown"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"timeout": 1}}}, 400, "options.timeout"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"output_types": ["sparse"]}}, 400, "parameter output_types"),
-    (f"/v1/encode/{CROSS_ENCODER}", {"items": ["a"]}, 400, ""),
+    (f"/v1/encode/{CROSS_ENCODER}", {"items": ["a"]}, 400, f"model: {CROSS_ENCODER} does not encode; its tasks: score"),
+    (f"/v1/encode/{TINY}", {"items": [{"image": "AAAA"}]}, 400, f"image: {TINY} does not read it; it reads text"),
     (f"/v1/score/{TINY}", {"query": "a", "items": ["a"]}, 400, "does not score"),
     (f"/v1/score/{CROSS_ENCODER}", {"items": ["a"]}, 400, "query: is missing"),
     (f"/v1/extract/{GLINER}", {"items": ["a"], "params": {"labels": "person"}}, 400, "labels: must be a list"),
@@ -286,8 +287,8 @@ def test_every_example_of_the_document_works(http):
     assert {"encode", "score", "extract"} <= {*done}
     options = document["paths"]["/v1/encode/{model}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     named = options["properties"]["params"]["properties"]
-    assert named["output_dtype"]["enum"] == list(OUTPUT_DTYPES)
-    assert named["options"]["properties"]["is_query"]["type"] == "boolean"
+    assert named["output_dtype"]["enum"] == [*OUTPUT_DTYPES, None]
+    assert named["options"]["properties"]["is_query"]["type"] == ["boolean", "null"]
 
 
 def test_the_page_takes_nothing_from_elsewhere(http):

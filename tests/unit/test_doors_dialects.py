@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+from openapi_spec_validator import validate
+
 from tests.unit.test_doors_capable import EMBEDDER, OTHER, RERANKER
 from tests.unit.test_doors_hostile import FIELDS, Triton, client_before
 
@@ -31,6 +34,11 @@ def test_every_example_works():
 def test_there_is_no_example_of_what_does_not_work():
     _, answers = document_and_answers(OTHER, EMBEDDER)
     assert [*answers] == ["/v1/embeddings", "/embed_sparse"]
+
+
+@pytest.mark.parametrize("specs", [(), (OTHER,), (OTHER, EMBEDDER, RERANKER)], ids=len)
+def test_the_document_is_valid(specs):
+    validate(document_and_answers(*specs)[0])
 
 
 def test_answers_have_the_fields_that_are_promised():
