@@ -80,13 +80,13 @@ def test_the_door_does_what_it_says(url, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_door_does_what_it_says_a_thousand_times(url, tmp_path, seed):
-    """A thousand cases for each operation, beside those that schemathesis enumerates."""
-    run_schemathesis(url, tmp_path, seed, num_cases=1000)
+def test_the_door_does_what_it_says_many_times(url, tmp_path, seed):
+    """Several thousand cases: 200 for each of 15 operations, beside some 2,000 that schemathesis enumerates."""
+    run_schemathesis(url, tmp_path, seed, num_cases=200)
 
 
 def run_schemathesis(url: str, directory: Path, seed: int, num_cases: int) -> None:
-    """Run it in `directory`, where it keeps what it finds."""
+    """Run it with at most `num_cases` random cases for each operation, in `directory`, where it keeps what it finds."""
     given = ["--config-file", str(ROOT / "tests/openapi/schemathesis.toml"), "--no-color", "run", f"{url}/openapi.json"]
     chosen = ["--phases", "examples,coverage,fuzzing", "--max-examples", str(num_cases), "--seed", str(seed)]
     header = ["--request-timeout", "60", "--header", f"Authorization: {TOKEN['Authorization']}"]
