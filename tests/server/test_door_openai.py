@@ -74,7 +74,7 @@ def test_a_profile_behind_the_model_and_options_of_ours(client, ours):
         ({"encoding_format": "hex"}, "encoding_format", "must be one of float, base64"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
         ({"model": SPLADE}, "model", f"{SPLADE} gives no dense vectors"),
-        ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} gives no dense vectors"),
+        ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} does not encode; its tasks: score"),
         ({"model": f"{MINILM}:none"}, "profile", "'none' is not allowed; give one of default"),
     ],
 )
