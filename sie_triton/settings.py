@@ -106,8 +106,11 @@ class Settings(DoorSettings, BaseSettings):
     max_image_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one image file")
     max_image_pixels: int = Field(100_000_000, ge=1, description="most pixels of one image, by its header")
     max_pages: int = Field(100, ge=1, description="most pages that are read of one PDF")
-    max_pixels_in_flight: int = Field(
-        200_000_000, ge=1, description="most pixels that a model has decoded at once, of 3 bytes each; more wait"
+    max_decoded_bytes: int = Field(
+        1_500_000_000,
+        ge=1,
+        description="memory in which a model decodes images at once, in bytes: more images wait, and an image that "
+        "alone takes more (9 to 17 bytes a pixel, by its format) is refused",
     )
     max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
     max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one audio file")
@@ -222,7 +225,7 @@ class Settings(DoorSettings, BaseSettings):
             max_image_bytes=self.max_image_bytes,
             max_image_pixels=self.max_image_pixels,
             max_pages=self.max_pages,
-            max_pixels_in_flight=self.max_pixels_in_flight,
+            max_decoded_bytes=self.max_decoded_bytes,
             max_document_bytes=self.max_document_bytes,
             max_audio_bytes=self.max_audio_bytes,
             max_audio_s=self.max_audio_s,

@@ -29,7 +29,7 @@ class Runtime:
 
     `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
     `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
-    cores. `image_workers` threads of each model decode its images and sounds, `max_pixels_in_flight` at once. A
+    cores. `image_workers` threads of each model decode its images and sounds, images in `max_decoded_bytes`. A
     forward pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
     `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `engine` auto: what each
     checkpoint is for, and what is measured to be faster. `precision` empty: float32 on a CPU, float16 on a GPU. A model
@@ -53,7 +53,7 @@ class Runtime:
     max_image_bytes: int = 64 * 1024**2
     max_image_pixels: int = 100_000_000
     max_pages: int = 100
-    max_pixels_in_flight: int = 200_000_000
+    max_decoded_bytes: int = 1_500_000_000
     max_document_bytes: int = 64 * 1024**2
     max_audio_bytes: int = 64 * 1024**2
     max_audio_s: float = 600.0

@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -47,6 +48,11 @@ def _too_large() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "50,000 × 1", (saved(Image.new("RGB", (50_000, 1))), TOO_LARGE)
     yield "1 × 50,000", (saved(Image.new("RGB", (1, 50_000))), TOO_LARGE)
     yield "a gif of 65,535 × 65,535", (patched(saved(picture().convert("P"), "GIF"), 6, b"\xff" * 4), TOO_LARGE)
+    yield "a webp of 65,535 × 65,535", (webp_canvas(65_535, 65_535), TOO_LARGE)
+    yield "a webp of 12,000 × 8,000, transparent", (transparent_webp(12_000, 8_000), "bytes of memory to be decoded")
+    yield "a tiff of 64 × 64 in a tile of 28,000 × 28,000", (tiled_tiff(64, 28_000), "tiles of 28000 × 28000 pixels")
+    yield "a tiff of 64 × 64 in a tile of 4,000,000,000", (tiled_tiff(64, 4_000_000_000), "tiles of 4000000000")
+    yield "a tiff in tiles of no size", (tiled_tiff(64, 0), "tiles of 0 × 0")
     yield "a jpeg of a thousand scans", (saved(picture(), "JPEG") + b"\xff\xda\x00\x08" * 1000, "scans")
 
 
@@ -91,6 +97,29 @@ def png(width: int, height: int) -> bytes:
         data.write(packer.compress(row))
     data.write(packer.flush())
     return png_header(width, height) + chunk(b"IDAT", data.getvalue()) + chunk(b"IEND", b"")
+
+
+def webp_canvas(width: int, height: int) -> bytes:
+    """A header alone, of a canvas that the decoder would allocate."""
+    extended = b"VP8X" + struct.pack("<I", 10) + bytes(4)
+    extended += struct.pack("<I", width - 1)[:3] + struct.pack("<I", height - 1)[:3]
+    lossless = saved(Image.new("RGBA", (8, 8)), "WEBP", lossless=True)[12:]
+    return b"RIFF" + struct.pack("<I", 4 + len(extended) + len(lossless)) + b"WEBP" + extended + lossless
+
+
+@cache
+def transparent_webp(width: int, height: int) -> bytes:
+    """A few kilobytes of one colour."""
+    return saved(Image.new("RGBA", (width, height), (9, 8, 7, 100)), "WEBP", lossless=True, quality=0, method=0)
+
+
+def tiled_tiff(side: int, tile: int, bits: int = 8) -> bytes:
+    """An image of `side` × `side` in one compressed tile of `tile` × `tile`, which libtiff allocates whole."""
+    data = zlib.compress(bytes(min(3 * tile * tile * bits // 8, 1 << 20)))
+    entries = [(256, 4, side), (257, 4, side), (258, 3, bits), (259, 3, 8), (262, 3, 1), (277, 3, 1)]
+    entries += [(322, 4, tile), (323, 4, tile), (324, 4, 8 + 2 + 12 * 10 + 4), (325, 4, len(data))]
+    directory = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
+    return b"II*\x00" + struct.pack("<IH", 8, len(entries)) + directory + bytes(4) + data
 
 
 def patched(file: bytes, place: int, with_: bytes) -> bytes:

@@ -4,9 +4,8 @@ What a picture looks like is decided as transformers' image processors decide it
 white, palettes and CMYK are converted by Pillow; of several frames it is the first, turned as its EXIF says.
 """
 
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,12 @@ import numpy as np
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
+from sie_triton.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
 from sie_triton.pdf.document import Drawing, is_pdf
 from sie_triton.spec import Runtime
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-# Those that Pillow decodes by itself: others would start programs, or read what cannot be bounded.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 # A progressive JPEG is decoded once more for each of its scans, of which cameras and editors write about ten.
 START_OF_SCAN = b"\xff\xda"
@@ -75,35 +72,34 @@ class ImageInput(InputKind):
 class ImageReader:
     """Opens image files within the limits of `runtime`; called by several threads.
 
-    What they have decoded at once is bounded too: a thread waits until there is room for its picture.
+    The memory in which they decode is bounded for all threads together, by its true peak: a thread waits until there is
+    room for its picture, and a picture that could never have room is refused.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._left = runtime.max_pixels_in_flight
+        self._left = runtime.max_decoded_bytes
         self._changed = Condition()
 
     @contextmanager
     def opened(self, file: ImageFile) -> Iterator["Image"]:
         """The picture, as long as it is needed; InputError says what is wrong with the file."""
-        from PIL import Image
-
         where = file.where
         if isinstance(file, Page):
             with self._drawn(file) as picture:
                 yield picture
             return
         self._check_file(file)
-        with _blaming(where):
-            # It reads the header only, and the limits on what that may say are ours.
-            Image.MAX_IMAGE_PIXELS = None
-            image = Image.open(io.BytesIO(file.content), formats=FORMATS)
+        most = self._runtime.max_image_pixels
+        with _blaming(where, most):
+            image = open_image(file.content, most)
         with image:
-            width, height = image.size
-            self._check_size(where, width, height)
-            with self._room(width * height):
-                with _blaming(where):
-                    picture = _on_white(_upright(image))
+            self._check_size(where, image.width, image.height)
+            with _blaming(where, most):
+                taken = peak_bytes(image, where, most)
+            with self._room(where, taken):
+                with _blaming(where, most):
+                    picture = to_rgb(image)
                 yield picture
 
     @contextmanager
@@ -112,7 +108,7 @@ class ImageReader:
 
         drawing = page.drawing
         self._check_size(page.where, drawing.width, drawing.height)
-        with self._room(drawing.width * drawing.height):
+        with self._room(page.where, drawing.width * drawing.height * DRAWN_BYTES):
             size = (drawing.width, drawing.height)
             yield Image.frombuffer("RGB", size, drawing.pixels, "raw", "RGB", drawing.stride, 1)
 
@@ -141,9 +137,13 @@ class ImageReader:
             )
 
     @contextmanager
-    def _room(self, pixels: int) -> Iterator[None]:
-        # One picture alone may be more than all may be together.
-        taken = min(pixels, self._runtime.max_pixels_in_flight)
+    def _room(self, where: str, taken: int) -> Iterator[None]:
+        most = self._runtime.max_decoded_bytes
+        if taken > most:
+            raise InputError(
+                f"{where}: takes {taken} bytes of memory to be decoded; send a smaller image, or another format (at "
+                f"most {most}), or raise max_decoded_bytes"
+            )
         with self._changed:
             self._changed.wait_for(lambda: taken <= self._left)
             self._left -= taken
@@ -155,33 +155,17 @@ class ImageReader:
                 self._changed.notify_all()
 
 
-def _upright(image: "Image") -> "Image":
-    """Turned as its EXIF says, where that can be read."""
-    from PIL import ImageOps
-
-    image.load()
-    with suppress(Exception):
-        return ImageOps.exif_transpose(image)
-    return image
-
-
-def _on_white(image: "Image") -> "Image":
-    from PIL import Image
-
-    if "A" not in image.getbands() and image.info.get("transparency") is None:
-        return image.convert("RGB")
-    background = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(background, image.convert("RGBA")).convert("RGB")
-
-
 @contextmanager
-def _blaming(where: str) -> Iterator[None]:
+def _blaming(where: str, max_pixels: int) -> Iterator[None]:
     """What Pillow raises, of whatever kind, is the file's fault; our own errors pass."""
     try:
         yield
     except (InputError, MemoryError):
         raise
     except Exception as exc:
+        if type(exc).__name__ == "DecompressionBombError":
+            message = f"{where}: has more than {max_pixels} pixels; send fewer, or raise max_image_pixels"
+            raise InputError(message) from exc
         said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
         formats = ", ".join(FORMATS)
         # Pillow names the object that it read from, which is of no use to anybody.

@@ -61,8 +61,8 @@ def test_limits(limits, said):
 
 
 def test_what_is_decoded_at_once_is_bounded():
-    """Room for two: the third waits until one is done with. One that is larger than all room goes alone."""
-    reader, content = ImageReader(Runtime(max_pixels_in_flight=2 * 97 * 61)), saved(picture())
+    """Room for two: the third waits until one is done with. One that is larger than all room is refused."""
+    reader, content = ImageReader(Runtime(max_decoded_bytes=2 * 9 * 97 * 61)), saved(picture())
     inside, most, lock, go = 0, [0], threading.Lock(), threading.Event()
 
     def hold(_):
@@ -83,5 +83,5 @@ def test_what_is_decoded_at_once_is_bounded():
         for each in running:
             each.result(60)
     assert most[0] == 2
-    with ImageReader(Runtime(max_pixels_in_flight=10)).opened(ImageFile(content, "image")) as image:
-        assert image.size == (97, 61)
+    with pytest.raises(InputError, match=r"takes 53253 bytes of memory to be decoded; .* raise max_decoded_bytes"):
+        read(content, max_decoded_bytes=53_252)

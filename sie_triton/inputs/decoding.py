@@ -1,0 +1,103 @@
+"""Image files decoded by Pillow: their true memory cost, and pixels as transformers' image processors see them.
+
+Every function runs on the thread that decodes the picture.
+"""
+
+import io
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sie_triton.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# The formats that Pillow may open. Others start programs, or allocate memory that no header bounds.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+# Peak memory from the file to a turned picture in red, green and blue, in bytes per pixel: the upper bound of what was
+# measured with Pillow 13 (tests/unit/test_image_memory.py). Pillow stores three channels in four bytes.
+PEAK_BYTES: Mapping[str, int] = {"JPEG": 9, "PNG": 9, "WEBP": 17, "GIF": 9, "BMP": 9, "TIFF": 10}
+# A progressive JPEG holds the coefficients of all its channels until its last scan.
+PROGRESSIVE_PEAK_BYTES = 13
+
+# Bytes per pixel of a page that is drawn already: its drawing, and Pillow's copy.
+DRAWN_BYTES = 8
+
+# Pixels that are laid on white at once.
+BAND = 1 << 18
+
+# Tags of TIFF.
+BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 258, 277, 278, 322, 323
+
+
+def open_image(content: bytes, max_pixels: int) -> "Image":
+    """Read the header of an image file. Whatever Pillow raises is the file's fault.
+
+    WEBP's decoder allocates its canvas here, so Pillow itself must know `max_pixels`; it raises DecompressionBombError
+    beyond twice that. The caller checks the exact limit.
+    """
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    return Image.open(io.BytesIO(content), formats=FORMATS)
+
+
+def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:
+    """Return the memory that decoding takes, in bytes, judged by the header alone.
+
+    InputError where a TIFF file's tile is larger than an image may be: the decoder allocates whole tiles, whatever the
+    size of the image.
+    """
+    per_pixel = PROGRESSIVE_PEAK_BYTES if image.info.get("progressive") else PEAK_BYTES[image.format or "JPEG"]
+    return image.width * image.height * per_pixel + _block_bytes(image, where, max_pixels)
+
+
+def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
+    """Memory of a TIFF file's tile, or strip, beside the image: the block, and its compressed form or a copy."""
+    tags = getattr(image, "tag_v2", None)
+    if image.format != "TIFF" or tags is None:
+        return 0
+    if TILE_WIDTH in tags or TILE_LENGTH in tags:
+        width, height = int(tags[TILE_WIDTH]), int(tags[TILE_LENGTH])
+    else:
+        width, height = image.width, min(int(tags.get(ROWS_PER_STRIP, image.height)), image.height)
+    if not 0 < width * height <= max_pixels:
+        raise InputError(
+            f"{where}: is a TIFF with tiles of {width} × {height} pixels; send tiles of at most {max_pixels}, or raise "
+            "max_image_pixels"
+        )
+    bits = max(tags.get(BITS_PER_SAMPLE, (8,))) * int(tags.get(SAMPLES_PER_PIXEL, 1))
+    return 2 * width * height * max(4, -(-bits // 8))
+
+
+def to_rgb(image: "Image") -> "Image":
+    """Decode a picture: upright as its EXIF says, in red, green and blue, what can be seen through lying on white."""
+    return _on_white(_upright(image))
+
+
+def _upright(image: "Image") -> "Image":
+    """Turn a picture as its EXIF says, where that can be read."""
+    from PIL import ImageOps
+
+    image.load()
+    with suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
+def _on_white(image: "Image") -> "Image":
+    """In bands: three copies of a whole picture would be three times its memory."""
+    from PIL import Image
+
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    picture = Image.new("RGB", image.size)
+    rows = max(1, BAND // image.width)
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(image.height, top + rows))
+        band = image.crop(box).convert("RGBA")
+        white = Image.new("RGBA", band.size, "white")
+        picture.paste(Image.alpha_composite(white, band).convert("RGB"), box)
+    return picture
