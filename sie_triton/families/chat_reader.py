@@ -11,6 +11,7 @@ from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN, whole_tokenizer
+from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.patches import resized_for_patches
 from sie_triton.inputs.pixels import Bytes
@@ -44,6 +45,10 @@ class ChatReader:
         check_text(item.get(TEXT.name, ""), f"{image.where}: the text beside it")
         with self._images.opened(image) as picture:
             return {**item, IMAGE.name: resized_for_patches(picture, self.plan)}
+
+    def beginning(self, text: str) -> str:
+        """As much of `text` as may be read; Unreadable if that is too long."""
+        return beginning(self._tokenizer, text, self._longest)
 
     def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:
         """Of each conversation, in which PICTURE stands for each of its images."""

@@ -12,6 +12,7 @@ from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Processor
+from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
 from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
@@ -83,7 +84,9 @@ class PageProcessor(Processor):
 
     def _of_texts(self, texts: Sequence[str]) -> list[Sequence[int]]:
         form = self._form
-        whole = [f"{form.before_text}{text}{form.after_text}" for text in texts]
+        whole = [
+            f"{form.before_text}{beginning(self._tokenizer, text, self._longest)}{form.after_text}" for text in texts
+        ]
         encodings = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False) if whole else []
         return [self._cut(encoding.ids) for encoding in encodings]
 

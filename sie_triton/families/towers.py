@@ -9,6 +9,7 @@ import tokenizers
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT
 from sie_triton.inputs.base import Processor
+from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
 from sie_triton.inputs.tokenizer import packed_ids
@@ -46,4 +47,4 @@ class TowerProcessor(Processor):
         return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_pixels(images)}
 
     def _ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))] if texts else []
+        return [encoding.ids for encoding in encoded(self._tokenizer, texts)] if texts else []

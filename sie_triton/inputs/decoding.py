@@ -68,7 +68,7 @@ def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
             f"{where}: is a TIFF with tiles of {width} × {height} pixels; send tiles of at most {max_pixels}, or raise "
             "max_image_pixels"
         )
-    bits = max(tags.get(BITS_PER_SAMPLE, (8,))) * int(tags.get(SAMPLES_PER_PIXEL, 1))
+    bits: int = max(tags.get(BITS_PER_SAMPLE, (8,))) * int(tags.get(SAMPLES_PER_PIXEL, 1))
     return 2 * width * height * max(4, -(-bits // 8))
 
 

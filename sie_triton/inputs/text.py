@@ -36,11 +36,20 @@ class TextInput(InputKind):
         return 1 + round(rng.lognormal(3.8, 0.8))
 
 
+class Unreadable(Exception):
+    """Raised for a text that is not tokenized; `reading` makes an InputError of it, which names the field."""
+
+
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """A panic of the tokenizer's library, which is no Exception, as the fault of what it was given."""
+    """Make InputError, which begins with `where`, of an Unreadable text, or of a panic of the tokenizer's library.
+
+    A panic is no Exception.
+    """
     try:
         yield
+    except Unreadable as exc:
+        raise InputError(f"{where}: {exc}") from exc
     except BaseException as exc:
         if type(exc).__name__ != "PanicException":
             raise

@@ -14,6 +14,7 @@ from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.cutting import beginning, encoded
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
 from sie_triton.inputs.sentencepiece import of_deberta
 from sie_triton.spec import Profile
@@ -54,7 +55,7 @@ class TextTokenizer(Processor):
         return self.question(part.query, part.instruction)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        return packed_ids([encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(framed))])
+        return packed_ids([encoding.ids for encoding in encoded(self._tokenizer, framed)])
 
     def finish(self, features: Features, frame: Frame) -> Features:
         """With the tokens of the prompt that pooling leaves out."""
@@ -72,19 +73,11 @@ class TextTokenizer(Processor):
         return Question(lambda: self.shortened(asked, self._max_length), len(asked))
 
     def shortened(self, text: str, max_length: int) -> str:
-        """`text`, if it is far too long, to the end of the word in which its token number MUCH · `max_length` ends.
+        """Return as much of `text` as MUCH · `max_length` tokens need; Unreadable if that is too long.
 
         Which of two texts is cut depends on which is longer: where both are that long, it may be the other by a token.
         """
-        max_tokens = MUCH * max_length
-        if len(text) <= max_tokens:
-            return text
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        offsets = [offset for part in (encoding, *encoding.overflowing) for offset in part.offsets]
-        end = max((end for _, end in offsets[:max_tokens]), default=0)
-        while end < len(text) and not text[end].isspace():
-            end += 1
-        return text[:end]
+        return beginning(self._tokenizer, text, MUCH * max_length)
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens pooling must leave out (0 when the prompt is pooled too).

@@ -105,6 +105,25 @@ def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
 LONG = "why " * 100_000
 
 
+ENDLESS = " " * 600_000 + "word"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"query": ["who?"], "text": ["nobody", ENDLESS]}, "text[1]"),
+        ({"query": [ENDLESS], "text": ["nobody"]}, "query"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["scorer", "pairs"])
+def test_a_text_of_too_many_characters_is_refused_by_name(stage, given, named, request):
+    (answer,) = run(request.getfixturevalue(stage), [asked("score", **given)])
+    assert isinstance(answer, InputError)
+    start = f"{named}: has 600004 characters, of which the first 500000 make fewer than "
+    assert str(answer).startswith(start)
+    assert "send at most 500000 characters" in str(answer)
+
+
 @pytest.mark.parametrize("stage", ["scorer", "pairs"])
 def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, request):
     stage = request.getfixturevalue(stage)

@@ -19,6 +19,7 @@ from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import AUDIO, READ, TEXT
 from sie_triton.inputs.audio import AudioFile, AudioReader
 from sie_triton.inputs.base import Processor
+from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.mel import packed_mels, spectrograms
 from sie_triton.inputs.tokenizer import packed_ids
 from sie_triton.spec import Runtime
@@ -55,4 +56,4 @@ class ClapProcessor(Processor):
         return self._window_tokens * (1 if self._plan.is_fused else num_spectrograms)
 
     def _ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))] if texts else []
+        return [encoding.ids for encoding in encoded(self._tokenizer, texts)] if texts else []

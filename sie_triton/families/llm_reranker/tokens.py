@@ -11,8 +11,9 @@ from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker import RerankerOptions
+from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.prompt import Question
-from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import MUCH, TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 from sie_triton.spec import ModelSpec
 
 # The most of a question that its query may take, so that something of the text is left.
@@ -70,7 +71,7 @@ class RerankerTokenizer(TextTokenizer):
         self, tokenizer: tokenizers.Tokenizer, files: TextFiles, form: Format, instruction: str, max_length: int
     ) -> None:
         super().__init__(tokenizer, files)
-        self._format = form
+        self._format, self._longest = form, max_length
         self._instruction = instruction or form.default_instruction
         self._before, self._after = self._ids(form.before), self._ids(form.after)
         frame = len(self._before) + len(self._after)
@@ -108,7 +109,8 @@ class RerankerTokenizer(TextTokenizer):
         return self._ids(question)[: int(QUERY_SHARE * self._room)] + self._ids("\n")
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        start = beginning(self._tokenizer, text, MUCH * self._longest)
+        ids: list[int] = self._tokenizer.encode(start, add_special_tokens=False).ids
         return ids
 
 

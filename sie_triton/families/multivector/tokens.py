@@ -12,6 +12,7 @@ from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
+from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 from sie_triton.spec import Profile
 
@@ -55,7 +56,7 @@ class MultiVectorTokenizer(TextTokenizer):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
             return super().encode(framed)
-        ids = [encoding.ids for encoding in self._queries.encode_batch_fast(list(framed))]
+        ids = [encoding.ids for encoding in encoded(self._queries, framed)]
         if self._expansion is not None:
             ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
         return packed_ids(ids)

@@ -55,7 +55,7 @@ class ChatProcessor(Processor):
         images = [item.get(IMAGE.name) for _, item in framed]
         each = [[] if image is None else [image] for image in images]
         conversations = [
-            f"{BEFORE.format(told)}{PICTURE * len(of)}{item.get(TEXT.name, '')}{AFTER}"
+            f"{BEFORE.format(told)}{PICTURE * len(of)}{self._reader.beginning(item.get(TEXT.name, ''))}{AFTER}"
             for (told, item), of in zip(framed, each, strict=True)
         ]
         ids = self._reader.tokens(conversations, each)

@@ -59,7 +59,9 @@ class PairProcessor(Processor):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         pairs = [[query.get(IMAGE.name), item.get(IMAGE.name)] for _, query, item in framed]
         images = [[image for image in pair if image is not None] for pair in pairs]
-        ids = self._reader.tokens([question(*each) for each in framed], images)
+        shorten = self._reader.beginning
+        asked = [question(told, shown(query, shorten), shown(item, shorten)) for told, query, item in framed]
+        ids = self._reader.tokens(asked, images)
         sizes = [[(0, 0) if image is None else image.shape[:2] for image in pair] for pair in pairs]
         lengths = np.array([sum(image.size for image in of) for of in images], np.int32)
         flat = [image.reshape(-1) for of in images for image in of]
@@ -76,14 +78,14 @@ class PairProcessor(Processor):
         return self.encode([(INSTRUCTION, {TEXT.name: "page"}, {IMAGE.name: white})])
 
 
-def question(instruction: str, query: Any, item: Any) -> str:
-    asked = f"<Instruct>: {instruction}<Query>:{shown(query)}\n<Document>:{shown(item)}"
+def question(instruction: str, query: str, item: str) -> str:
+    asked = f"<Instruct>: {instruction}<Query>:{query}\n<Document>:{item}"
     return f"{BEFORE.format(JUDGE)}{asked}{AFTER}"
 
 
-def shown(item: Any) -> str:
+def shown(item: Any, shorten: Callable[[str], str]) -> str:
     """
-    >>> shown({"text": "a"}), shown({"text": ""})
+    >>> shown({"text": "ab"}, lambda text: text[:1]), shown({"text": ""}, str)
     ('a', 'NULL')
     """
-    return f"{PICTURE if IMAGE.name in item else ''}{item.get(TEXT.name, '')}" or NOTHING
+    return f"{PICTURE if IMAGE.name in item else ''}{shorten(item.get(TEXT.name, ''))}" or NOTHING
