@@ -17,6 +17,7 @@ from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Processor
+from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import read_tokenizer
 
 Ints = npt.NDArray[np.int32]
@@ -93,7 +94,8 @@ class WindowProcessor(Processor):
         return cls(read_tokenizer(files, longest, pairs=cls.pairs), longest)
 
     def _token_ids(self, texts: Sequence[str]) -> list[Ints]:
-        """Of whole texts, without special tokens."""
+        """Of whole texts, without special tokens; Unreadable if one is too long."""
+        check_whole(texts)
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

@@ -26,6 +26,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import Frame, Processor
+from sie_triton.inputs.text import check_whole
 
 Ints = npt.NDArray[np.int32]
 P = TypeVar("P")
@@ -89,7 +90,11 @@ class WordTokenizer:
         self.prefix, self.suffix = np.array(around[:at], np.int32), np.array(around[at + len(inner) :], np.int32)
 
     def words(self, texts: Sequence[str]) -> list[Words]:
-        """Those of each text; a word of which nothing is left, such as a lone control character, is none."""
+        """Those of each text; a word of which nothing is left, such as a lone control character, is none.
+
+        Unreadable if a text is too long.
+        """
+        check_whole(texts)
         spans = [[match.span() for match in WORD.finditer(text)] for text in texts]
         return [
             Words(np.array(places, np.int32).reshape(-1, 2)[kept], ids, starts)

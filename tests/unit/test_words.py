@@ -7,9 +7,17 @@ import pytest
 
 from sie_triton.contract import Label
 from sie_triton.errors import InputError
+from sie_triton.families.gliclass.tokens import GliclassTokenizer
+from sie_triton.families.gliner2.tokens import Gliner2Tokenizer
+from sie_triton.families.stablebridge_pruner.tokens import PassageTokenizer
+from sie_triton.inputs.text import MAX_CHARACTERS, Unreadable
+from sie_triton.inputs.windows import WindowProcessor
 from sie_triton.inputs.words import Pieces, Words
+from sie_triton.records.status import StatusWriter
+from sie_triton.stages.preprocess import Preprocess
 from tests.extraction import Extractor
 from tests.gliners import LABELS, save_gliner
+from tests.stages import asked, run, spec
 
 SCRAPS = [
     "Ada Lovelace",
@@ -115,6 +123,33 @@ def test_a_word_longer_than_a_piece_is_where_it_is(gliner, long):
     found = gliner([f"Ada {long} was"], LABELS, threshold=0)[0]["entities"]
     assert {each["start"] for each in found} <= {0, 4, 5 + len(long)}
     assert all(each["text"] in f"Ada {long} was" for each in found)
+
+
+def test_a_text_of_more_characters_than_are_read_is_refused_by_name(tmp_path, minilm_directory):
+    save_gliner(tmp_path, minilm_directory, num_rnn_layers=0)
+    of_gliner = spec(weights=str(tmp_path / "model"), family="gliner", tasks=("extract",), dims={})
+    stage = Preprocess(of_gliner, StatusWriter(tmp_path, "m", "preprocess", 0))
+    long, short = (
+        asked("extract", text=["Ada", "a " * half], labels=["person"]) for half in (MAX_CHARACTERS // 2 + 1, 9)
+    )
+    refused, good = run(stage, [long, short])
+    stage.close()
+    assert str(refused) == "text[1]: has 2000002 characters; send at most 2000000, a longer text in parts"
+    assert len(good["lengths"]) == 2
+
+
+READERS = {
+    "gliner2": Gliner2Tokenizer._read,
+    "windows": WindowProcessor._token_ids,
+    "gliclass": lambda reader, texts: GliclassTokenizer.encode(reader, [("", text) for text in texts]),
+    "pruner": lambda reader, texts: PassageTokenizer.encode(reader, [("", text) for text in texts]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_limit_comes_before_any_work(name):
+    with pytest.raises(Unreadable, match="has 2000001 characters; send at most 2000000"):
+        READERS[name](None, ["a" * (MAX_CHARACTERS + 1)])
 
 
 def test_labels_that_take_too_many_tokens_are_refused_by_number(gliner):

@@ -13,6 +13,7 @@ from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, SEPARATOR
 from sie_triton.errors import InputError, LoadError
 from sie_triton.inputs.base import Frame
+from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
 from sie_triton.inputs.words import Asked
@@ -56,6 +57,7 @@ class GliclassTokenizer(WindowProcessor):
         return Asked(lambda: self._prompt(labels, said), len(said) + sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        check_whole(text for _, text in framed)
         before = [END + prompt.said if self._labels_first else "" for prompt, _ in framed]
         # Behind the separator a text may become other tokens than at the beginning.
         texts = [start + text for start, (_, text) in zip(before, framed, strict=True)]

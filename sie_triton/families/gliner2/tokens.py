@@ -19,6 +19,7 @@ from sie_triton.families.gliner2.tensors import CHOICE_LABELS, CHOICE_TOKENS, LA
 from sie_triton.families.gliner2.words import word_spans
 from sie_triton.inputs import Processor
 from sie_triton.inputs.base import Frame
+from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, Asked, Pieces, Words, WordTokenizer
 
@@ -90,7 +91,8 @@ class Gliner2Tokenizer(Processor):
         return packed(rows)
 
     def _read(self, texts: Sequence[str]) -> list[Words]:
-        """A word of which the tokenizer leaves nothing stands for the token behind it."""
+        """A word of which the tokenizer leaves nothing stands for the token behind it. Unreadable if too long."""
+        check_whole(texts)
         spans = [word_spans(text) for text in texts]
         tokens = self._words.tokens(
             [[text[a:b].lower() for a, b in places] for text, places in zip(texts, spans, strict=True)]

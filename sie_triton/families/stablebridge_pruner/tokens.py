@@ -9,6 +9,7 @@ import tokenizers
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import PASSAGE
 from sie_triton.inputs.base import Frame
+from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
 from sie_triton.inputs.words import Asked
 
@@ -34,6 +35,7 @@ class PassageTokenizer(WindowProcessor):
         return Asked(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        check_whole(text for _, text in framed)
         encodings = self._tokenizer.encode_batch([text for _, text in framed], add_special_tokens=False)
         read = [
             row
