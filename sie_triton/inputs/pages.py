@@ -1,7 +1,7 @@
 """Images that are PDFs → their pages, each an item of its own."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,21 +50,23 @@ ALL = Selection()
 
 @dataclass(frozen=True, slots=True)
 class PageReader:
-    """What a request asks for of every PDF in it; a PDF of which that is more than `max_pages` is refused."""
+    """What a request asks for of every PDF in it; a PDF of which that is more than `max_pages` is refused.
+
+    Drawing a page ends once `is_over()`, which is called a few times a second.
+    """
 
     selection: Selection
     max_pages: int
     max_bytes: int
+    is_over: Callable[[], bool] = lambda: False
 
     def pages(self, element: Any) -> Iterator[tuple[int, Any]] | None:
         """The number of each page, and `element` with it in place of its PDF; None where it has none.
 
-        Each is drawn as it is asked for. InputError names the image.
+        Each is drawn as it is asked for. InputError names the image; Cancelled once the request is over.
         """
-        file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
-        if not isinstance(file, ImageFile) or not is_pdf(file.content):
-            return None
-        return ((page, _with_image(element, drawn)) for page, drawn in self._drawn(file))
+        file = pdf_in(element)
+        return None if file is None else ((page, _with_image(element, drawn)) for page, drawn in self._drawn(file))
 
     def _drawn(self, file: ImageFile) -> Iterator[tuple[int, Page]]:
         if len(file.content) > self.max_bytes:
@@ -72,7 +74,7 @@ class PageReader:
                 f"{file.where}: is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise "
                 "max_document_bytes"
             )
-        with opened(file.content, file.where) as document:
+        with opened(file.content, file.where, self.is_over) as document:
             numbers = self.selection.of(document.num_pages, file.where)
             if len(numbers) > self.max_pages:
                 raise InputError(
@@ -82,6 +84,12 @@ class PageReader:
             for number in numbers:
                 drawing = document.draw(number)
                 yield number, Page(drawing.pixels, f"{file.where}, page {number}", drawing)
+
+
+def pdf_in(element: Any) -> ImageFile | None:
+    """The image of an element, if it is a PDF."""
+    file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
+    return file if isinstance(file, ImageFile) and is_pdf(file.content) else None
 
 
 def _with_image(element: Any, image: ImageFile) -> Any:

@@ -4,12 +4,12 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from sie_triton.errors import InputError
+from sie_triton.errors import Cancelled, InputError
 from sie_triton.pdf.draw import ENCRYPTED, HEAD, MAX_PIXELS, NUMBER, UNCONFINED
 
 # What may stand before the header.
@@ -18,6 +18,9 @@ LOOKED_AT = 1024
 
 # For opening the file, and for each page; and for all of it.
 STEP_S, MOST_S = 10.0, 600
+
+# Polling interval while a page is drawn: does anybody still wait for it?
+LOOK_S = 0.1
 
 # Of a page; its sides are rounded up, and its rows filled.
 MOST_BYTES = 2 * 3 * MAX_PIXELS
@@ -42,13 +45,13 @@ def is_pdf(content: bytes) -> bool:
 
 
 class PdfDocument:
-    """One that is open; for one thread. Every InputError begins with `where`."""
+    """One that is open; for one thread. Every InputError begins with `where`; Cancelled once `is_over()`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], where: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], where: str, is_over: Callable[[], bool]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._to, self._from = process.stdin, process.stdout
-        self._where = where
+        self._where, self._is_over = where, is_over
         (self.num_pages,) = NUMBER.unpack(self._read(NUMBER.size, monotonic() + STEP_S))
 
     def draw(self, number: int) -> Drawing:
@@ -70,8 +73,11 @@ class PdfDocument:
     def _part(self, size: int, ends: float) -> bytes:
         poll = select.poll()
         poll.register(self._from, select.POLLIN)
-        if not poll.poll(max(0.0, 1000 * (ends - monotonic()))):
-            raise InputError(f"{self._where}: is a PDF that takes longer than {STEP_S:g} s a page to be drawn")
+        while not poll.poll(1000 * max(0.0, min(LOOK_S, ends - monotonic()))):
+            if self._is_over():
+                raise Cancelled("cancelled by the client, or its deadline passed")
+            if monotonic() >= ends:
+                raise InputError(f"{self._where}: is a PDF that takes longer than {STEP_S:g} s a page to be drawn")
         part = os.read(self._from.fileno(), size)
         if not part:
             raise InputError(f"{self._where}: is a PDF that cannot be drawn in the memory and time that one may take")
@@ -79,8 +85,8 @@ class PdfDocument:
 
 
 @contextmanager
-def opened(content: bytes, where: str) -> Iterator[PdfDocument]:
-    """InputError begins with `where`, and says why it cannot be."""
+def opened(content: bytes, where: str, is_over: Callable[[], bool] = lambda: False) -> Iterator[PdfDocument]:
+    """InputError begins with `where`, and says why it cannot be; Cancelled once `is_over()`."""
     with _in_memory(content) as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "sie_triton.pdf.draw", str(file), str(MOST_S)],
@@ -93,7 +99,7 @@ def opened(content: bytes, where: str) -> Iterator[PdfDocument]:
         )
     with process:
         try:
-            document = PdfDocument(process, where)
+            document = PdfDocument(process, where, is_over)
             _check(document.num_pages, where)
             yield document
         finally:

@@ -1,5 +1,6 @@
 """Work that must not hold up `execute`: few threads, many jobs, a step of each in turn."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Condition
@@ -14,14 +15,18 @@ Job = tuple[Steps, Failed]
 class Background:
     """Threads with many jobs, round robin. A job is an iterator; each `next` is one step, by one thread at a time.
 
+    At most `most_begun` jobs take turns, 0: any number; the others wait, in order, until one of those is over.
+
     Any thread may submit; the threads start with the first job. What a step raises ends its job and is told to that
     job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on. `close`
     waits for the threads, so no step may call it.
     """
 
-    def __init__(self, name: str, fault: Callable[[], None], num_threads: int = 1) -> None:
+    def __init__(self, name: str, fault: Callable[[], None], num_threads: int = 1, most_begun: int = 0) -> None:
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
+        self._waiting: deque[Job] = deque()
+        self._may_begin = most_begun or sys.maxsize
         self._closed = False
         self._threads = [lasting(self._run, name, fault) for _ in range(num_threads)]
         self._has_started = False
@@ -29,7 +34,11 @@ class Background:
     def submit(self, steps: Steps, failed: Failed) -> None:
         """`failed(error)` is called, and the job is over, if a step raises anything."""
         with self._changed:
-            self._jobs.append((steps, failed))
+            if self._may_begin:
+                self._may_begin -= 1
+                self._jobs.append((steps, failed))
+            else:
+                self._waiting.append((steps, failed))
             self._start()
             self._changed.notify()
 
@@ -54,11 +63,22 @@ class Background:
             try:
                 next(steps)
             except StopIteration:
-                continue
+                self._end_turn(None)
             except BaseException as exc:
+                self._end_turn(None)
                 failed(exc)
-                continue
-            self.submit(steps, failed)
+            else:
+                self._end_turn(job)
+
+    def _end_turn(self, job: Job | None) -> None:
+        """`job` is back in line, or, if it is over, the first of those that wait takes its place."""
+        with self._changed:
+            following = self._waiting.popleft() if job is None and self._waiting else job
+            if following is None:
+                self._may_begin += 1
+            else:
+                self._jobs.append(following)
+                self._changed.notify()
 
     def _next_job(self) -> Job | None:
         with self._changed:

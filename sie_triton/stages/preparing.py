@@ -11,7 +11,7 @@ from typing import Any
 from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
 from sie_triton.inputs.asked import Asked, Framed
-from sie_triton.inputs.pages import PageReader
+from sie_triton.inputs.pages import PageReader, pdf_in
 
 # Of each item, which pages of it were read.
 Pages = list[list[int]]
@@ -51,6 +51,11 @@ class Preparation:
         self._lock = Lock()
         self._num_taken = 0
         self._num_running = 0
+
+    @property
+    def draws_pages(self) -> bool:
+        """Whether any item is a PDF, which may take as long as its sender likes."""
+        return any(map(pdf_in, self._elements[: self._num_items]))
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:
         """To be run by as many threads as there are; a step is one element."""

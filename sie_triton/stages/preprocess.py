@@ -70,7 +70,11 @@ class Preprocess(ColdStage[Processor]):
             # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__(status, limit)
-        self._slow = Background("media", self.fault, spec.runtime.image_workers)
+        workers = spec.runtime.image_workers
+        self._slow = Background("media", self.fault, workers)
+        # PDFs have threads of their own, and few are open at once, as each has a process that draws it.
+        num_drawing = max(1, workers // 2)
+        self._drawing = Background("pages", self.fault, num_drawing, most_begun=2 * num_drawing)
 
     def room(self) -> int:
         return self._limit.room()
@@ -117,6 +121,7 @@ class Preprocess(ColdStage[Processor]):
     def close(self) -> None:
         super().close()
         self._slow.close()
+        self._drawing.close()
 
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
         """Beside other requests, by several threads."""
@@ -128,10 +133,12 @@ class Preprocess(ColdStage[Processor]):
             self.open.reply(request, self._answer_alone(processor, Reading(context, asked)))
 
         runtime = self._spec.runtime
-        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes)
-        preparation = Preparation(processor, reading.asked, reader, partial(self.open.is_over, request), done)
-        for strand in preparation.strands(runtime.image_workers):
-            self._slow.submit(strand, partial(self._give_up, request))
+        is_over = partial(self.open.is_over, request)
+        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, is_over)
+        preparation = Preparation(processor, reading.asked, reader, is_over, done)
+        threads = self._drawing if preparation.draws_pages else self._slow
+        for strand in preparation.strands(1 if preparation.draws_pages else runtime.image_workers):
+            threads.submit(strand, partial(self._give_up, request))
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> Reading | SIEError:
         try:

@@ -1,5 +1,9 @@
 """PDFs as images: what their pages look like, which of them are read, and what files of any kind may cost."""
 
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +15,20 @@ from PIL import Image, ImageFont
 from sie_triton.client.calls import ScoreCall
 from sie_triton.client.results import encode_results, extract_results
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.errors import InputError
+from sie_triton.errors import Cancelled, InputError
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pages import ALL, PageReader, Selection
 from sie_triton.pdf import document
 from sie_triton.pdf.document import is_pdf, opened
+from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
+from sie_triton.stages.preprocess import Preprocess
+from sie_triton.stages.request import DEFERRED
 from tests import pdfs
 from tests.items import Served
 from tests.pdfs import embedded_font, pages, pdf_of, slow, unreadable, words, written
 from tests.pictures import saved
+from tests.stages import asked, run
 from tests.towers import save_clip
 
 PAGES = pages()
@@ -39,7 +47,11 @@ def drawn(content: bytes, reader: PageReader = READER) -> list[tuple[int, np.nda
 
 def drawing() -> list[psutil.Process]:
     """What this process has started to draw, and not ended."""
-    return [child for child in psutil.Process().children() if "sie_triton.pdf.draw" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it ends meanwhile
+            found += [child] if "sie_triton.pdf.draw" in child.cmdline() else []
+    return found
 
 
 def refusal(content: bytes, reader: PageReader = READER) -> str:
@@ -149,6 +161,67 @@ def test_what_draws_can_do_nothing_else():
         assert "\nSeccomp:\t2\n" in Path(f"/proc/{child.pid}/status").read_text()
 
 
+def until(condition) -> None:
+    for _ in range(2_000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("the condition never held")
+
+
+def test_a_page_is_no_longer_drawn_once_nobody_waits():
+    """The process that draws is stopped: it would never end."""
+    over: list[bool] = []
+    reader = PageReader(ALL, 9, 1 << 26, lambda: bool(over))
+    pages = reader.pages(ImageFile(PDF, "image[0]"))
+    next(pages)
+    drawing()[0].suspend()
+    over.append(True)
+    with pytest.raises(Cancelled):
+        next(pages)
+    assert drawing() == []
+
+
+@pytest.fixture
+def stage(tmp_path, clip, clip_directory) -> Iterator[Preprocess]:
+    """Of a model that reads images, with one thread for them."""
+    of_clip = replace(clip.spec, weights=str(clip_directory), runtime=Runtime(image_workers=1, open_steps=True))
+    made = Preprocess(of_clip, StatusWriter(tmp_path, "m", "preprocess", 0))
+    made.warm_up()
+    yield made
+    made.close()
+
+
+def image_request(content: bytes):
+    return asked("encode", image=np.array([[content]], object))
+
+
+def test_an_image_does_not_wait_for_a_pdf(stage):
+    """Whose pages are never drawn; once it is cancelled nothing of it is left."""
+    slow, image = image_request(PDF), image_request(saved(PAGES[0]))
+    stage.execute([slow])
+    until(drawing)
+    drawing()[0].suspend()
+    (answer,) = run(stage, [image])
+    assert answer["lengths" if "lengths" in answer else "read"].tolist()
+    assert not slow.answers
+    slow.cancelled = True
+    assert isinstance(slow.answer(DEFERRED), Cancelled)
+    until(lambda: not drawing())
+
+
+def test_few_pdfs_are_open_at_once(stage):
+    """Each has a process: of five, two are begun, and the others follow."""
+    requests = [image_request(PDF) for _ in range(5)]
+    stage.execute(requests)
+    most = 0
+    while not all(request.answered.is_set() for request in requests):
+        most = max(most, len(drawing()))
+        time.sleep(0.005)
+    assert 1 <= most <= 2
+    assert all(len(request.answer(DEFERRED)["read"]) == len(PAGES) for request in requests)
+
+
 def test_images_are_no_pdfs():
     noted = Image.Exif()
     noted[0x010E] = "%PDF-1.7"
@@ -160,10 +233,15 @@ def test_images_are_no_pdfs():
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory, minilm_directory) -> Served:
-    directory = tmp_path_factory.mktemp("clip")
+def clip_directory(tmp_path_factory, minilm_directory) -> Path:
+    directory: Path = tmp_path_factory.mktemp("clip")
     save_clip(directory, minilm_directory)
-    return Served("clip", directory, dims={"dense": 32})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def clip(clip_directory) -> Served:
+    return Served("clip", clip_directory, dims={"dense": 32})
 
 
 def test_a_page_gives_what_an_image_of_it_gives(clip):
