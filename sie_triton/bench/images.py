@@ -84,7 +84,7 @@ def decoding(directory: Path, num_workers: int) -> Callable[[], None]:
         asked = [Framed(Part("items", list(files)), NoFrame(), kind)]
         done: list[object] = []
         reader = PageReader(ALL, 0, 0)
-        made = Preparation(processor, asked, reader, lambda: True, lambda *given: done.append(given))
+        made = Preparation(processor, asked, reader, lambda: False, lambda *given: done.append(given))
         for strand in made.strands(num_workers):
             pool.submit(strand, failed.append)
         pool.close()

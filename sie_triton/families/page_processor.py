@@ -15,6 +15,7 @@ from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
+from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
 from sie_triton.spec import Runtime
 
@@ -45,7 +46,7 @@ class PageImages:
 
 
 class PageProcessor(Processor):
-    """An item with an image is that image, whatever text it has beside it. A text too long loses its own end."""
+    """An item is an image or a text, not both. A text too long loses its own end."""
 
     prepares = True
 
@@ -67,6 +68,7 @@ class PageProcessor(Processor):
         image = element.get(IMAGE.name)
         if not isinstance(image, ImageFile):
             return element
+        check_alone(element, IMAGE.name)
         with self._reader.opened(image) as picture:
             return {IMAGE.name: self._images.resize(picture)}
 

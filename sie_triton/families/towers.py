@@ -12,12 +12,13 @@ from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
+from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import packed_ids
 from sie_triton.spec import Runtime
 
 
 class TowerProcessor(Processor):
-    """An item with an image is that image, whatever text it has beside it; `image_length` says what is read of one."""
+    """An item is an image or a text, not both; `image_length` says what is read of one."""
 
     prepares = True
 
@@ -34,6 +35,7 @@ class TowerProcessor(Processor):
         image = element.get(IMAGE.name)
         if not isinstance(image, ImageFile):
             return element
+        check_alone(element, IMAGE.name)
         with self._images.opened(image) as picture:
             return {IMAGE.name: self._resize(picture)}
 

@@ -5,7 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.contract.tensors import TEXT
+from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
+
+
+def check_alone(item: Mapping[str, Any], kind: str) -> None:
+    """InputError where an item has a text beside its image or sound, for a model that reads one of the two."""
+    if TEXT.name in item:
+        where = item[kind].where
+        raise InputError(
+            f"{where}: the same item has {TEXT.name}, and this model reads {TEXT.name} or {kind} of an item, not both; "
+            "send them as two items"
+        )
 
 
 class SeveralInputs(InputKind):

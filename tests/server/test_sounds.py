@@ -18,7 +18,7 @@ ITEMS = [
     "the sound of a cat",
     {"audio": FILES[0], "id": "first"},
     {"text": "", "audio": FILES[1]},
-    {"audio": FILES[2], "text": "not read: a sound goes first"},
+    {"audio": FILES[2]},
     "",
     {"audio": FILES[3]},  # of three windows
 ]

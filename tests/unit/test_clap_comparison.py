@@ -123,7 +123,7 @@ def test_long_sounds(ours, library, seconds, monkeypatch):
 
 def test_sounds_and_texts_in_one_request(ours, library):
     files = sounds()
-    items = [TEXTS[0], {"audio": files[0]}, {"audio": files[1], "text": "a sound goes first"}, TEXTS[1], ""]
+    items = [TEXTS[0], {"audio": files[0]}, {"audio": files[1]}, TEXTS[1], ""]
     items += [{"audio": files[2]}, {"audio": files[3]}]
     together = ours.encode(items)["dense"]
     alone = np.concatenate([ours.encode([item])["dense"] for item in items])

@@ -6,6 +6,8 @@ from sie_triton.contract import VERBS
 from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.score import query_of
 from sie_triton.errors import InputError
+from sie_triton.inputs.audio import AudioFile
+from sie_triton.inputs.several import check_alone
 
 BOTH = ("text", "image")
 
@@ -69,3 +71,10 @@ def test_there_is_one_query(sent, complaint):
 def test_only_models_that_read_images_take_one_as_a_query():
     names = {kinds: [tensor.name for tensor in VERBS["score"].inputs(kinds)] for kinds in (("text",), BOTH)}
     assert names == {("text",): ["query", "text"], BOTH: ["query", "query_image", "text", "image"]}
+
+
+def test_a_text_beside_a_sound_is_refused_where_one_of_them_is_read():
+    sound = AudioFile(b"1", "audio[2]")
+    check_alone({"audio": sound}, "audio")
+    with pytest.raises(InputError, match=r"^audio\[2\]: the same item has text, and this model reads text or audio"):
+        check_alone({"audio": sound, "text": "a"}, "audio")

@@ -210,6 +210,17 @@ def test_an_image_does_not_wait_for_a_pdf(stage):
     until(lambda: not drawing())
 
 
+def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(stage):
+    content = saved(PAGES[0])
+    texts, images = np.array([[b"", b"a cat"]], object), np.array([[content, content]], object)
+    refused, good = run(stage, [asked("encode", text=texts, image=images), image_request(content)])
+    assert str(refused) == (
+        "image[1]: the same item has text, and this model reads text or image of an item, not both; "
+        "send them as two items"
+    )
+    assert len(good["read"]) == 1
+
+
 def test_few_pdfs_are_open_at_once(stage):
     """Each has a process: of five, two are begun, and the others follow."""
     requests = [image_request(PDF) for _ in range(5)]

@@ -21,12 +21,13 @@ from sie_triton.inputs.audio import AudioFile, AudioReader
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.mel import packed_mels, spectrograms
+from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import packed_ids
 from sie_triton.spec import Runtime
 
 
 class ClapProcessor(Processor):
-    """An item with a sound is that sound, whatever text it has beside it."""
+    """An item is a sound or a text, not both."""
 
     prepares = True
 
@@ -41,6 +42,7 @@ class ClapProcessor(Processor):
         sound = element.get(AUDIO.name)
         if not isinstance(sound, AudioFile):
             return element
+        check_alone(element, AUDIO.name)
         return {AUDIO.name: spectrograms(self._sounds.samples(sound), self._plan)}
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
