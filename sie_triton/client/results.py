@@ -19,6 +19,7 @@ from sie_triton.contract.tensors import (
     TIMING_FIELDS,
     TIMING_MS,
     TOKEN_COUNT,
+    TRUNCATED,
     Tensor,
 )
 from sie_triton.errors import InputError, SIEError
@@ -40,6 +41,7 @@ OF_CONTRACT = frozenset(
         NUM_PAGES,
         PAGE_NUMBERS,
         TOKEN_COUNT,
+        TRUNCATED,
         TIMING_MS,
     )
     if tensor is not None
@@ -63,6 +65,7 @@ def score_entries(response: Any, ids: Sequence[str]) -> list[ScoreEntry]:
         if number:
             entry["page"] = number
         entries.append(entry)
+    _tell_truncated(response, entries)
     return entries
 
 
@@ -99,7 +102,16 @@ def encode_results(
             result[each] = value  # type: ignore[literal-required]
         for result, row in zip(results, scale_values(response, each), strict=False):
             result[f"{each}_scales"] = row  # type: ignore[literal-required]
+    _tell_truncated(response, results)
     return of_items(response, items, results)
+
+
+def _tell_truncated(response: Any, rows: Sequence[Any]) -> None:
+    """Add `truncated` to each row of which the model read only the beginning."""
+    given = response.as_numpy(TRUNCATED.name)
+    for row, is_truncated in zip(rows, [] if given is None else given.tolist(), strict=False):
+        if is_truncated:
+            row["truncated"] = True
 
 
 def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractResult]:
@@ -109,6 +121,7 @@ def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractRes
         cast(ExtractResult, json.loads(text)) | ExtractResult(token_count=token_count, timing=timing)
         for text, token_count in zip(found, counts, strict=True)
     ]
+    _tell_truncated(response, results)
     return of_items(response, items, results)
 
 

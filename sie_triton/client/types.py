@@ -70,19 +70,21 @@ class EncodeResult(TypedDict, total=False):
     multivector_scales: npt.NDArray[np.float32]
     muvera_scales: npt.NDArray[np.float32]
     token_count: int
+    truncated: bool
     timing: Timing
 
 
 class ScoreEntry(TypedDict):
     """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant.
 
-    `page`, from 1, where the item is a PDF.
+    `page`, from 1, where the item is a PDF. `truncated` is there, and true, where only its beginning was read.
     """
 
     item_id: str
     score: float
     rank: int
     page: NotRequired[int]
+    truncated: NotRequired[bool]
 
 
 class ScoreResult(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
-from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, Tensor
+from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED, Tensor
 from sie_triton.spec import Profile
 
 # An instruction goes with every text. A longer one, for each token that the model reads, would leave no room for the
@@ -119,7 +119,7 @@ class Verb(ABC):
 
 def common_outputs(model: Model) -> tuple[Tensor, ...]:
     """What every verb answers, behind its own."""
-    return (*((NUM_PAGES, PAGE_NUMBERS) if model.reads_pages else ()), TOKEN_COUNT, TIMING_MS)
+    return (*((NUM_PAGES, PAGE_NUMBERS) if model.reads_pages else ()), TOKEN_COUNT, TRUNCATED, TIMING_MS)
 
 
 def _apart(model: Model) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import tokenizers
 
 from sie_triton.contract import Features, Ragged
-from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import beginning
@@ -75,10 +75,13 @@ class PageProcessor(Processor):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = iter(self._of_texts([item[TEXT.name] for item in framed if IMAGE.name not in item]))
         images = [item.get(IMAGE.name) for item in framed]
-        ids = [next(texts) if image is None else self._of_image(image) for image in images]
+        whole = [next(texts) if image is None else self._of_image(image) for image in images]
+        cut = [image is None and len(of) > self._longest for image, of in zip(images, whole, strict=True)]
+        ids = [self._cut(of) if is_cut else of for of, is_cut in zip(whole, cut, strict=True)]
         patches = [0 if image is None else self._images.counts(*image.shape[:2])[0] for image in images]
         read = [len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)]
-        return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_pixels(images)}
+        lengths = Ragged(np.array(read, np.int32))
+        return {READ.name: lengths, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
     def _of_image(self, image: Bytes) -> Sequence[int]:
         _, num_tokens = self._images.counts(*image.shape[:2])
@@ -90,12 +93,10 @@ class PageProcessor(Processor):
             f"{form.before_text}{beginning(self._tokenizer, text, self._longest)}{form.after_text}" for text in texts
         ]
         encodings = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False) if whole else []
-        return [self._cut(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        if len(ids) <= self._longest:
-            return ids
-        return ids[: self._longest - self._num_after] + ids[len(ids) - self._num_after :]
+    def _cut(self, ids: Sequence[int]) -> Sequence[int]:
+        return [*ids[: self._longest - self._num_after], *ids[len(ids) - self._num_after :]]
 
 
 def whole_tokenizer(directory: Path) -> tokenizers.Tokenizer:

@@ -7,7 +7,7 @@ import numpy as np
 import tokenizers
 
 from sie_triton.contract import Features, Ragged
-from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.images import ImageFile, ImageReader
@@ -42,11 +42,11 @@ class TowerProcessor(Processor):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [i for i, item in enumerate(framed) if IMAGE.name not in item]
         ids: list[Sequence[int]] = [()] * len(framed)
-        for i, of_text in zip(texts, self._ids([framed[i][TEXT.name] for i in texts]), strict=True):
-            ids[i] = of_text
+        cut = np.zeros(len(framed), np.bool_)
+        encodings = encoded(self._tokenizer, [framed[i][TEXT.name] for i in texts]) if texts else []
+        for i, encoding in zip(texts, encodings, strict=True):
+            ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
         images = [item.get(IMAGE.name) for item in framed]
         read = [len(of) if image is None else self._image_length(image) for image, of in zip(images, ids, strict=True)]
-        return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_pixels(images)}
-
-    def _ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        return [encoding.ids for encoding in encoded(self._tokenizer, texts)] if texts else []
+        lengths = Ragged(np.array(read, np.int32))
+        return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_pixels(images)}

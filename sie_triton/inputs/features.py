@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Features, Ragged, Rows
-from sie_triton.contract.tensors import PIECE, Tensor
+from sie_triton.contract.tensors import PIECE, TRUNCATED, Tensor
 
 Ints = npt.NDArray[np.int32]
 
@@ -18,6 +18,14 @@ def num_pieces(features: Features, num_elements: int) -> Ints:
         return np.ones(num_elements, np.int32)
     starts = np.flatnonzero(features[PIECE.name].values == 0)
     return np.diff(starts, append=len(features[PIECE.name].values)).astype(np.int32)
+
+
+def truncated(features: Features, num_items: int) -> list[int]:
+    """Of the first `num_items` items, those of which only the beginning is read, where the processor says so."""
+    if TRUNCATED.name not in features:
+        return []
+    found: list[int] = np.flatnonzero(features[TRUNCATED.name].values[:num_items]).tolist()
+    return found
 
 
 def split(features: Features, counts: Sequence[int]) -> list[Features]:

@@ -11,7 +11,7 @@ import tokenizers
 from sie_triton.checkpoints.files import first_line, has_file, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Features, Part, Ragged
-from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
+from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.cutting import beginning, encoded
@@ -55,7 +55,7 @@ class TextTokenizer(Processor):
         return self.question(part.query, part.instruction)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        return packed_ids([encoding.ids for encoding in encoded(self._tokenizer, framed)])
+        return packed_encodings(encoded(self._tokenizer, framed))
 
     def finish(self, features: Features, frame: Frame) -> Features:
         """With the tokens of the prompt that pooling leaves out."""
@@ -156,6 +156,12 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
     except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
     return tokenizer
+
+
+def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:
+    """One text after another, and which of them were truncated."""
+    cut = np.array([bool(encoding.overflowing) for encoding in encodings])
+    return {**packed_ids([encoding.ids for encoding in encodings]), TRUNCATED.name: Ragged(cut)}
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:

@@ -30,6 +30,7 @@ class Context:
     `num_items`: what the client sent as items, of PDFs each page. `pages`: of each item sent, which pages of it were
     read, none where it is no PDF; empty if no item is. `ticket`: see records.tickets. Of the durations that inference
     adds, `queue_ns` is the wait in which it was busy with other work, `batch_wait_ns` the wait in which it was idle.
+    `truncated`: the items of which only the beginning was read.
     """
 
     verb: Verb
@@ -45,6 +46,7 @@ class Context:
     batch_wait_ns: int = 0
     inference_ns: int = 0
     pages: list[list[int]] = field(default_factory=list)
+    truncated: list[int] = field(default_factory=list)
 
     def to_json(self) -> bytes:
         fields = [
@@ -61,6 +63,7 @@ class Context:
             self.batch_wait_ns,
             self.inference_ns,
             self.pages,
+            self.truncated,
         ]
         return json.dumps(fields).encode()
 
@@ -73,7 +76,7 @@ class Context:
         return cls(VERBS[verb], options, *others)
 
 
-OTHERS = [str, str, *[int] * 8, list]
+OTHERS = [str, str, *[int] * 8, list, list]
 
 
 class Contexts:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.model import Ints
-from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT
+from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.spec import ModelSpec
@@ -101,7 +101,11 @@ class Postprocess:
 
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
         outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
-        also = {TOKEN_COUNT.name: arrived.lengths, TIMING_MS.name: timing_ms(arrived.context, started_ns)}
+        also = {
+            TOKEN_COUNT.name: arrived.lengths,
+            TRUNCATED.name: np.isin(np.arange(len(arrived.lengths)), arrived.context.truncated),
+            TIMING_MS.name: timing_ms(arrived.context, started_ns),
+        }
         return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
 
 

@@ -17,7 +17,7 @@ from sie_triton.errors import InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
-from sie_triton.inputs.features import join, to_tensors
+from sie_triton.inputs.features import join, to_tensors, truncated
 from sie_triton.inputs.pages import ALL, PageReader, Selection
 from sie_triton.loras import KnownLoras
 from sie_triton.records.status import StatusReader, StatusWriter
@@ -233,6 +233,7 @@ class Preprocess(ColdStage[Processor]):
         if not lengths.all():
             check_read(reading.asked, lengths.tolist())
         cost = min(int(self._cost(lengths).sum()), MAX_COST)
+        context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
         sent = to_tensors(features, declared)
         return {

@@ -170,7 +170,7 @@ def test_plain_json(server, expected):
     outputs = {each["name"]: each for each in answer["outputs"]}
     assert_same([json.loads(each) for each in outputs["extraction"]["data"]], expected)
     assert outputs["token_count"]["shape"] == [len(TEXTS)]
-    assert set(outputs) == {"extraction", "token_count", "timing_ms"}
+    assert set(outputs) == {"extraction", "token_count", "truncated", "timing_ms"}
 
 
 def test_generate(server, expected):

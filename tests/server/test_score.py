@@ -149,7 +149,7 @@ def test_raw_requests(server):
             outputs = {each["name"]: each for each in json.load(response)["outputs"]}
         assert outputs["scores"]["shape"] == [2]
         assert outputs["token_count"]["shape"] == [2]
-        assert set(outputs) == {"scores", "token_count", "timing_ms"}
+        assert set(outputs) == {"scores", "token_count", "truncated", "timing_ms"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.client.address import Address
 from sie_triton.client.calls import EncodeCall, ScoreCall, ensemble_of, pieces
 from sie_triton.client.failures import NotServed, not_served, our_errors
-from sie_triton.client.results import encode_results
+from sie_triton.client.results import encode_results, score_entries
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
@@ -88,6 +88,13 @@ def test_each_item_gets_its_own():
     assert [each.get("id") for each in (first, second, third)] == [None, "mine", ""]
     assert "id" not in first
     assert first["timing"] == {f"{name}_ms": i for i, name in enumerate(TIMING_FIELDS)}
+
+
+def test_an_item_of_which_only_the_beginning_was_read_is_said_to_be_truncated():
+    cut = Response(dense=f32([1], [2], [3]), truncated=np.array([False, True, False]))
+    assert [each.get("truncated") for each in encode_results(cut, ITEMS, None, "float32")] == [None, True, None]
+    scored = score_entries(Response(scores=f32(1, 2, 3), truncated=np.array([True, False, False])), ["a", "b", "c"])
+    assert [each.get("truncated") for each in scored] == [True, None, None]
 
 
 def test_only_what_was_asked_for_is_in_a_result():

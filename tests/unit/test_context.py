@@ -42,14 +42,14 @@ def seal(tmp_path):
 
 def test_every_field_comes_back_as_itself():
     options, pages = {"score_mode": "dense", "k": 0.5, "b": True}, [[], [1, 3]]
-    made = Context(SCORE, options, "an id", "a trace", **COUNTED, pages=pages)
+    made = Context(SCORE, options, "an id", "a trace", **COUNTED, pages=pages, truncated=[0, 3])
     assert Context.from_json(made.to_json()) == made
 
 
-@pytest.mark.parametrize("place", range(13))
+@pytest.mark.parametrize("place", range(14))
 def test_a_field_of_another_type_or_too_few_are_no_context(place):
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
-    assert len(fields) == 13
+    assert len(fields) == 14
     for wrong in ([*fields[:place], None, *fields[place + 1 :]], fields[:place], [*fields, 1]):
         with pytest.raises((ValueError, KeyError)):
             Context.from_json(json.dumps(wrong).encode())

@@ -64,7 +64,7 @@ def test_each_verb_has_its_ensemble_and_the_first_the_bare_name(made):
     for ensemble, task in zip(found, of.tasks, strict=True):
         verb, model = VERBS[task], model_of(of)
         assert names(ensemble.input) == names(verb.inputs(("text",)))
-        assert names(ensemble.output) == [*names(verb.outputs(model)), "token_count", "timing_ms"]
+        assert names(ensemble.output) == [*names(verb.outputs(model)), "token_count", "truncated", "timing_ms"]
         first, second, third = (step.input_map for step in ensemble.ensemble_scheduling.step)
         assert dict(first) == {f"{task}_{name}": name for name in names(ensemble.input)}
         # What inference has written, and not what it was sent.

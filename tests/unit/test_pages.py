@@ -28,7 +28,7 @@ from tests import pdfs
 from tests.items import Served
 from tests.pdfs import embedded_font, pages, pdf_of, slow, unreadable, words, written
 from tests.pictures import saved
-from tests.stages import asked, run
+from tests.stages import asked, context_of, run
 from tests.towers import save_clip
 
 PAGES = pages()
@@ -219,6 +219,13 @@ def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(sta
         "send them as two items"
     )
     assert len(good["read"]) == 1
+
+
+def test_a_text_that_is_truncated_is_said_beside_images(stage):
+    long, content = b"word " * 400, saved(PAGES[0])
+    texts, images = np.array([[b"a", b"", long]], object), np.array([[b"", content, b""]], object)
+    (answer,) = run(stage, [asked("encode", text=texts, image=images)])
+    assert context_of(answer).truncated == [2]
 
 
 def test_few_pdfs_are_open_at_once(stage):

@@ -11,7 +11,7 @@ from sie_triton.inputs.prompt import Prompt, Question
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
-from tests.stages import FakeRequest, asked, run, spec
+from tests.stages import FakeRequest, asked, context_of, run, spec
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,16 @@ def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
 
 
 LONG = "why " * 100_000
+
+
+def test_which_texts_are_truncated_is_said(scorer, pairs):
+    """Of a request of any size, items alone: the query is none."""
+    long = "word " * 40
+    for texts_sent, expected in ((["a", long, "b"], [1]), ([long, *["a"] * 200, long], [0, 201])):
+        (encoded,) = run(scorer, [asked("encode", text=texts_sent)])
+        (scored,) = run(scorer, [asked("score", query=[long], text=texts_sent)])
+        (paired,) = run(pairs, [asked("score", query=["who?"], text=texts_sent)])
+        assert [context_of(answer).truncated for answer in (encoded, scored, paired)] == [expected] * 3
 
 
 ENDLESS = " " * 600_000 + "word"

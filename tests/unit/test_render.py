@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.catalog import starter_set
-from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT
+from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.render.build import check_repository, write_repository
 from sie_triton.render.pbtxt import composing_models, ensembles, from_text
 from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK
@@ -46,6 +46,7 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
         DENSE.name: ([-1, -1], [1, -1, -1]),
         DENSE_QUANTIZED.name: ([-1, -1], [1, -1, -1]),
         TOKEN_COUNT.name: ([-1], [1, -1]),
+        TRUNCATED.name: ([-1], [1, -1]),
         TIMING_MS.name: ([-1], [1, -1]),
     }
     assert ensemble.parameters["dense_dim"].string_value == "384"

@@ -133,7 +133,7 @@ def test_postprocess_hands_scores_on_and_checks_them(tmp_path):
     good, *bad = run(stage, [FakeRequest(scores=each, **same) for each in scores])
     assert good["scores"].tolist() == [0.5, 2.0]
     assert good["token_count"].tolist() == [3, 4]
-    assert set(good) == {"scores", "token_count", "timing_ms"}
+    assert set(good) == {"scores", "token_count", "truncated", "timing_ms"}
     for answer, complaint in zip(bad, ["scores: has shape", "scores: has 3 rows; there are 2 items"], strict=True):
         with pytest.raises(InputError, match=complaint):
             raise answer

@@ -16,7 +16,7 @@ import tokenizers
 
 from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.contract import Features, Ragged
-from sie_triton.contract.tensors import AUDIO, READ, TEXT
+from sie_triton.contract.tensors import AUDIO, READ, TEXT, TRUNCATED
 from sie_triton.inputs.audio import AudioFile, AudioReader
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded
@@ -49,13 +49,13 @@ class ClapProcessor(Processor):
         sounds = [item.get(AUDIO.name) for item in framed]
         texts = [i for i, sound in enumerate(sounds) if sound is None]
         ids: list[Sequence[int]] = [()] * len(framed)
-        for i, of_text in zip(texts, self._ids([framed[i][TEXT.name] for i in texts]), strict=True):
-            ids[i] = of_text
+        cut = np.zeros(len(framed), np.bool_)
+        encodings = encoded(self._tokenizer, [framed[i][TEXT.name] for i in texts]) if texts else []
+        for i, encoding in zip(texts, encodings, strict=True):
+            ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
         read = [len(of) if sound is None else self._cost(len(sound)) for sound, of in zip(sounds, ids, strict=True)]
-        return {READ.name: Ragged(np.array(read, np.int32)), **packed_ids(ids), **packed_mels(sounds)}
+        lengths = Ragged(np.array(read, np.int32))
+        return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_mels(sounds)}
 
     def _cost(self, num_spectrograms: int) -> int:
         return self._window_tokens * (1 if self._plan.is_fused else num_spectrograms)
-
-    def _ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        return [encoding.ids for encoding in encoded(self._tokenizer, texts)] if texts else []

@@ -6,7 +6,7 @@ from typing import Any
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
 from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.tokenizer import TextTokenizer, packed_ids
+from sie_triton.inputs.tokenizer import TextTokenizer, packed_encodings, packed_ids
 
 
 class PairTokenizer(TextTokenizer):
@@ -16,6 +16,6 @@ class PairTokenizer(TextTokenizer):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         encodings = encoded(self._tokenizer, framed)
-        features = packed_ids([encoding.ids for encoding in encodings])
+        features = packed_encodings(encodings)
         types = packed_ids([encoding.type_ids for encoding in encodings])[INPUT_IDS.name].values
         return {**features, TOKEN_TYPE_IDS.name: Ragged(types, features[INPUT_IDS.name].lengths)}

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from sie_triton.checkpoints.modules import TextFiles
-from sie_triton.contract import Features
+from sie_triton.contract import Features, Ragged
+from sie_triton.contract.tensors import TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.inputs.cutting import beginning
@@ -103,7 +105,9 @@ class RerankerTokenizer(TextTokenizer):
         else:
             before = {question: self._question_ids(question) for question in {question for question, _ in pairs}}
             asked = [before[question] + self._ids(text) for question, text in pairs]
-        return packed_ids([[*self._before, *ids[: self._room], *self._after] for ids in asked])
+        cut = np.array([len(ids) > self._room for ids in asked])
+        read = packed_ids([[*self._before, *ids[: self._room], *self._after] for ids in asked])
+        return {**read, TRUNCATED.name: Ragged(cut)}
 
     def _question_ids(self, question: str) -> list[int]:
         return self._ids(question)[: int(QUERY_SHARE * self._room)] + self._ids("\n")

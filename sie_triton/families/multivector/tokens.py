@@ -13,7 +13,7 @@ from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
 from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_encodings, packed_ids, read_tokenizer
 from sie_triton.spec import Profile
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,11 @@ class MultiVectorTokenizer(TextTokenizer):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
             return super().encode(framed)
-        ids = [encoding.ids for encoding in encoded(self._queries, framed)]
+        encodings = encoded(self._queries, framed)
+        ids = [encoding.ids for encoding in encodings]
         if self._expansion is not None:
             ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
-        return packed_ids(ids)
+        return {**packed_encodings(encodings), **packed_ids(ids)}
 
 
 def _within(expansion: Expansion | None, longest: int) -> Expansion | None:
