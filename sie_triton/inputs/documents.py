@@ -17,8 +17,9 @@ from sie_triton.inputs.base import InputKind
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
-# An archive may hold so many times its own size.
+# An archive may hold so many times its own size, and so many bytes. Libraries unpack no more than an archive lists.
 MOST_UNPACKED = 200
+MOST_UNPACKED_BYTES = 1_000_000_000
 
 LOOKED_AT = 1024
 
@@ -88,7 +89,7 @@ def check_document(file: DocumentFile, max_bytes: int) -> str:
         raise InputError(f"{file.where}: is no document that can be read; send one of {', '.join(FORMATS)}")
     if found in OFFICE.values():
         unpacked = sum(entry.file_size for entry in archive_entries(file.content))
-        if unpacked > MOST_UNPACKED * len(file.content):
+        if unpacked > min(MOST_UNPACKED * len(file.content), MOST_UNPACKED_BYTES):
             raise InputError(f"{file.where}: is an archive that grows to {unpacked} bytes; send one that is a document")
     return found
 

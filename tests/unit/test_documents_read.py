@@ -62,6 +62,18 @@ def test_what_is_none_is_refused(content, said):
         check_document(DocumentFile(content, "document[1]"), 150_000)
 
 
+def test_what_an_archive_grows_to_has_a_limit_of_its_own():
+    """Six megabytes that claim 1.1 gigabytes: less than 200 times as much."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", bytes(6_000_000))
+    content = bytearray(file.getvalue())
+    size = content.index(b"PK\x01\x02") + 24
+    content[size : size + 4] = (1_100_000_000).to_bytes(4, "little")
+    with pytest.raises(InputError, match="is an archive that grows to 1100000000 bytes"):
+        check_document(DocumentFile(bytes(content), "document[0]"), 1 << 26)
+
+
 def test_images_are_no_documents():
     for content, _ in unreadable().values():
         assert format_of(content) in ("", "pdf", "md", "html")
