@@ -1,13 +1,32 @@
 """Memory of one process. Standard library only."""
 
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+
+FIELD = re.compile(r"^(Pss_Anon|Private_Dirty): +(\d+) kB$", re.MULTILINE)
+
+
+class Share(NamedTuple):
+    """Memory of one process, in bytes.
+
+    `total` is its anonymous memory; pages shared by forked processes count proportionally. `own` is the part that no
+    other process shares: what its end makes free. Forking or ending other processes changes `total`, not `own`.
+    """
+
+    total: int = 0
+    own: int = 0
+
+
+def share_of(pid: int) -> Share:
+    """Measure the process `pid`, which takes about 2 ms; zeros if there is no such process."""
+    with suppress(OSError):
+        found = {name: int(kib) * 1024 for name, kib in FIELD.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
+        return Share(found.get("Pss_Anon", 0), found.get("Private_Dirty", 0))
+    return Share()
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Memory that is no file's, what forked processes have in common in equal parts; 0 if there is no such process."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss_Anon:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    """Return `total` of the share of `pid`."""
+    return share_of(pid).total

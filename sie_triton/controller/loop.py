@@ -4,7 +4,7 @@ import fcntl
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
@@ -13,25 +13,22 @@ from typing import IO
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
 from sie_triton.controller.loras import Loras
-from sie_triton.controller.memory import Memory, sample, server_bytes
+from sie_triton.controller.memory import Memory, Meter
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.models import Model, inference_records, models_of, read_stages
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.nursery import importing_ids, nursery_ids
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.records.status import LOADING, RESIDENT, worker_of
+from sie_triton.records.status import LOADING, worker_of
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 0.2
-
-# A tokenizer nobody needs, with its model out of memory for so long, is given back too.
-RECYCLE_AFTER_S = 30.0
 
 MAX_LOADS = 16
 
@@ -48,7 +45,7 @@ class Controller:
         self._settings = settings
         self._control = control
         self._directory = settings.status_dir
-        self._device = settings.runtime.device
+        self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes)
         self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
         self.swaps = Swaps(control, self._steps_of)
         self.changes = Changes(settings.data_dir, control, self.swaps)
@@ -71,15 +68,13 @@ class Controller:
         self._healing.end_superseded(stages, leaving)
         nurseries = [*nursery_ids(self._directory), *nursery_ids(self._settings.stub_dir)]
         self._healing.end_stopped(nurseries)
-        workers = [r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]]
-        around = self._device, self._triton, [*workers, *(process.pid for process in nurseries)]
-        self.memory = sample(*around, self._settings.memory_limit_bytes)
-        room = Room(self._settings, self.swaps, self.models, self.memory, lambda: server_bytes(*around))
+        self.memory = self._measured({process.pid for process in nurseries})
+        room = Room(self._settings, self.swaps, self.models, self.memory)
         room.grant()
         room.relieve()
         room.evict_idle()
+        room.recycle()
         self._end_drained()
-        self._recycle()
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
@@ -158,6 +153,11 @@ class Controller:
     def _steps_of(self, model: str) -> str:
         return self.models[model].steps if model in self.models else model
 
+    def _measured(self, nurseries: Set[int]) -> Memory:
+        workers = {r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]}
+        importing = {process.pid for process in importing_ids(self._directory)}
+        return self._meter.measure(self._triton, workers, nurseries, importing)
+
     def _look_for_triton(self) -> None:
         """That of the stages; another one than before knows nothing of what was asked of that."""
         servers = (record["triton_pid"] for _, record in inference_records(self.models))
@@ -182,17 +182,6 @@ class Controller:
         for worker in drained & self._drained:
             worker.send(signal.SIGTERM)
         self._drained = drained
-
-    def _recycle(self) -> None:
-        """The tokenizer of a model that has been out of memory for a while."""
-        now = monotonic_ns()
-        for model in self.models.values():
-            before = model.preprocess
-            if model.state != "cold" or model.pending or not before or before["state"] != RESIDENT or model.is_removed:
-                continue
-            used_ns = max(before["last_used_ns"], before["resident_since_ns"], model.record["last_used_ns"])
-            if not before["num_open"] and now - used_ns > RECYCLE_AFTER_S * 1e9:
-                self.swaps.swap(model.name, "preprocess", "recycle")
 
     def _count_loads(self) -> None:
         """Seen as a new `resident_since_ns`; those of before this controller was there are not counted."""

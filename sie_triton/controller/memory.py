@@ -1,18 +1,18 @@
 """How much memory there is and how much of it is used. One value for the device that models are loaded to."""
 
 import re
-from collections.abc import Callable, Iterable, Set
+import sys
+from collections.abc import Callable, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import psutil
 
 from sie_triton.container import container_memory
 from sie_triton.device import visible_gpus
-from sie_triton.process_memory import anonymous_bytes
+from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
 
@@ -25,40 +25,82 @@ REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_r
 MAX_AGE_S = 1.0
 FORKED_AGE_S = 60.0
 
+# Age of the server's own share where the limit is that of the container or the machine, whose use is known otherwise.
+SERVER_AGE_S = 10.0
+
+# Memory of a nursery that has imported PyTorch and transformers, measured. Reserved while it imports them.
+NURSERY_BYTES = 300_000_000
+
+LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
+
+NOBODY: Set[int] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How much memory there is on a device and how much is used, in bytes: one measurement, which nobody changes.
+    """Memory of a device, in bytes: one immutable measurement.
 
-    `source` says whose figures these are.
+    `source` says whose figures `used` and `limit` are. `server` is the part of `used` that the server takes with no
+    model in memory, `least_server` the smallest that it has been; both are 0 on a GPU.
     """
 
     used: int
     limit: int
     source: str
+    server: int = 0
+    least_server: int = 0
 
     def over(self, threshold_percent: float) -> int:
         """How many bytes are used beyond that share of the limit; negative where there is room."""
         return self.used - int(self.limit * threshold_percent / 100)
 
 
-def sample(device: str, triton_pid: int, worker_pids: Iterable[int], limit: int) -> Memory:
-    """That of `device`, cuda:N or cpu: for a CPU our own processes where there is a `limit`, else container or machine.
+class Meter:
+    """Measures the memory of a server on `device` (cuda:N or cpu). One thread calls it.
 
-    `worker_pids` are of processes that may not be below tritonserver.
+    With a `limit` in bytes the server's own processes count, else what the container or the machine uses. The processes
+    are measured together, as a fork moves memory from one to another: when there are others than the last time, or
+    after some time by `clock`.
     """
-    if device.startswith("cuda"):
-        return _gpu(device, limit)
-    if limit:
-        workers = frozenset(worker_pids)
-        used = _others(triton_pid, workers) + sum(map(worker_bytes, workers))
-        return Memory(used, limit, "SIE_MEMORY_LIMIT_BYTES")
-    return _container() or _machine()
 
+    def __init__(self, device: str, limit: int, clock: Callable[[], float] = monotonic) -> None:
+        self._device, self._limit, self._clock = device, limit, clock
+        self._max_age_s = MAX_AGE_S if limit else SERVER_AGE_S
+        self._forked_bytes = ForkedBytes()
+        self._known: tuple[object, float, Memory] | None = None
+        self._least_server = sys.maxsize
 
-def server_bytes(device: str, triton_pid: int, worker_pids: Iterable[int]) -> int:
-    """What the server itself takes of the device, with no model in memory."""
-    return 0 if device.startswith("cuda") else _others(triton_pid, frozenset(worker_pids))
+    def measure(
+        self,
+        triton_pid: int,
+        workers: Set[int] = NOBODY,
+        nurseries: Set[int] = NOBODY,
+        importing: Set[int] = NOBODY,
+    ) -> Memory:
+        """Return the latest measurement, or a new one if that is too old.
+
+        `workers` hold the weights of models; `nurseries` fork workers and stubs. Those of the nurseries that are
+        `importing` count for what they will take.
+        """
+        if self._device.startswith("cuda"):
+            return _gpu(self._device, self._limit)
+        whose, now = (triton_pid, workers, nurseries), self._clock()
+        if self._known is None or self._known[0] != whose or now - self._known[1] > self._max_age_s:
+            self._known = whose, now, self._measured(triton_pid, workers, nurseries)
+        own, coming = self._known[2], sum(max(0, NURSERY_BYTES - _share(pid).total) for pid in importing)
+        found = own if self._limit else _container() or _machine()
+        server = own.server + coming
+        self._least_server = min(self._least_server, server) if triton_pid else self._least_server
+        return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
+
+    def _measured(self, triton_pid: int, workers: Set[int], nurseries: Set[int]) -> Memory:
+        forked = {pid: share_of(pid) for pid in workers | nurseries}
+        of_models = sum(forked[pid].own for pid in workers)
+        others = set(processes(triton_pid)) - forked.keys()
+        stubs = others & {stub for stub in map(stood_for, others) if stub}
+        used = sum(map(private_bytes, others - stubs)) + self._forked_bytes(stubs)
+        used += sum(share.total for share in forked.values())
+        return Memory(used, self._limit, LIMIT_SETTING, used - of_models)
 
 
 def processes(triton_pid: int) -> list[int]:
@@ -119,40 +161,27 @@ class ForkedBytes:
         return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
 
 
-_forked_bytes = ForkedBytes()
-
-
 def worker_bytes(pid: int) -> int:
-    """Its share of anonymous memory."""
-    return _anonymous_bytes(pid) if Path(f"/proc/{pid}").exists() else 0
+    """Memory in bytes that the end of this worker makes free; what it shares with its nursery is the server's."""
+    return _share(pid).own if Path(f"/proc/{pid}").exists() else 0
 
 
-def recent(measure: Callable[..., int]) -> Callable[..., int]:
-    """Measure the same thing again after MAX_AGE_S only."""
-    known: dict[Any, tuple[int, float]] = {}
+def recent(measure: Callable[[int], Share]) -> Callable[[int], Share]:
+    """Measure the same process again after MAX_AGE_S only."""
+    known: dict[int, tuple[Share, float]] = {}
 
-    def measured(*what: Any) -> int:
+    def measured(pid: int) -> Share:
         now = monotonic()
-        if what not in known or now - known[what][1] > MAX_AGE_S:
+        if pid not in known or now - known[pid][1] > MAX_AGE_S:
             for old in [each for each, (_, taken) in known.items() if now - taken > MAX_AGE_S]:
                 del known[old]
-            known[what] = measure(*what), now
-        return known[what][0]
+            known[pid] = measure(pid), now
+        return known[pid][0]
 
     return measured
 
 
-@recent
-def _anonymous_bytes(pid: int) -> int:
-    return anonymous_bytes(pid)
-
-
-@recent
-def _others(triton_pid: int, workers: frozenset[int]) -> int:
-    """Memory of tritonserver and its stages."""
-    found = set(processes(triton_pid)) - workers
-    stubs = found & {stub for stub in map(stood_for, found) if stub}
-    return sum(map(private_bytes, found - stubs)) + _forked_bytes(stubs)
+_share = recent(share_of)
 
 
 def _gpu(device: str, limit: int) -> Memory:

@@ -64,6 +64,11 @@ class Model:
         return "failed" if self.failure else STATES.get(self.record["state"], "cold")
 
     @property
+    def is_out_of_use(self) -> bool:
+        """Cold, or failed; without a request in progress."""
+        return self.state in ("cold", "failed") and not self.is_removed and not self.pending
+
+    @property
     def is_resident(self) -> bool:
         return self.record["state"] == RESIDENT and "inference" not in self.dead_stages and not self.is_removed
 

@@ -1,16 +1,16 @@
 """Who gets memory: loads that wait for room, and who must go for them, for pressure, or for want of use."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic_ns
 
-from sie_triton.controller.choice import Resident, victims
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.choice import Resident, limit_for, victims
+from sie_triton.controller.memory import LIMIT_SETTING, Memory
 from sie_triton.controller.models import Model, inference_records, taken_bytes
 from sie_triton.controller.swaps import Swaps
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
-from sie_triton.records.status import LOADING, Record
+from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.settings import Settings
 
 # Beyond this share of the limit nobody's minimum residency counts.
@@ -18,6 +18,12 @@ CRITICAL_PERCENT = 97
 
 # So long a load waits for room at most; its stage would load without leave soon after.
 MAX_WAIT_S = 110.0
+
+# A load is not refused before: the memory of tokenizers, and of processes that are ending, comes back within so long.
+MIN_WAIT_S = 5.0
+
+# A tokenizer that has not been used for so long goes if its model is out of memory; at once where memory is short.
+RECYCLE_AFTER_S = 30.0
 
 # So long loads that fit go before an older one for which room is being made.
 OVERTAKING_S = 10.0
@@ -29,8 +35,8 @@ OVERDRAWN = 2
 class Room:
     """Who gets memory in one round, and who has to go for it; the thread of that round calls every method.
 
-    Holds what `models` have and wait for, the `memory` of the device, and what the server itself uses of it. Answers go
-    to the stages as files: OSError where these cannot be written. Evictions go to `swaps` and are not waited for.
+    Holds what `models` have and wait for, and the `memory` of the device. Answers go to the stages as files: OSError
+    where these cannot be written. Evictions go to `swaps` and are not waited for.
     """
 
     def __init__(
@@ -39,7 +45,6 @@ class Room:
         swaps: Swaps,
         models: Mapping[str, Model],
         memory: Memory,
-        server_bytes: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._directory = settings.status_dir
@@ -47,7 +52,7 @@ class Room:
         self._swaps = swaps
         self._models = models
         self._memory = memory
-        self._server_bytes = server_bytes
+        self._is_short = False
 
     def grant(self) -> None:
         """Room for whoever fits beside what is being loaded; the first of the others has room made for it.
@@ -70,6 +75,7 @@ class Room:
         over = self._memory.over(self._threshold)
         if over <= 0:
             return
+        self._is_short = True
         for _, record in inference_records(self._models):
             granted, taken = record["granted_bytes"], self._taken(record)
             if granted and taken > OVERDRAWN * granted:
@@ -84,6 +90,17 @@ class Room:
         for resident in self._residents(""):
             if not resident.is_busy and monotonic_ns() - resident.last_used_ns > limit_ns:
                 self._swaps.evict(resident.name, "idle")
+
+    def recycle(self) -> None:
+        """Give back the tokenizers of models that have been out of memory for a while; at once if memory is short."""
+        now, patience_s = monotonic_ns(), 0.0 if self._is_short else RECYCLE_AFTER_S
+        for model in self._models.values():
+            before = model.preprocess
+            if not before or not model.is_out_of_use or before["state"] != RESIDENT:
+                continue
+            used_ns = max(before["last_used_ns"], before["resident_since_ns"], model.record["last_used_ns"])
+            if not before["num_open"] and now - used_ns > patience_s * 1e9:
+                self._swaps.swap(model.name, "preprocess", "recycle")
 
     def _waiting(self) -> list[tuple[Model, Record]]:
         """Longest first."""
@@ -114,18 +131,23 @@ class Room:
         return taken_bytes(record) if self._settings.runtime.device == "cpu" else 0
 
     def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
-        """Evict for a load that is `short` of so much; False, and tell it, if that cannot help or has not."""
+        """Evict for a load that is `short` of so many bytes.
+
+        Return False if that cannot help, or has not; the load is refused after MIN_WAIT_S, or at once if it never fits.
+        """
         loading = sum(self._granted(r) for _, r in inference_records(self._models))
         leaving = sum(m.leaving_bytes for m in self._models.values())
         movable = leaving + sum(
             taken_bytes(m.record) for m in self._models.values() if m.is_resident and m is not model
         )
-        wanted = record["wanted_bytes"]
-        most = self._memory.limit * self._threshold // 100 - self._server_bytes()
-        if wanted > most:
-            answer(self._directory, record, refusal("too large", self._too_large(wanted, most)))
-        elif short > movable + loading or _waited_s(record) > MAX_WAIT_S:
-            answer(self._directory, record, refusal("out of memory", self._no_room(wanted, wanted - short + movable)))
+        wanted, waited_s = record["wanted_bytes"], _waited_s(record)
+        share = self._memory.limit * self._threshold // 100
+        if wanted > share - self._memory.least_server:
+            answer(self._directory, record, refusal("too large", self._too_large(wanted)))
+        elif short > movable + loading or waited_s > MAX_WAIT_S:
+            self._is_short = True
+            if waited_s > MIN_WAIT_S:
+                answer(self._directory, record, refusal("out of memory", self._no_room(wanted, short - movable)))
         else:
             self._evict(short, model.name, reason="room for another")
             return short <= movable
@@ -155,21 +177,34 @@ class Room:
             if model.is_resident and model.name != beneficiary and not self._swaps.is_evicting(model.name)
         ]
 
-    def _too_large(self, wanted: int, most: float) -> str:
+    def _too_large(self, wanted: int) -> str:
+        server = self._memory.server
+        free = self._memory.limit * self._threshold / 100 - server
         return (
-            f"weights: need about {_gib(wanted)}, but with every other model evicted only {_gib(max(0, most))} are "
-            f"free: {self._share()} less what the server itself uses; "
-            "raise the limit, or choose a smaller model or precision"
+            f"weights: need about {_gib(wanted)}, but with every other model evicted only {_gib(max(0, free))} are "
+            f"free: {self._share()} less {_gib(server)} for the server itself; "
+            f"{self._raised(server + wanted)}, or choose a smaller model or precision"
         )
 
-    def _no_room(self, wanted: int, most: float) -> str:
+    def _no_room(self, wanted: int, missing: int) -> str:
+        """`missing` bytes are in use that no eviction frees now."""
+        share = self._memory.limit * self._threshold / 100
+        others = share - self._memory.server - (wanted - missing)
         return (
-            f"weights: need about {_gib(wanted)}, but now only {_gib(max(0, most))} could be made free: "
-            f"{self._share()} less what the server, models that cannot go yet, and other programs use"
+            f"weights: need about {_gib(wanted)}, but now only {_gib(max(0, wanted - missing))} could be made free: "
+            f"{self._share()} less {_gib(self._memory.server)} for the server itself and {_gib(max(0, others))} for "
+            f"models that cannot go yet and other programs; retry, or {self._raised(share + missing)}"
         )
 
     def _share(self) -> str:
         return f"{self._threshold:g} % of {_gib(self._memory.limit)} ({self._memory.source})"
+
+    def _raised(self, used: float) -> str:
+        """What to do so that `used` bytes are allowed."""
+        needed = limit_for(used, self._threshold)
+        if self._memory.source == LIMIT_SETTING:
+            return f"raise {LIMIT_SETTING} to at least {needed}"
+        return f"give the {self._memory.source} at least {_gib(needed)}"
 
 
 def withdraw(directory: Path, record: Record) -> None:

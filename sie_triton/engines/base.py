@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
-from sie_triton.process_memory import anonymous_bytes
+from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 
@@ -92,5 +92,5 @@ class Engine:
         gc.collect()
 
     def used_bytes(self) -> int:
-        """What this process takes of the device's memory."""
-        return anonymous_bytes(os.getpid())
+        """Bytes of the device's memory that the end of this process makes free."""
+        return share_of(os.getpid()).own

@@ -12,7 +12,7 @@ import select
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +22,9 @@ from struct import Struct
 from sie_triton.private import private_directory
 from sie_triton.processes.child import Child
 from sie_triton.processes.pids import ProcessId
+
+# States in the file PID: what a lazy nursery waits for is its first use.
+WAITING, IMPORTING, READY = "waiting", "importing", "ready"
 
 # Of those beside the first one, below its directory.
 OTHERS = "nurseries"
@@ -82,12 +85,17 @@ def nursery_directory(directory: Path, name: str) -> Path:
 
 def nursery_ids(directory: Path) -> list[ProcessId]:
     """Of the nurseries in `directory`, if there have been some."""
-    found = []
-    for path in (directory / PID, *directory.glob(f"{OTHERS}/*/{PID}")):
-        with suppress(OSError, ValueError):
-            pid, started = path.read_text().split()
-            found.append(ProcessId(int(pid), int(started)))
-    return found
+    return list(_announced(directory))
+
+
+def importing_ids(directory: Path) -> list[ProcessId]:
+    """Of the nurseries in `directory` that have not finished their imports; a lazy one has not before its first use."""
+    return [process for process, state in _announced(directory).items() if state == IMPORTING and process.is_alive]
+
+
+def answers(directory: Path) -> bool:
+    """True if the nursery in `directory` itself is alive."""
+    return any(process.is_alive for process in _announced(directory, [directory / PID]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +192,30 @@ def serve(directory: Path, prepare: Callable[[], None], *, lazily: bool = False)
         listener.bind(path)
         (directory / SOCKET).chmod(0o600)
         listener.listen()
-        pid, started = ProcessId.of(os.getpid())
-        (directory / PID).write_text(f"{pid} {started}")
         if lazily:
+            _announce(directory, WAITING)
             select.select([listener], [], [])
+        _announce(directory, IMPORTING)
         prepare()
+        _announce(directory, READY)
         return Nursery(listener).serve()
+
+
+def _announce(directory: Path, state: str) -> None:
+    pid, started = ProcessId.of(os.getpid())
+    fresh = directory / f"{PID}.new"
+    fresh.write_text(f"{pid} {started} {state}")
+    fresh.replace(directory / PID)
+
+
+def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[ProcessId, str]:
+    """State by process, of all nurseries in `directory` or of those announced in `paths`."""
+    found = {}
+    for path in paths or (directory / PID, *directory.glob(f"{OTHERS}/*/{PID}")):
+        with suppress(OSError, ValueError):
+            pid, started, state = path.read_text().split()
+            found[ProcessId(int(pid), int(started))] = state
+    return found
 
 
 def keep_what_is_here() -> None:

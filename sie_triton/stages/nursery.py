@@ -17,8 +17,13 @@ from pathlib import Path
 from sie_triton.processes import nursery
 from sie_triton.processes.nursery import keep_what_is_here
 
-# What the three stages import while they are cold, and what they do not need before their first request.
+# What the three stages import while they are cold, and with their first request: the stub itself imports asyncio, and
+# importlib.metadata email.parser. Imported here it is there once, not once for each stage.
 IMPORTS = (
+    "asyncio",
+    "email.parser",
+    "sie_triton.inputs.tokenizer",
+    "sie_triton.checkpoints.sentencepiece",
     "sie_triton.stages.triton",
     "sie_triton.stages.preprocess",
     "sie_triton.stages.inference",

@@ -12,7 +12,7 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 from sie_triton.processes.child import Child, start
-from sie_triton.processes.nursery import fork
+from sie_triton.processes.nursery import answers, fork
 from sie_triton.processes.pids import ProcessId
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -29,13 +29,15 @@ from sie_triton.worker.messages import (
     RemoveLora,
 )
 
-RESIDENT_BYTES = "resident_bytes"
+# What a loaded worker shares with no other process.
+RESIDENT_BYTES = "private_bytes"
 
 # Of a pass, by their codes; all others are ModelError.
 ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
-# A worker with PyTorch and no weights, measured. Loading has each weight twice at most.
+# A worker with PyTorch and no weights, measured: started by itself, and forked by a nursery that has imported PyTorch.
 INTERPRETER_BYTES = 200_000_000
+FORKED_BYTES = 45_000_000
 
 # How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
 LOOK_S = 0.5
@@ -47,12 +49,16 @@ END_S = 2.0
 
 
 def expected_bytes(load: Load) -> int:
-    """How much memory the worker will take: as measured the last time, else judged by the size of the files."""
+    """Estimate the memory of the worker in bytes: as measured the last time, else judged by the size of the files.
+
+    Loading has each weight in memory twice at most.
+    """
     measured = load.measurements().get(RESIDENT_BYTES)
     if measured:
         return int(measured)
     files = {path for pattern in load.weight_files for path in load.directory.rglob(pattern) if path.is_file()}
-    return INTERPRETER_BYTES + 2 * sum(path.stat().st_size for path in files)
+    forked = load.nursery is not None and answers(load.nursery)
+    return (FORKED_BYTES if forked else INTERPRETER_BYTES) + 2 * sum(path.stat().st_size for path in files)
 
 
 class WorkerDied(ModelError):

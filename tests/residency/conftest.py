@@ -19,10 +19,10 @@ from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.checkpoints.gliner import is_gliner
-from sie_triton.controller import memory
 from sie_triton.controller.commands import ask
+from sie_triton.controller.memory import Meter
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.nursery import importing_ids, nursery_ids
 from sie_triton.processes.supervisor import Companion
 from sie_triton.render.build import write_repository
 from sie_triton.server.companions import controller, nursery
@@ -94,8 +94,9 @@ def serving(
         server.wait_ready()
         wait_for(lambda: nursery_ids(settings.status_dir))
         if room_for:
-            nurseries = [*nursery_ids(settings.status_dir), *nursery_ids(settings.stub_dir)]
-            used = memory.sample("cpu", server.pid, [nursery.pid for nursery in nurseries], 1).used
+            wait_for(lambda: not importing_ids(settings.status_dir))
+            nurseries = {each.pid for each in (*nursery_ids(settings.status_dir), *nursery_ids(settings.stub_dir))}
+            used = Meter("cpu", 1).measure(server.pid, nurseries=nurseries).used
             limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from aiohttp import web
 from huggingface_hub import constants
 
 from sie_triton.bench.ports import free_ports
-from sie_triton.controller import loop
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
@@ -51,8 +51,9 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
     settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
     controller = Controller(settings, control)
     controller.measured = Memory(0, 1000, "test")
-    monkeypatch.setattr(loop, "sample", lambda *_: controller.measured)
-    monkeypatch.setattr(loop, "server_bytes", lambda *_: 100)
+    monkeypatch.setattr(
+        controller._meter, "measure", lambda *_: replace(controller.measured, server=100, least_server=100)
+    )
     yield controller
     controller.close()
 

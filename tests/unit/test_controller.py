@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sie_triton import container
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory import Memory, orphaned_regions, private_bytes, sample
+from sie_triton.controller.memory import Memory, Meter, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
@@ -68,11 +68,11 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
-    assert sample("cpu", 0, [], 0) == Memory(700, 4000, "container")
+    assert Meter("cpu", 0).measure(0) == Memory(700, 4000, "container")
     (tmp_path / "memory.max").write_text("max\n")
     monkeypatch.setattr(container, "CGROUP_V1", tmp_path / "none")
-    assert sample("cpu", 0, [], 0).source == "machine"
-    assert sample("cpu", os.getpid(), [], 10**9).used >= private_bytes(os.getpid())
+    assert Meter("cpu", 0).measure(0).source == "machine"
+    assert Meter("cpu", 10**9).measure(os.getpid()).used >= private_bytes(os.getpid())
     assert Memory(90, 100, "").over(85) == 5
 
 

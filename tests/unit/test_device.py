@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton import device
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.memory import Memory, sample
+from sie_triton.controller.memory import Memory, Meter
 from sie_triton.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.server import preflight, serve
@@ -97,7 +97,7 @@ def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypa
     controller.tick()
     controller.close()
     assert controller.memory == Memory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}")
-    assert sample("cuda:0", 0, [], 5 * GIB).limit == 5 * GIB
+    assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
 
 
 def test_gpus_that_are_not_used_are_told_of(machine):

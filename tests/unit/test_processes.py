@@ -268,7 +268,7 @@ def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, chil
     wait_for(lambda: is_stopped(child.pid))
     if whose == "nursery":
         controller._directory.mkdir(parents=True, exist_ok=True)
-        (controller._directory / "nursery.pid").write_text("{} {}".format(*stranger))
+        (controller._directory / "nursery.pid").write_text("{} {} ready".format(*stranger))
     elif whose == "drained":
         os.kill(child.pid, signal.SIGCONT)
         old = stage(controller, "a")

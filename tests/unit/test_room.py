@@ -1,6 +1,7 @@
 """Who gets memory when several want it, and what becomes of a load that does not end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,14 +12,18 @@ from time import monotonic_ns
 import pytest
 
 from sie_triton.controller.memory import Memory
+from sie_triton.controller.room import MIN_WAIT_S
 from sie_triton.controller.room import answer as give
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.processes.pids import is_stopped
 from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.stage import ColdStage
-from tests.controller import stage, wait_for
+from tests.controller import round_of, stage, wait_for
 from tests.stages import tokens
+
+
+WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
 
 
 @pytest.fixture
@@ -75,8 +80,11 @@ def test_one_for_which_room_is_made_is_not_overtaken_for_ever(controller, contro
 
 def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
     controller.measured = Memory(900, 1000, "test")
-    stage(controller, "m", pids[0], state=LOADING, wanted_bytes=500)
+    waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=500)
     stage(controller, "huge", pids[1], state=LOADING, wanted_bytes=800)
+    controller.tick()
+    assert verdict(controller, pids[0]) is None
+    waits.record["wanted_since_ns"] -= WAITED_NS
     controller.tick()
     reason, _, text = verdict(controller, pids[0]).partition("\n")
     assert reason == "out of memory"
@@ -87,6 +95,56 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
     controller.tick()
     assert verdict(controller, pids[0]) == GRANTED
     assert verdict(controller, pids[1]).startswith("too large\n")
+
+
+def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids):
+    """Only what did not fit into the smallest server either is refused for good."""
+    grown = Memory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
+    controller._meter.measure = lambda *_: grown
+    for name, pid, wanted in (("m", pids[0], 400), ("huge", pids[1], 800)):
+        stage(controller, name, pid, state=LOADING, wanted_bytes=wanted).record["wanted_since_ns"] -= WAITED_NS
+    for _ in range(2):
+        controller.tick()
+    assert [verdict(controller, pid).partition("\n")[0] for pid in pids[:2]] == ["out of memory", "too large"]
+
+
+@pytest.mark.parametrize(("wanted", "reason"), [(400, "out of memory"), (1000, "too large")])
+def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
+    """By its own numbers: 85 % of it hold what the server takes, what others use, and the model."""
+    mib = 2**20
+    measured = Memory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
+    controller._meter.measure = lambda *_: measured
+    waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=wanted * mib)
+    waits.record["wanted_since_ns"] -= WAITED_NS
+    controller.tick()
+    told, _, text = verdict(controller, pids[0]).partition("\n")
+    assert told == reason
+    assert "less 0.49 GiB for the server itself" in text
+    (limit,) = re.findall(r"raise SIE_MEMORY_LIMIT_BYTES to at least (\d+)", text)
+    others = 700 if reason == "out of memory" else 500  # those that can go do not count
+    needed = (others + wanted) * mib / 0.85
+    assert needed <= int(limit) < needed + 1e6
+
+
+def test_short_memory_takes_back_the_tokenizers_of_models_out_of_use(controller, control, pids):
+    """At once, before the load that waits is refused; also of models that failed for want of memory."""
+    cold, failed, fresh, waiting = pids
+    used = {"state": RESIDENT, "last_used_ns": monotonic_ns()}
+    stage(controller, "failed", failed, load_failure=1)
+    stage(controller, "failed", os.getpid(), "preprocess", **used)
+    stage(controller, "resident", fresh, state=RESIDENT)
+    stage(controller, "resident", cold, "preprocess", **used)
+    controller.measured = Memory(800, 1000, "test")
+    round_of(controller)
+    assert control.swapped == []
+    waits = stage(controller, "m", waiting, state=LOADING, wanted_bytes=500)
+    stage(controller, "m", waiting, "preprocess", **used)
+    round_of(controller)
+    assert control.swapped == [("failed-preprocess", False)]
+    assert verdict(controller, waiting) is None
+    waits.record["wanted_since_ns"] -= WAITED_NS
+    round_of(controller)
+    assert verdict(controller, waiting).startswith("out of memory\n")
 
 
 def test_pressure_is_relieved_while_something_loads(controller, control, pids, worker_bytes):

@@ -8,7 +8,7 @@ from time import monotonic_ns
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import loop
+from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import Memory
 from sie_triton.errors import REASONS
@@ -60,7 +60,7 @@ def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids
 def test_room_that_only_the_model_itself_could_make_is_none(controller, control, pids):
     old, new, *_ = pids
     used(controller, 700)
-    loading(controller, "a", old, wanted_bytes=400)
+    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int((room.MIN_WAIT_S + 1) * 1e9)
     resident(controller, "a", new, 400, generation=1)
     round_of(controller)
     assert verdict(controller, old) == "out of memory"
@@ -126,7 +126,7 @@ def test_a_load_goes_on_where_its_traffic_could_not_be_moved(controller, control
     ("tokenizer", "inference"), [({"num_open": 1}, {}), ({}, {"num_open": 1}), ({}, {"last_used_ns": 2**62})]
 )
 def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkeypatch, tokenizer, inference):
-    monkeypatch.setattr(loop, "monotonic_ns", lambda: 2**62)
+    monkeypatch.setattr(room, "monotonic_ns", lambda: 2**62)
     before = stage(controller, "a", pids[0], "preprocess", **{"state": RESIDENT, "last_used_ns": 1, **tokenizer})
     after = stage(controller, "a", pids[1], **inference)
     round_of(controller)

@@ -26,7 +26,7 @@ from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
-from sie_triton.process_memory import anonymous_bytes
+from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -159,9 +159,9 @@ class TorchEngine(Engine):
 
 
 def used_bytes(device: str) -> int:
-    """What this process takes: on a GPU what PyTorch holds there; on a CPU its share of anonymous memory."""
+    """Bytes of the device's memory that the end of this process makes free; on a GPU what PyTorch holds there."""
     if device == "cpu":
-        return anonymous_bytes(os.getpid())
+        return share_of(os.getpid()).own
     return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
 
 
