@@ -146,6 +146,7 @@ class Api:
         served = self._served()
         models = [self._described(model, adapters) for model in served.values()]
         total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
+        total["server_bytes"] = memory.server
         problems = dict(self._controller.changes.problems)
         wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
         return web.json_response({"models": models, "memory": total, "problems": problems, "unserved": wrong})

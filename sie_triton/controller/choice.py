@@ -1,11 +1,7 @@
-"""Whom to evict, and which limit would do. Pure."""
+"""Whom to evict. Pure."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-# Limits are named in steps of so many bytes.
-LIMIT_STEP = 1_000_000
 
 # Among models that are at least this part of the largest, last use decides: sizes of equal models differ by chance.
 ABOUT_AS_LARGE = 0.5
@@ -61,12 +57,3 @@ def victims(
             chosen.append(victim.name)
             to_free -= victim.num_bytes
     return chosen
-
-
-def limit_for(num_bytes: float, threshold_percent: float) -> int:
-    """Return the smallest limit, in steps of LIMIT_STEP bytes, of which `num_bytes` are within `threshold_percent`.
-
-    >>> limit_for(850_000_000, 85), limit_for(850_000_001, 85)
-    (1000000000, 1001000000)
-    """
-    return math.ceil(num_bytes * 100 / threshold_percent / LIMIT_STEP) * LIMIT_STEP

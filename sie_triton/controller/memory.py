@@ -12,6 +12,7 @@ import psutil
 
 from sie_triton.container import container_memory
 from sie_triton.device import visible_gpus
+from sie_triton.footprint import NURSERY_BYTES
 from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
@@ -27,9 +28,6 @@ FORKED_AGE_S = 60.0
 
 # Age of the server's own share where the limit is that of the container or the machine, whose use is known otherwise.
 SERVER_AGE_S = 10.0
-
-# Memory of a nursery that has imported PyTorch and transformers, measured. Reserved while it imports them.
-NURSERY_BYTES = 300_000_000
 
 LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic_ns
 
-from sie_triton.controller.choice import Resident, limit_for, victims
+from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import LIMIT_SETTING, Memory
 from sie_triton.controller.models import Model, inference_records, taken_bytes
 from sie_triton.controller.swaps import Swaps
+from sie_triton.footprint import limit_for
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
 from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.settings import Settings

@@ -28,6 +28,7 @@ from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mar
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
+from sie_triton.server.room import Room
 from sie_triton.serving import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
@@ -72,14 +73,16 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     clean(settings.status_dir)
     first = start(settings, names)
     check_machine(settings, len(first.models))
-    for warning in first.outcome.warnings:
+    room = Room(settings, len(first.models))
+    specs = [model.resolve(settings.runtime) for model in first.models]
+    for warning in (*first.outcome.warnings, *room.warnings(specs)):
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     fetch_preloaded(settings, first.models, console)
     server = Server(settings, repository, verbose=verbose, say=_say)
     remember(held, server.shm_prefix)
     with (
         # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
-        nurseries(settings, [model.resolve(settings.runtime) for model in first.models], _say),
+        nurseries(settings, specs, _say),
         server,
         controller(settings, server.control_token, _say),
         # Ends first, as soon as what came through it is answered.
@@ -90,7 +93,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         wait_for_controller(settings)
         if settings.door:
             wait_for_door(settings)
-        _introduce(settings, first, server, console)
+        _introduce(settings, first, server, room, console)
         print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
@@ -115,6 +118,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
         *preflight.check_python(),
         *preflight.check_ports(addresses),
         *preflight.check_space(settings.data_dir, num_models),
+        *Room(settings, num_models).problems(),
         *preflight.check_device(
             settings.device,
             settings.runtime.device,
@@ -136,11 +140,13 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
         )
 
 
-def _introduce(settings: Settings, first: Refresh, server: Server, console: Console) -> None:
+def _introduce(settings: Settings, first: Refresh, server: Server, room: Room, console: Console) -> None:
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False, soft_wrap=True)
     console.print(f"device   {settings.runtime.device}", highlight=False)
+    if memory := room.line():
+        console.print(f"memory   {memory}", highlight=False, soft_wrap=True)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)
     if settings.door:

@@ -11,6 +11,7 @@ from time import monotonic
 from sie_triton.contract import Batch, Rows
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+from sie_triton.footprint import FORKED_BYTES, INTERPRETER_BYTES
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.nursery import answers, fork
 from sie_triton.processes.pids import ProcessId
@@ -34,10 +35,6 @@ RESIDENT_BYTES = "private_bytes"
 
 # Of a pass, by their codes; all others are ModelError.
 ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
-
-# A worker with PyTorch and no weights, measured: started by itself, and forked by a nursery that has imported PyTorch.
-INTERPRETER_BYTES = 200_000_000
-FORKED_BYTES = 45_000_000
 
 # How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
 LOOK_S = 0.5

@@ -14,10 +14,11 @@ from sie_triton.catalog.select import recognised_by
 from sie_triton.engines import open_engine
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_adapter
+from sie_triton.footprint import INTERPRETER_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker.messages import Load
-from sie_triton.worker.process import INTERPRETER_BYTES, expected_bytes
+from sie_triton.worker.process import expected_bytes
 from tests.conftest import model_file
 from tests.models import save_frames
 from tests.unit.test_layers import imported

@@ -22,7 +22,6 @@ from sie_triton.stages.stage import ColdStage
 from tests.controller import round_of, stage, wait_for
 from tests.stages import tokens
 
-
 WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
 
 

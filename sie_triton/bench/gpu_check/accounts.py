@@ -6,7 +6,7 @@ from contextlib import suppress
 import torch
 
 from sie_triton.bench.gpu_check.scope import Plan
-from sie_triton.controller.memory import sample
+from sie_triton.controller.memory import Meter
 from sie_triton.engines.torch.engine import used_bytes
 
 
@@ -14,7 +14,7 @@ def account(plan: Plan) -> dict[str, int]:
     """Bytes: `used` as a worker reports it, `controller` as the controller measures the device."""
     bytes_of = {"used": used_bytes(plan.device)}
     with suppress(Exception):  # no NVML here
-        bytes_of["controller"] = sample(plan.device, os.getpid(), [], 0).used
+        bytes_of["controller"] = Meter(plan.device, 0).measure(os.getpid()).used
     if plan.device == "cpu":
         return bytes_of
     bytes_of["torch_allocated"] = torch.cuda.memory_allocated(plan.device)

@@ -1,0 +1,83 @@
+"""Does the memory limit hold the server and its models? Estimated before anything is started."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from sie_triton.container import container_memory
+from sie_triton.errors import LoadError
+from sie_triton.families import family
+from sie_triton.footprint import FORKED_BYTES, limit_for, server_bytes
+from sie_triton.setting_sources import variable
+from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
+from sie_triton.weights import locate
+
+LIMIT = variable("memory_limit_bytes")
+TENSORS = "*.safetensors"
+
+
+class Room:
+    """The memory of a server's device, in bytes; `own` of it is for the server itself, `left` for models."""
+
+    def __init__(self, settings: Settings, num_models: int) -> None:
+        self._given, self._threshold = settings.memory_limit_bytes, settings.memory_pressure_threshold_percent
+        self._is_cpu = settings.runtime.device == "cpu"
+        self._num_models = num_models
+        self.own = server_bytes(num_models, forks_stubs=settings.fork_stubs) if self._is_cpu else 0
+        self.limit, self.source = _limit(self._given)
+        self.left = max(0, int(self.limit * self._threshold / 100) - self.own)
+
+    def problems(self) -> Iterator[str]:
+        """A limit that was given and holds no model, however small."""
+        if self._given and self.left < FORKED_BYTES:
+            needed = limit_for(self.own + FORKED_BYTES, self._threshold)
+            yield (
+                f"{LIMIT} is {self._given}: of {self._threshold:g} % of it the server itself takes about "
+                f"{self.own / 1e6:.0f} MB with {self._num_models} models, and no model fits beside it; "
+                f"set it to at least {needed}"
+            )
+
+    def warnings(self, specs: Sequence[ModelSpec]) -> Iterator[str]:
+        """Models whose weights, as far as they are on this machine, do not fit."""
+        for spec in specs if self._is_cpu or self._given else ():
+            needed = FORKED_BYTES + _weights_bytes(spec)
+            if needed > self.left:
+                limit = limit_for(self.own + needed, self._threshold)
+                yield (
+                    f"warning: {spec.model} takes at least {needed / 1e6:.0f} MB, and {self.source} leaves "
+                    f"{self.left / 1e6:.0f} MB for models; it needs at least {limit}"
+                )
+
+    def line(self) -> str:
+        """What the server takes and leaves; empty for a GPU, of which it takes nothing."""
+        if not self._is_cpu:
+            return ""
+        return (
+            f"{self.limit / 1e6:.0f} MB ({self.source}), about {self.own / 1e6:.0f} MB for the server itself, "
+            f"{self.left / 1e6:.0f} MB for models"
+        )
+
+
+def _limit(given: int) -> tuple[int, str]:
+    if given:
+        return given, LIMIT
+    known = container_memory()
+    return (known[1], "container") if known else (psutil.virtual_memory().total, "machine")
+
+
+def _weights_bytes(spec: ModelSpec) -> int:
+    """Bytes of the files of weights; 0 where they are not on this machine, or somebody else's server computes them."""
+    if spec.endpoint is not None:
+        return 0
+    with suppress(LoadError, OSError):
+        directory = locate(spec.weights, allow_hub=False)
+        patterns = (f"{spec.onnx_file}*",) if spec.onnx_file else (TENSORS, *family(spec.family).files)
+        return sum(path.stat().st_size for path in _files(directory, patterns))
+    return 0
+
+
+def _files(directory: Path, patterns: Sequence[str]) -> set[Path]:
+    return {path for pattern in patterns for path in directory.rglob(pattern) if path.is_file()}
