@@ -37,7 +37,7 @@ MODELS = [f"test/model-{i}" for i in range(8)]
 EXTRACTOR = MODELS[1]  # the others encode
 TEXT = texts(1)[0]
 ADMIN_TOKEN = "for-tests"
-ONE_MODEL = 290_000_000  # a worker with the weights, measured
+ONE_MODEL = 180_000_000  # what ending a worker with the weights frees, measured
 ROOM_FOR = 3.5
 MIN_RESIDENCY_S = 2.0
 
