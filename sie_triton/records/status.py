@@ -169,6 +169,19 @@ class StatusWriter:
             if edition >= own
         )
 
+    def is_awaited(self) -> bool:
+        """True while the inference of a later edition, or one in the place of this inference, waits for its weights."""
+        own = edition_of(self.model)
+        return any(
+            r["state"] == LOADING
+            and process_of(r).is_alive
+            and (
+                edition > own
+                or (edition == own and self.stage == "inference" and r["generation"] > self.record["generation"])
+            )
+            for edition, r in records_of_editions(self.directory, self.model, "inference")
+        )
+
     def of_other_models(self) -> list[Record]:
         """What the living inference processes of all other models recorded that are computed on this machine."""
         records = [r for r in read_records(self.directory, "*-inference") if not is_remote(r)]

@@ -4,7 +4,7 @@ import heapq
 import logging
 from collections.abc import Callable
 from threading import Condition, Thread
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, Cancelled, SIEError
 from sie_triton.records.calls import Call
@@ -18,6 +18,9 @@ GONE = "cancelled by the client"
 
 # Time between two looks at the calls of deferred requests, in seconds.
 POLL_S = 0.5
+
+# Time between two looks whether this process has to end its requests, in seconds.
+LOOK_S = 2.0
 
 # Fewer deadlines than this are never cleared of answered requests.
 MIN_DEADLINES = 64
@@ -40,7 +43,8 @@ class OpenRequests:
     thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
     an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
     `expired` says of requests that wait for the model. `call_of(request)` is its call at the door, which says when its
-    client has gone; the clock looks every POLL_S. `gone()` is called for each request whose client has gone.
+    client has gone; the clock looks every POLL_S. `gone()` is called for each request whose client has gone. The clock
+    asks `overdue()` every LOOK_S while requests are open; what it returns is the answer to all of them.
     """
 
     def __init__(
@@ -50,12 +54,15 @@ class OpenRequests:
         loading: Callable[[], str | None] = lambda: None,
         call_of: Callable[[Request], Call | None] = lambda request: None,
         gone: Callable[[], None] = lambda: None,
+        overdue: Callable[[], SIEError | None] = lambda: None,
     ) -> None:
         self._answered = answered
         self._fault = fault
         self._loading = loading
         self._call_of = call_of
         self._gone = gone
+        self._overdue = overdue
+        self._look_at = 0.0
         self._changed = Condition()
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
@@ -81,9 +88,8 @@ class OpenRequests:
                 self._calls[key] = request, call
             if deadline < NEVER:
                 heapq.heappush(self._deadlines, (deadline, key))
-            if call or deadline < NEVER:
-                self._start_clock()
-                self._changed.notify()
+            self._start_clock()
+            self._changed.notify()
 
     def is_over(self, request: Request, *, asks_triton: bool = True) -> bool:
         """Return whether the client no longer waits for a deferred `request`, so that its work must end.
@@ -154,17 +160,28 @@ class OpenRequests:
                     self._reply(request, expired(self._loading()), is_expired=True)
             for request in self._revoked():
                 self._cancel(request)
+            if monotonic() >= self._look_at:
+                self._look_at = monotonic() + LOOK_S
+                self._end_overdue()
+
+    def _end_overdue(self) -> None:
+        if (error := self._overdue()) is not None:
+            with self._changed:
+                requests = [*self._keys]
+            for request in requests:
+                self._reply(request, error, is_expired=True)
 
     def _wait_for_expired(self) -> list[int]:
-        """Return the keys whose deadline has passed; none after POLL_S while there are calls, and at the end."""
+        """Return the keys whose deadline has passed; none when it is time to look at the calls, and at the end."""
         with self._changed:
             while not self._closed:
                 now = monotonic_ns()
                 if self._deadlines and self._deadlines[0][0] <= now:
                     return [heapq.heappop(self._deadlines)[1]]
                 wait_s = (self._deadlines[0][0] - now) / 1e9 if self._deadlines else 3600.0
-                was_notified = self._changed.wait(min(wait_s, POLL_S if self._calls else 3600.0))
-                if self._calls and not was_notified:
+                look_s = POLL_S if self._calls else LOOK_S if self._open else 3600.0
+                was_notified = self._changed.wait(min(wait_s, look_s))
+                if self._open and not was_notified:
                     return []
             return []
 

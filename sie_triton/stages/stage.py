@@ -18,6 +18,7 @@ from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
 from sie_triton.scheduling.background import Background
+from sie_triton.stages.leaving import Leaving
 from sie_triton.stages.open_requests import GONE, OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request
 
@@ -56,7 +57,12 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status = status
         self.limit = max_concurrent_requests
         self.open = OpenRequests(
-            self._answered_later, self.fault, lambda: self._doing, self._known_call, lambda: status.add(num_cancelled=1)
+            self._answered_later,
+            self.fault,
+            lambda: self._doing,
+            self._known_call,
+            lambda: status.add(num_cancelled=1),
+            Leaving(status.is_awaited).overdue,
         )
         self._calls = Calls(status.directory)
         self.background = Background(self.name, self.fault)
