@@ -92,6 +92,11 @@ class KnownLoras:
             raise InputError(f"parameter lora: {shown(name)} is no adapter of {self._spec.model}{self._remedy(name)}")
         return found
 
+    def holds(self, source: str) -> bool:
+        """Return whether requests may name the adapter at `source`, by whatever name."""
+        is_clients = self._spec.runtime.allow_client_lora and source.startswith(HUB)
+        return is_clients or source in self._spec.loras.values() or source in self._added().values()
+
     def names(self) -> tuple[str, ...]:
         """In the order of the alphabet."""
         return tuple(sorted({*self._spec.loras, *self._added()}))

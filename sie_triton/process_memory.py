@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-FIELD = re.compile(r"^(Pss_Anon|Private_Dirty): +(\d+) kB$", re.MULTILINE)
+FIELD = re.compile(r"^(Pss_Dirty|Pss_Anon|Pss_Shmem|Private_Dirty): +(\d+) kB$", re.MULTILINE)
 
 
 class Share(NamedTuple):
@@ -23,7 +23,10 @@ def share_of(pid: int) -> Share:
     """Measure the process `pid`, which takes about 2 ms; zeros if there is no such process."""
     with suppress(OSError):
         found = {name: int(kib) * 1024 for name, kib in FIELD.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
-        return Share(found.get("Pss_Anon", 0), found.get("Private_Dirty", 0))
+        anonymous = found.get("Pss_Anon", 0)
+        # Pages of a file that has just been written, such as downloaded weights: private and dirty, but no memory.
+        of_files = max(0, found.get("Pss_Dirty", 0) - anonymous - found.get("Pss_Shmem", 0))
+        return Share(anonymous, max(0, found.get("Private_Dirty", 0) - of_files))
     return Share()
 
 

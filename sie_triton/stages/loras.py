@@ -14,6 +14,7 @@ from sie_triton.records.loras import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.held_lora import HeldLora
 from sie_triton.stages.open_requests import OpenRequests
+from sie_triton.stages.sweep import Sweep
 from sie_triton.stages.work import Work
 from sie_triton.worker.process import Worker, WorkerDied
 
@@ -21,7 +22,6 @@ log = logging.getLogger(__name__)
 
 # So many are fetched side by side; the worker takes one after the other.
 MAX_FETCHES = 4
-
 RETRY_AFTER_S = 30.0
 
 # So long a load waits for a worker that takes the place of a dead one.
@@ -33,6 +33,9 @@ LOOK_S = 0.02
 # How often it is written when they were last used.
 TELL_EVERY_S = 1.0
 
+# Time between two looks for adapters that were removed from the model, in seconds.
+SWEEP_S = 2.0
+
 # More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
 MOST_WAITING = 100
 
@@ -42,7 +45,8 @@ class Loras:
 
     A job whose adapter is not there waits; it is among the `open` requests by then, and goes to `submit` once the
     adapter is there. An adapter in use stays: where all are, the least recently used takes no more jobs and goes when
-    those it has are done. `fetch` makes a directory of a source. What is held goes to the `status` record.
+    those it has are done. One whose source the model does not know (`is_known`) any more goes as soon as it is idle.
+    `fetch` makes a directory of a source. What is held goes to the `status` record.
 
     Any thread may call any method. Nothing waits for an adapter but threads of this object's own.
     """
@@ -54,6 +58,7 @@ class Loras:
         submit: Callable[[Sequence[Work]], None],
         open_requests: OpenRequests,
         status: StatusWriter,
+        is_known: Callable[[str], bool] = lambda source: True,
     ) -> None:
         self._limit = limit
         self._fetch, self._submit, self._open, self._status = fetch, submit, open_requests, status
@@ -62,7 +67,8 @@ class Loras:
         self._told_at = 0.0
         self._known: dict[str, HeldLora] = {}
         self._worker: Worker | None = None
-        self._closed = False
+        self._closed, self._is_known = False, is_known
+        self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
 
     def ready(self, jobs: Sequence[Work], defer: Callable[[Work], None]) -> list[Work]:
@@ -153,7 +159,21 @@ class Loras:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._sweep.close()
         self._loaders.shutdown(wait=True, cancel_futures=True)
+
+    def free_removed(self) -> None:
+        """Take idle adapters out of the worker that the model does not know any more."""
+        with self._placing:
+            with self._changed:
+                idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]
+                removed = [each for each in idle if not self._is_known(each.source)]
+                for each in removed:
+                    self._forget(each)
+            for each in removed:
+                self._take_out(each, "was removed")
+        if removed:
+            self._tell()
 
     def _load(self, each: HeldLora) -> None:
         self._tell()
@@ -185,6 +205,7 @@ class Loras:
                     waiting, each.waiting = each.waiting, []
                     self._use(each, waiting)
                     break
+        self._sweep.start()
         log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
         self._submit([work for work in waiting if self._is_wanted(work)])
 
@@ -198,18 +219,20 @@ class Loras:
                     self._changed.wait(LOOK_S)
                     self._check_open()
                     continue
-                worker, waiting = self._worker, victim.waiting
                 self._forget(victim)
-                if waiting:  # they came while it was leaving
+                if waiting := victim.waiting:  # they came while it was leaving
                     again = self._known[victim.source] = HeldLora(victim.name, victim.source, waiting=waiting)
                     self._loaders.submit(self._load, again)
                 break
             else:
                 return
-        log.info("lora %s: makes room", victim.name)
-        if worker is not None:
+        self._take_out(victim, "makes room")
+
+    def _take_out(self, each: HeldLora, why: str) -> None:
+        log.info("lora %s: %s", each.name, why)
+        if self._worker is not None:
             with suppress(SIEError):
-                worker.remove_lora(victim.source)
+                self._worker.remove_lora(each.source)
 
     def _victim(self) -> HeldLora:
         """The least recently used one, of those that nobody uses if there are some."""

@@ -42,7 +42,7 @@ class Desk:
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
-        self._loras = KnownLoras(spec)
+        self.loras = KnownLoras(spec)
         self._sent = with_lengths(self._model.features)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
@@ -71,7 +71,7 @@ class Desk:
             wanted=verb.needed(self._model, options),
             deadline_ns=context.deadline_ns,
             options={name: options[name] for name in self._own if name in options} if self._own else None,
-            lora=self._loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
+            lora=self.loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
         )
 
     def collect(self, work: Work) -> None:

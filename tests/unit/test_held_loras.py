@@ -60,7 +60,15 @@ class Model:
         self.submitted: list[SimpleNamespace] = []
         self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
-        self.loras = Loras(LIMIT, lambda source: Path("/") / source, self.submit, self, self.status)
+        self.removed: set[str] = set()
+        self.loras = Loras(
+            LIMIT,
+            lambda source: Path("/") / source,
+            self.submit,
+            self,
+            self.status,
+            lambda name: name not in self.removed,
+        )
         self.worker = FakeWorker()
         self.loras.restore(self.worker)
 
@@ -336,3 +344,28 @@ def test_any_number_of_clients_and_adapters(model):
         for done in [clients.submit(client, seed) for seed in range(8)]:
             done.result(60)
     assert len(model.submitted) == len(set(map(id, model.submitted))) == 8 * 60
+
+
+def test_an_adapter_that_was_removed_goes_as_soon_as_it_is_idle(model, monkeypatch):
+    model.use("a")
+    model.use("b")
+    job = model.ask("b")
+    model.removed = {"b"}
+    model.loras.free_removed()
+    assert model.worker.held == ["a", "b"]  # a request still uses it
+    model.answered(job)
+    model.loras.free_removed()
+    assert model.worker.held == ["a"]
+    assert json.loads(model.status.loras_path.read_text()).keys() == {"a"}
+    model.removed = set()
+    model.use("b")
+    assert model.worker.orders == ["+a", "+b", "-b", "+b"]
+
+
+def test_removed_adapters_are_looked_for_without_any_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(loras, "SWEEP_S", 0.01)
+    model = Model(tmp_path / "m-inference.1.loras")
+    model.use("a")
+    model.removed = {"a"}
+    wait_for(lambda: model.worker.held == [])
+    model.loras.close()

@@ -50,6 +50,20 @@ def test_what_was_added_is_known_at_once_and_the_file_comes_first(known, path):
         of_model.source("new")
 
 
+def test_a_source_is_held_while_a_name_leads_there(known, path):
+    of_model = known()
+    add(path, "new", "/x")
+    assert [of_model.holds(each) for each in ("/x", "/of/the/file", "/y", "hub://org/other")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    remove(path, "new")
+    assert not of_model.holds("/x")
+    assert known(allow_client_lora=True).holds("hub://org/other")
+
+
 def test_what_has_not_changed_is_not_read_again(known, path, monkeypatch):
     num_read = []
     monkeypatch.setattr(loras, "read", lambda path: num_read.append(path) or read(path))
