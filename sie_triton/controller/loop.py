@@ -23,7 +23,7 @@ from sie_triton.processes.nursery import importing_ids, nursery_ids
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.records.status import LOADING, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,8 @@ class Controller:
         return self.models[model].steps if model in self.models else model
 
     def _measured(self, nurseries: Set[int]) -> Memory:
-        workers = {r["worker_pid"] for _, r in inference_records(self.models) if r["worker_pid"]}
+        records = [record for _, record in inference_records(self.models) if record["worker_pid"]]
+        workers = {r["worker_pid"]: r["resident_since_ns"] if r["state"] == RESIDENT else 0 for r in records}
         importing = {process.pid for process in importing_ids(self._directory)}
         return self._meter.measure(self._triton, workers, nurseries, importing)
 

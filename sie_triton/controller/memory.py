@@ -2,11 +2,12 @@
 
 import re
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 
 import psutil
 
@@ -71,20 +72,21 @@ class Meter:
     def measure(
         self,
         triton_pid: int,
-        workers: Set[int] = NOBODY,
+        workers: Mapping[int, int] = MappingProxyType({}),
         nurseries: Set[int] = NOBODY,
         importing: Set[int] = NOBODY,
     ) -> Memory:
         """Return the latest measurement, or a new one if that is too old.
 
-        `workers` hold the weights of models; `nurseries` fork workers and stubs. Those of the nurseries that are
-        `importing` count for what they will take.
+        `workers` hold the weights of models, since when (0 while they load): what one has just loaded must be seen
+        before another load is granted. `nurseries` fork workers and stubs. Those of the nurseries that are `importing`
+        count for what they will take.
         """
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit)
         whose, now = (triton_pid, workers, nurseries), self._clock()
         if self._known is None or self._known[0] != whose or now - self._known[1] > self._max_age_s:
-            self._known = whose, now, self._measured(triton_pid, workers, nurseries)
+            self._known = whose, now, self._measured(triton_pid, workers.keys(), nurseries)
         own, coming = self._known[2], sum(max(0, NURSERY_BYTES - _share(pid).total) for pid in importing)
         found = own if self._limit else _container() or _machine()
         server = own.server + coming
@@ -92,7 +94,7 @@ class Meter:
         return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
 
     def _measured(self, triton_pid: int, workers: Set[int], nurseries: Set[int]) -> Memory:
-        forked = {pid: share_of(pid) for pid in workers | nurseries}
+        forked = {pid: share_of(pid) for pid in (*workers, *nurseries)}
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
         stubs = others & {stub for stub in map(stood_for, others) if stub}

@@ -30,10 +30,8 @@ WORKER_S = 120.0
 # How often it is looked whether an adapter is still in use that has to go.
 LOOK_S = 0.02
 
-# How often it is written when they were last used.
+# How often it is written when they were last used, and looked for adapters that were removed from the model.
 TELL_EVERY_S = 1.0
-
-# Time between two looks for adapters that were removed from the model, in seconds.
 SWEEP_S = 2.0
 
 # More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
@@ -87,8 +85,7 @@ class Loras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """False where `work` has to `wait` for its adapter; LoadError where that has failed a moment ago, BusyError
-        where too many wait for it."""
+        """False if `work` has to `wait` for its adapter; LoadError if that failed a moment ago, BusyError if too many do."""
         if not work.lora:
             return True
         with self._changed:
@@ -168,8 +165,7 @@ class Loras:
             with self._changed:
                 idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]
                 removed = [each for each in idle if not self._is_known(each.source)]
-                for each in removed:
-                    self._forget(each)
+                list(map(self._forget, removed))
             for each in removed:
                 self._take_out(each, "was removed")
         if removed:

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton import container
+from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import Memory, Meter, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.process_memory import Share
 from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
@@ -223,3 +225,15 @@ def test_shared_memory_of_a_process_that_is_gone_is_found():
     finally:
         for path in (region, left, anothers, clients_own):
             path.unlink()
+
+
+def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):
+    """Else another load would be granted the memory that they have just taken."""
+    own = [10]
+    monkeypatch.setattr(memory, "share_of", lambda pid: Share(own[0], own[0]))
+    monkeypatch.setattr(memory, "processes", lambda pid: [])
+    meter = Meter("cpu", 1000, clock=lambda: 7.0)
+    assert meter.measure(0, {5: 0}).used == 10
+    own[0] = 500
+    assert meter.measure(0, {5: 0}).used == 10  # by a clock that stands still
+    assert meter.measure(0, {5: 3}).used == 500

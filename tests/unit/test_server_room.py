@@ -34,7 +34,10 @@ def test_a_model_that_exceeds_what_is_left_is_named_with_a_limit_that_holds_it(t
     (directory / "config.json").write_text("{}")
     with (directory / "model.safetensors").open("wb") as file:
         file.truncate(500 * MB)
-    large, small = spec(model="my/large", weights=str(directory)), spec(model="my/small", weights=str(tmp_path / "none"))
+    large, small = (
+        spec(model="my/large", weights=str(directory)),
+        spec(model="my/small", weights=str(tmp_path / "none")),
+    )
     (warning,) = Room(settings(tmp_path, 700 * MB), 2).warnings([large, small])
     assert warning.startswith("warning: my/large takes at least 545 MB, and SIE_MEMORY_LIMIT_BYTES leaves ")
     (needed,) = re.findall(r"it needs at least (\d+)$", warning)
