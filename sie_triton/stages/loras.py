@@ -85,7 +85,7 @@ class Loras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """False if `work` has to `wait` for its adapter; LoadError if that failed a moment ago, BusyError if too many do."""
+        """False if `work` must `wait` for its adapter; LoadError if that has just failed, BusyError if too many do."""
         if not work.lora:
             return True
         with self._changed:
