@@ -13,6 +13,7 @@ from typing import Any
 
 from sie_triton.private import private_directory
 from sie_triton.processes import hidden
+from sie_triton.processes.log import Log
 from sie_triton.processes.pids import Process, ProcessId
 
 PR_SET_PDEATHSIG = 1
@@ -61,12 +62,12 @@ class Child(Process):
 class Started(Child):
     """One that this process started. Where it leads a session, what it leaves in there ends with it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path | None, log_start: int, *, leads: bool) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Callable[[], str], *, leads: bool) -> None:
         super().__init__(process.pid, os.pidfd_open(process.pid))
         self._process = process
         self._leads = leads
         self._reaping = Lock()
-        self._log, self._log_start = log, log_start
+        self._log = log
 
     def kill(self) -> None:
         super().kill()
@@ -97,7 +98,7 @@ class Started(Child):
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def log(self) -> str:
-        return self._log.read_bytes()[self._log_start :].decode(errors="replace") if self._log else ""
+        return self._log()
 
 
 def start(
@@ -105,7 +106,7 @@ def start(
     *,
     secrets: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    log: Path | None = None,
+    log: Path | Log | None = None,
     cwd: Path | None = None,
     descriptors: Sequence[int] = (),
     before: Callable[[], None] | None = None,
@@ -117,20 +118,28 @@ def start(
     session of its own if it is to lead one.
     """
     options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": leads}
-    log_start = 0
     with ExitStack() as stack:
+        read = _nothing_written
         if log is not None:
-            private_directory(log.parent)
-            file = stack.enter_context(log.open("ab"))
-            log_start = file.tell()
-            options.update(stdout=file, stderr=file)
+            output, read = _output(log, stack)
+            options.update(stdout=output, stderr=output)
         if secrets:
             with suppress(OSError):
                 process = hidden.start(command, secrets, environment or os.environ, before or _nothing, **options)
-                return Started(process, log, log_start, leads=leads)
+                return Started(process, read, leads=leads)
         command = [*command, *secrets]
         process = subprocess.Popen(command, env=environment, preexec_fn=before, pass_fds=descriptors, **options)
-        return Started(process, log, log_start, leads=leads)
+        return Started(process, read, leads=leads)
+
+
+def _output(log: Path | Log, stack: ExitStack) -> tuple[int, Callable[[], str]]:
+    """Descriptor to write `log` to, and what reads the part that is written from now on."""
+    if isinstance(log, Log):
+        return log.writer, log.from_here()
+    private_directory(log.parent)
+    file = stack.enter_context(log.open("ab"))
+    start = file.tell()
+    return file.fileno(), lambda: log.read_bytes()[start:].decode(errors="replace")
 
 
 def end_with_parent() -> None:
@@ -162,3 +171,7 @@ def how_it_ended(status: int | None, log: str = "") -> str:
 
 def _nothing() -> None:
     pass
+
+
+def _nothing_written() -> str:
+    return ""

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -11,6 +12,7 @@ from typing import Protocol
 
 from sie_triton.errors import ServerError
 from sie_triton.processes.child import Started, end_with_parent, start
+from sie_triton.processes.log import Log
 
 # One that lived so long is started again at once.
 STEADY_S = 5.0
@@ -31,7 +33,9 @@ class Program(Protocol):
     """What is kept running."""
 
     name: str
-    log_path: Path
+
+    @property
+    def log_path(self) -> Path: ...
 
     def start(self) -> None:
         """In the place of one that ended, where there was one."""
@@ -107,7 +111,7 @@ class Companion:
         self,
         name: str,
         command: Sequence[str],
-        log: Path,
+        log: Log,
         environment: Mapping[str, str],
         say: Callable[[str], None] = lambda line: None,
         *,
@@ -116,7 +120,7 @@ class Companion:
         end_s: float = END_S,
     ) -> None:
         self.name = name
-        self.log_path = log
+        self.log = log
         self.environment = environment
         self._command, self._cwd = [*program, *command], cwd
         self._end_s = end_s
@@ -126,13 +130,20 @@ class Companion:
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> "Companion":
-        self.start()
-        self._thread.start()
+        with ExitStack() as stack:
+            stack.enter_context(self.log)
+            self.start()
+            self._thread.start()
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._supervisor.close()
-        self._thread.join()
+        self._stack.close()
+
+    @property
+    def log_path(self) -> Path:
+        return self.log.path
 
     @property
     def pid(self) -> int:
@@ -143,7 +154,7 @@ class Companion:
         if self._child is not None:
             self._child.reap()
         environment = {**os.environ, **self.environment}
-        log, cwd = self.log_path, self._cwd
+        log, cwd = self.log, self._cwd
         self._child = start(self._command, environment=environment, log=log, cwd=cwd, before=end_with_parent)
 
     def wait_ready(self) -> None:
@@ -158,6 +169,10 @@ class Companion:
         assert self._child is not None
         self._child.send(signal.SIGTERM)
         self._child.end(self._end_s)
+
+    def _end(self) -> None:
+        self._supervisor.close()
+        self._thread.join()
 
     def _run(self) -> None:
         try:

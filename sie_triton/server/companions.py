@@ -10,15 +10,18 @@ from pathlib import Path
 from sie_triton.engines import IN_NURSERY
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.log import Log
 from sie_triton.processes.nursery import nursery_directory
 from sie_triton.processes.supervisor import Companion
-from sie_triton.server.data_dir import mark
+from sie_triton.server.data_dir import log_of, mark
 from sie_triton.server.launch import answers
 from sie_triton.setting_sources import FILE_VARIABLE, variable
 from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0
+
+CONTROLLER_LOG, DOOR_LOG = "controller.log", "door.log"
 
 # A door answers what is in progress for so long, and is ended a little later.
 DRAIN_S = 8.0
@@ -28,7 +31,7 @@ Say = Callable[[str], None]
 
 def controller(settings: Settings, control_token: str, say: Say = lambda line: None) -> Companion:
     """The controller, with the same settings as the server."""
-    log = settings.data_dir / "logs" / "controller.log"
+    log = log_of(settings.data_dir, CONTROLLER_LOG)
     environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
     return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say)
 
@@ -36,7 +39,7 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 @contextmanager
 def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
     """The processes that share the door's port, each of which drains at the end; all of them at once."""
-    log = settings.data_dir / "logs" / "door.log"
+    log = log_of(settings.data_dir, DOOR_LOG)
     environment = {**resolved(settings), **marked}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     processes = [Companion(name, ["sie_triton.doors"], log, environment, say, end_s=DRAIN_S) for name in names]
@@ -53,7 +56,7 @@ def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line:
 
 def wait_for_door(settings: Settings) -> None:
     """Return once it has found Triton, which it looks for once a second; ServerError with where its log is if not."""
-    _wait_for("the door", settings, f"{settings.host}:{settings.door_port}", "door.log", "/readyz")
+    _wait_for("the door", settings, f"{settings.host}:{settings.door_port}", DOOR_LOG, "/readyz")
 
 
 def resolved(settings: Settings) -> dict[str, str]:
@@ -64,7 +67,7 @@ def resolved(settings: Settings) -> dict[str, str]:
 
 def nursery(settings: Settings, say: Say = lambda line: None) -> Companion:
     """The process that forks workers."""
-    return Companion("the nursery", _nursing(settings.status_dir), _log(settings), mark(settings.data_dir), say)
+    return _nursery(settings, _log(settings), say)
 
 
 @contextmanager
@@ -73,15 +76,16 @@ def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda 
 
     In an environment that cannot be used now, and is put right later, workers are started by themselves.
     """
+    log = _log(settings)
     with ExitStack() as stack:
-        stack.enter_context(nursery(settings, say))
+        stack.enter_context(_nursery(settings, log, say))
         for name in sorted({spec.environment for spec in specs if spec.environment and spec.engine in IN_NURSERY}):
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
                 command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
                 title, marked = f"the nursery of environment {name}", mark(settings.data_dir)
                 program = (*venv.command, "-m")
-                stack.enter_context(Companion(title, command, _log(settings), marked, say, program=program))
+                stack.enter_context(Companion(title, command, log, marked, say, program=program))
         yield
 
 
@@ -89,14 +93,18 @@ def _nursing(directory: Path) -> list[str]:
     return ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
 
 
-def _log(settings: Settings) -> Path:
-    return settings.data_dir / "logs" / "workers.log"
+def _nursery(settings: Settings, log: Log, say: Say) -> Companion:
+    return Companion("the nursery", _nursing(settings.status_dir), log, mark(settings.data_dir), say)
+
+
+def _log(settings: Settings) -> Log:
+    return log_of(settings.data_dir, "workers.log")
 
 
 def wait_for_controller(settings: Settings) -> None:
     """Return once it answers; ServerError with where its log is if it does not."""
     _wait_for(
-        "the controller", settings, f"{settings.inner_host}:{settings.controller_port}", "controller.log", "/readyz"
+        "the controller", settings, f"{settings.inner_host}:{settings.controller_port}", CONTROLLER_LOG, "/readyz"
     )
 
 
@@ -104,6 +112,6 @@ def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) 
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not answers(f"http://{address}{path}"):
         if time.monotonic() > deadline:
-            where = settings.data_dir / "logs" / log
+            where = log_of(settings.data_dir, log).path
             raise ServerError(f"{name} is not ready after {READY_TIMEOUT_S:.0f} s; see {where}")
         time.sleep(0.1)

@@ -13,6 +13,7 @@ import psutil
 
 from sie_triton.errors import ServerError
 from sie_triton.private import private_directory
+from sie_triton.processes.log import Log
 from sie_triton.settings import SERVED_FROM
 
 LOCK = "serve.lock"
@@ -63,6 +64,11 @@ def remember(held: IO[str], shm_prefix: str) -> None:
 def mark(data_dir: Path) -> dict[str, str]:
     """Environment of every process that serves from `data_dir`, and of those that it starts."""
     return {SERVED_FROM: str(data_dir.resolve())}
+
+
+def log_of(data_dir: Path, name: str) -> Log:
+    """The log file `name` of the server's processes."""
+    return Log(data_dir / "logs" / name)
 
 
 def end_leftovers(data_dir: Path) -> int:

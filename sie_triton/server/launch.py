@@ -11,12 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sie_triton.errors import ServerError
-from sie_triton.private import private_directory
 from sie_triton.processes import hidden
 from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import all_ensembles
 from sie_triton.server import stack
-from sie_triton.server.data_dir import end_leftovers, mark, remove_records, remove_regions
+from sie_triton.server.data_dir import end_leftovers, log_of, mark, remove_records, remove_regions
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
@@ -55,10 +54,11 @@ class Server:
         self._child: Started | None = None
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
-        self.log_path = settings.data_dir / "logs" / "tritonserver.log"
+        self.log = log_of(settings.data_dir, "tritonserver.log")
 
     def __enter__(self) -> "Server":
         with ExitStack() as stack:
+            stack.enter_context(self.log)
             if self._nursery is not None:
                 stack.enter_context(self._nursery)
             self.start()
@@ -70,6 +70,10 @@ class Server:
         self._stack.close()
 
     @property
+    def log_path(self) -> Path:
+        return self.log.path
+
+    @property
     def pid(self) -> int:
         assert self._child is not None
         return self._child.pid
@@ -78,8 +82,6 @@ class Server:
         """In the place of one that ended, where there was one: nothing of that one is left, but its log."""
         if self._child is None:
             self._refuse_remote()
-            private_directory(self.log_path.parent)
-            self.log_path.write_bytes(b"")
         else:
             self._end(self._child)
         self._ensembles = all_ensembles(self._repository)
@@ -87,7 +89,7 @@ class Server:
             self.command(),
             secrets=self.secrets(),
             environment={**self._triton.environment, **mark(self._settings.data_dir)},
-            log=None if self._verbose else self.log_path,
+            log=None if self._verbose else self.log,
             cwd=stage_directory(self._settings.data_dir),
             before=before_triton,
         )
@@ -187,3 +189,5 @@ def before_triton() -> None:
     """For the child that becomes tritonserver."""
     end_with_parent()
     stack.deepen()
+    # When the launcher was killed the log's pipe has no reader; what is in progress is answered all the same.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -15,7 +15,7 @@ from sie_triton.processes.nursery import nursery_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.stand_in import HANDLE
 from sie_triton.processes.supervisor import Companion
-from sie_triton.server.data_dir import clean, mark
+from sie_triton.server.data_dir import clean, log_of, mark
 from sie_triton.server.find_triton import Triton, stage_directory
 from sie_triton.settings import Settings
 
@@ -53,7 +53,7 @@ class StubNursery(Companion):
         super().__init__(
             "the stub nursery",
             [str(self._directory)],
-            settings.data_dir / "logs" / "stubs.log",
+            log_of(settings.data_dir, "stubs.log"),
             environment,
             say,
             program=[str(self._directory / REAL_STUB)],

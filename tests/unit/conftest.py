@@ -17,6 +17,7 @@ from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory
 from sie_triton.controller.token import admin_token
 from sie_triton.environments.venv import Venv, find
+from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
 from sie_triton.records.status import StatusWriter
 from sie_triton.settings import Settings, read_settings
@@ -106,7 +107,7 @@ def nursery_directory(tmp_path_factory) -> Iterator[Path]:
     """Where a nursery waits; the path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)
     command = ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
-    with Companion("the nursery", command, directory / "log", {}):
+    with Companion("the nursery", command, Log(directory / "log"), {}):
         wait_for((directory / "nursery.pid").exists)
         yield directory
 

@@ -11,6 +11,7 @@ import pytest
 
 from sie_triton.errors import LoadError
 from sie_triton.processes.channel import LARGE_BYTES, Channel
+from sie_triton.processes.log import Log
 from sie_triton.processes.nursery import fork, nursery_directory, nursery_ids
 from sie_triton.processes.pids import parent_of
 from sie_triton.processes.supervisor import Companion
@@ -141,7 +142,7 @@ def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = nursery_directory(tmp_path, "empty")
     command = ["sie_triton.processes.nursery", "serving", str(directory), "lazily"]
-    with Companion("the nursery", command, tmp_path / "log", {}, program=(*empty.command, "-m")) as companion:
+    with Companion("the nursery", command, Log(tmp_path / "log"), {}, program=(*empty.command, "-m")) as companion:
         wait_for(lambda: nursery_ids(tmp_path))
         assert [each.pid for each in nursery_ids(tmp_path)] == [companion.pid]
         assert "_decimal" not in mapped(companion.pid)

@@ -106,14 +106,11 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
         server.start()
         return [flag.partition("=")[2] for flag in server.command() if flag.startswith("--load-model")]
 
-    server = Server(settings, tmp_path / "repository")
-    try:
+    with Server(settings, tmp_path / "repository") as server:
         assert loaded("a") == ["a"]
         assert loaded("b", "b-score") == ["a", "b", "b-score"]
         # Triton's own, 30 s, is too short for the first start of many on a busy machine.
         assert "--backend-config=python,stub-timeout-seconds=300" in server.command()
-    finally:
-        server.stop()
 
 
 def test_a_program_that_is_not_there_is_said():

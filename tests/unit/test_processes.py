@@ -14,6 +14,7 @@ import pytest
 
 from sie_triton.processes import pids
 from sie_triton.processes.child import start
+from sie_triton.processes.log import Log
 from sie_triton.processes.nursery import Forked, fork, nursery_ids
 from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
 from sie_triton.processes.supervisor import Companion, Supervisor
@@ -142,7 +143,7 @@ def nursery(tmp_path, monkeypatch):
     (tmp_path / "obeying.py").write_text(SERVES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = ["sie_triton.processes.nursery", "obeying", str(tmp_path)]
-    with Companion("the nursery", command, tmp_path / "log", {}) as companion:
+    with Companion("the nursery", command, Log(tmp_path / "log"), {}) as companion:
         wait_for(lambda: nursery_ids(tmp_path))
         companion.directory = tmp_path
         yield companion
@@ -313,7 +314,7 @@ def test_a_process_is_waited_for_by_its_pidfd(child):
 def test_a_companion_is_kept_running_and_says_so(tmp_path):
     said: list[str] = []
     with Companion(
-        "the clock", ["http.server", "--bind=127.0.0.1", "0"], tmp_path / "log", {}, said.append
+        "the clock", ["http.server", "--bind=127.0.0.1", "0"], Log(tmp_path / "log"), {}, said.append
     ) as companion:
         for _ in range(2):
             before = companion.pid
@@ -351,5 +352,5 @@ def test_what_is_closed_while_it_waits_for_its_next_start_is_not_started():
 @pytest.mark.usefixtures("nothing_is_left")
 def test_a_companion_that_ends_while_it_is_closed_is_not_started_again(tmp_path):
     for _ in range(5):
-        with Companion("the clock", SERVER, tmp_path / "log", {}) as companion:
+        with Companion("the clock", SERVER, Log(tmp_path / "log"), {}) as companion:
             os.kill(companion.pid, signal.SIGKILL)

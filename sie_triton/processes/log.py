@@ -1,0 +1,188 @@
+"""Log files of child processes, bounded in size and in rate.
+
+A child writes to a pipe. A thread of this process moves whole lines from the pipe to the file, and is the only writer
+of the file. While this process is stopped, a child that has filled the pipe waits.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import select
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from threading import RLock, Thread
+from time import monotonic
+
+from sie_triton.private import private_directory
+
+# One log takes at most (1 + NUM_OLD_FILES) * MAX_FILE_BYTES on the disk: 16 MiB.
+MAX_FILE_BYTES = 4 * 1024**2
+NUM_OLD_FILES = 3
+
+# Within one window a line is repeated at most MAX_REPEATS times, and at most MAX_WINDOW_BYTES are written.
+WINDOW_S = 10.0
+MAX_REPEATS = 100
+MAX_WINDOW_BYTES = 1024**2
+
+# A longer line is broken.
+MAX_LINE_BYTES = 16 * 1024
+
+# The most recent output, kept in memory for messages about a child that has ended.
+TAIL_BYTES = 64 * 1024
+
+PIPE_BYTES = 1024**2
+READ_BYTES = 64 * 1024
+
+NUMBER = re.compile(rb"[0-9]+")
+
+
+class Quota:
+    """Decides which lines are written. Lines that differ only in their digits count as repetitions of one line."""
+
+    def __init__(self) -> None:
+        self._ends = 0.0
+        self._num_bytes = 0
+        self._repeats: Counter[bytes] = Counter()
+        self._num_left_out = 0
+
+    def allows(self, line: bytes) -> bool:
+        """Count `line`; False if it is one too many."""
+        kind = NUMBER.sub(b"0", line)
+        is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= MAX_WINDOW_BYTES
+        if is_allowed:
+            self._repeats[kind] += 1
+            self._num_bytes += len(line)
+        else:
+            self._num_left_out += 1
+        return is_allowed
+
+    def end_window(self, now: float) -> int:
+        """Begin a new window if the old one is over by `now`, in seconds; return how many lines the old one lost."""
+        if now < self._ends:
+            return 0
+        num_left_out = self._num_left_out
+        self._ends, self._num_bytes, self._num_left_out = now + WINDOW_S, 0, 0
+        self._repeats.clear()
+        return num_left_out
+
+
+class _File(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Lose the line, for example when the disk is full."""
+
+
+class Log:
+    """A log file and the pipe that leads to it.
+
+    Use as a context manager. Several programs may use one log: it closes when the last of them has left. All methods
+    may be called from any thread.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._lock = RLock()
+        self._num_users = 0
+        self._is_open = False
+        self._quota = Quota()
+        self._line = b""
+        self._tail = b""
+        self._num_bytes = 0
+
+    def __enter__(self) -> "Log":
+        with self._lock:
+            if not self._num_users:
+                self._open()
+            self._num_users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+        self._close()
+
+    @property
+    def writer(self) -> int:
+        """Descriptor for the standard output and error of a child."""
+        return self._writer
+
+    def from_here(self) -> Callable[[], str]:
+        """Return a function that reads what was written since this call, at most the last TAIL_BYTES of it."""
+        self._move()
+        start = self._num_bytes
+
+        def read() -> str:
+            self._move()
+            with self._lock:
+                num_bytes = min(self._num_bytes - start, len(self._tail))
+                return self._tail[len(self._tail) - num_bytes :].decode(errors="replace")
+
+        return read
+
+    def _open(self) -> None:
+        directory = private_directory(self.path.parent)
+        path = directory / self.path.name
+        self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8")
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        with suppress(OSError):  # more than this user may have
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._closing = os.eventfd(0)
+        self._is_open = True
+        self._thread = Thread(target=self._run, name=self.path.name, daemon=True)
+        self._thread.start()
+
+    def _close(self) -> None:
+        os.eventfd_write(self._closing, 1)
+        self._thread.join()
+        self._move()
+        with self._lock:
+            self._write(self._line)
+            self._line, self._is_open = b"", False
+            self._report(self._quota.end_window(float("inf")))
+            self._quota = Quota()
+            with suppress(OSError):
+                self._file.close()
+            for descriptor in (self._reader, self._writer, self._closing):
+                os.close(descriptor)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        poll.register(self._closing, select.POLLIN)
+        while not any(descriptor == self._closing for descriptor, _ in poll.poll(WINDOW_S * 1000)):
+            self._move()
+
+    def _move(self) -> None:
+        """Move what is in the pipe to the file: all of what was there when the call began."""
+        with self._lock, suppress(BlockingIOError):
+            if not self._is_open:
+                return
+            self._report(self._quota.end_window(self._clock()))
+            for _ in range(PIPE_BYTES // READ_BYTES):
+                self._take(os.read(self._reader, READ_BYTES))
+
+    def _take(self, text: bytes) -> None:
+        self._num_bytes += len(text)
+        self._tail = (self._tail + text)[-TAIL_BYTES:]
+        *lines, self._line = (self._line + text.replace(b"\r", b"\n")).split(b"\n")
+        for line in lines:
+            self._write(line)
+        while len(self._line) > MAX_LINE_BYTES:
+            self._write(self._line[:MAX_LINE_BYTES])
+            self._line = self._line[MAX_LINE_BYTES:]
+
+    def _write(self, line: bytes) -> None:
+        if line and self._quota.allows(line):
+            self._file.emit(logging.makeLogRecord({"msg": line.decode(errors="replace")}))
+
+    def _report(self, num_left_out: int) -> None:
+        if num_left_out:
+            text = f"[{num_left_out} lines were left out: repetitions, or too many within {WINDOW_S:g} s]"
+            self._file.emit(logging.makeLogRecord({"msg": text}))
