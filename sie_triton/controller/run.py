@@ -1,16 +1,29 @@
 """`sie-triton controller`: one controller, served until it is told to stop."""
 
+import asyncio
 import logging
 import os
+import signal
+import socket
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from sie_triton.controller.api import application
+from sie_triton.controller.connections import BACKLOG, Connections
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
 from sie_triton.settings import CONTROL_TOKEN, Settings, words
+
+# Seconds without a complete request after which a connection is closed.
+KEEP_ALIVE_S = 30.0
+
+# Seconds for the rest of a body that no handler has read.
+REST_S = 2.0
+
+# Seconds in which requests in progress may end when the controller stops.
+DRAIN_S = 1.0
 
 
 def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
@@ -20,14 +33,37 @@ def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
 
 def run(settings: Settings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     held = lock(settings.status_dir)
     control = ModelControl(f"{settings.inner_host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
     readers = words(settings.auth_tokens) if settings.asks_for_token else ()
     app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token), readers)
     try:
-        web.run_app(app, host=settings.inner_host, port=settings.controller_port, print=lambda _: None)
+        asyncio.run(_serve(app, settings.inner_host, settings.controller_port))
     finally:
+        # Loads that are still under way fail now that the channel closes, which is of no interest.
+        logging.disable()
         control.close()
         held.close()
+
+
+async def _serve(app: web.Application, host: str, port: int) -> None:
+    """Serve `app` until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+    connections = Connections()
+    app.middlewares.append(connections.watch)
+    runner = web.AppRunner(
+        app, access_log=None, keepalive_timeout=KEEP_ALIVE_S, lingering_time=REST_S, shutdown_timeout=DRAIN_S
+    )
+    await runner.setup()
+    try:
+        assert runner.server is not None
+        with socket.create_server((host, port), backlog=BACKLOG) as listener:
+            listener.setblocking(False)
+            connections.accept(listener, runner.server)
+            await stopped.wait()
+            connections.refuse(listener)
+    finally:
+        await runner.cleanup()
