@@ -6,7 +6,7 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic_ns
 from typing import Any
 
@@ -23,6 +23,7 @@ from sie_triton.controller.names import sie_name, triton_name
 from sie_triton.controller.refresh import Outcome, Refused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.pulse import beat
 from sie_triton.records.status import ENGINES
 from sie_triton.serving import UNKNOWN, WRONG
 
@@ -92,14 +93,16 @@ def _has_token(request: web.Request, tokens: Sequence[bytes]) -> bool:
 
 
 async def _rounds(app: web.Application) -> AsyncIterator[None]:
-    controller = app[CONTROLLER]
+    """One after another, on a thread that requests cannot keep busy. Each is a sign of life."""
+    controller, thread = app[CONTROLLER], ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
         while True:
             try:
-                await asyncio.to_thread(controller.tick)
+                await asyncio.get_running_loop().run_in_executor(thread, controller.tick)
             except Exception:
                 log.exception("a round of the controller failed")
+            beat()
             await asyncio.sleep(PERIOD_S)
 
     task = asyncio.create_task(run())
@@ -107,6 +110,7 @@ async def _rounds(app: web.Application) -> AsyncIterator[None]:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+    thread.shutdown(wait=False)
     controller.close()
 
 

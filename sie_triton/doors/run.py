@@ -9,6 +9,7 @@ from sie_triton.doors.app import application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
+from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
 
 # What is in progress is answered for so long after SIGTERM.
@@ -29,6 +30,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
         self._door = door
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn calls it ten times a second, from the event loop."""
+        if counter % 10 == 0:
+            beat()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.is_draining = True

@@ -13,6 +13,7 @@ from typing import Protocol
 from sie_triton.errors import ServerError
 from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.processes.log import Log
+from sie_triton.processes.pulse import LOOK_S, MAX_SILENT, Pulse
 
 # One that lived so long is started again at once.
 STEADY_S = 5.0
@@ -25,6 +26,8 @@ MAX_STARTS = 5
 
 # So long a companion may take to end by itself.
 END_S = 2.0
+
+NO_SIGN = f"by the launcher (no sign of life for {MAX_SILENT * LOOK_S:.0f} s)"
 
 PYTHON_MODULE = (sys.executable, "-P", "-m")
 
@@ -103,6 +106,8 @@ class Companion:
 
     Or `program` in Python's place, in the directory `cwd`. Told to end, it has `end_s`.
 
+    One that `beats` calls `pulse.beat` once a second, and is killed and started again when it no longer does.
+
     Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
     as soon as it is there, so that it is given up only where the system cannot start it.
     """
@@ -118,12 +123,15 @@ class Companion:
         program: Sequence[str] = PYTHON_MODULE,
         cwd: Path | None = None,
         end_s: float = END_S,
+        beats: bool = False,
     ) -> None:
         self.name = name
         self.log = log
         self.environment = environment
         self._command, self._cwd = [*program, *command], cwd
         self._end_s = end_s
+        self._beats = beats
+        self._pulse: Pulse | None = None
         self._child: Started | None = None
         self._say = say
         self._supervisor = Supervisor(self, say)
@@ -132,6 +140,7 @@ class Companion:
     def __enter__(self) -> "Companion":
         with ExitStack() as stack:
             stack.enter_context(self.log)
+            stack.callback(self._close_pulse)
             self.start()
             self._thread.start()
             stack.callback(self._end)
@@ -153,16 +162,27 @@ class Companion:
     def start(self) -> None:
         if self._child is not None:
             self._child.reap()
-        environment = {**os.environ, **self.environment}
-        log, cwd = self.log, self._cwd
-        self._child = start(self._command, environment=environment, log=log, cwd=cwd, before=end_with_parent)
+            self._close_pulse()
+        self._pulse = Pulse() if self._beats else None
+        self._child = start(
+            self._command,
+            environment={**os.environ, **self.environment, **(self._pulse.environment if self._pulse else {})},
+            log=self.log,
+            cwd=self._cwd,
+            descriptors=[self._pulse.descriptor] if self._pulse else [],
+            before=end_with_parent,
+        )
 
     def wait_ready(self) -> None:
         pass
 
     def wait(self) -> str | None:
         assert self._child is not None
-        self._child.wait()
+        while not self._child.wait(LOOK_S if self._pulse else None):
+            if self._pulse and self._pulse.is_lost():
+                self._child.kill()
+                self._child.wait()
+                return NO_SIGN
         return self._child.how_it_ended
 
     def stop(self) -> None:
@@ -173,6 +193,11 @@ class Companion:
     def _end(self) -> None:
         self._supervisor.close()
         self._thread.join()
+
+    def _close_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
 
     def _run(self) -> None:
         try:

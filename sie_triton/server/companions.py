@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from sie_triton.engines import IN_NURSERY
 from sie_triton.environments.venv import find, try_out
@@ -33,7 +34,7 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
     """The controller, with the same settings as the server."""
     log = log_of(settings.data_dir, CONTROLLER_LOG)
     environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
-    return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say)
+    return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say, beats=True)
 
 
 @contextmanager
@@ -42,7 +43,8 @@ def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line:
     log = log_of(settings.data_dir, DOOR_LOG)
     environment = {**resolved(settings), **marked}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
-    processes = [Companion(name, ["sie_triton.doors"], log, environment, say, end_s=DRAIN_S) for name in names]
+    options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
+    processes = [Companion(name, ["sie_triton.doors"], log, environment, say, **options) for name in names]
     started = []
     try:
         for each in processes:

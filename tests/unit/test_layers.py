@@ -107,7 +107,7 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "errors", "late_interaction"},
-    "doors": {"client", "contract", "errors", "families", "records", "settings", "spec"},
+    "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
     "bench": {
         *FOUNDATION,
         "catalog",
