@@ -9,6 +9,7 @@ import click
 from sie_triton.cli.options import settings_options
 from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import ServerError
+from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import read_settings
@@ -30,6 +31,7 @@ def door(**flags: Any) -> None:
     `sie-triton serve` opens one of its own.
     """
     settings = read_settings(**flags)
+    raise_limit()
     if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))
     for signum in SIGNALS:

@@ -14,6 +14,7 @@ from sie_triton.controller.connections import BACKLOG, Connections
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
+from sie_triton.processes.descriptors import raise_limit
 from sie_triton.settings import CONTROL_TOKEN, Settings, words
 
 # Seconds without a complete request after which a connection is closed.
@@ -34,6 +35,7 @@ def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
 def run(settings: Settings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
+    raise_limit()
     held = lock(settings.status_dir)
     control = ModelControl(f"{settings.inner_host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
     readers = words(settings.auth_tokens) if settings.asks_for_token else ()

@@ -20,6 +20,7 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
+from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
@@ -51,6 +52,7 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     """Serve until SIGTERM, SIGINT or SIGHUP; 0 after a clean end, 1 if Triton died and could not be brought back."""
     # Number GPUs as NVML does, which the controller asks.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    raise_limit()
     held = lock(settings.data_dir)
     for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP

@@ -1,6 +1,7 @@
 """The controller before clients that hold many connections."""
 
 import asyncio
+import functools
 import resource
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from aiohttp import ClientSession, web
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.controller.connections import Connections
+from sie_triton.processes.descriptors import MAX_DESCRIPTORS as MAX
+from sie_triton.processes.descriptors import raise_limit
 from tests.controller import wait_for
 
 MAX_DESCRIPTORS = 128
@@ -116,3 +119,20 @@ def test_the_connection_of_a_request_in_progress_is_kept(events):
             return await answer.text()
 
     events.run_until_complete(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(("before", "after"), [((64, 512), (512, 512)), ((512, 512), (512, 512))])
+def test_a_process_gets_as_many_descriptors_as_the_system_allows(before, after):
+    program = "import resource; from sie_triton.processes.descriptors import raise_limit; raise_limit(); "
+    program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+    assert subprocess.check_output([sys.executable, "-c", program], preexec_fn=limit, text=True) == f"{after}\n"
+
+
+def test_a_limit_beyond_reason_is_not_taken(monkeypatch):
+    given: list[tuple[int, int]] = []
+    for hard in (2**30, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1024, hard))
+        monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+        raise_limit()
+    assert given == [(MAX, 2**30), (MAX, resource.RLIM_INFINITY)]
