@@ -2,8 +2,11 @@
 
 import sys
 
+from sie_triton.cli.interrupt import ends_silently
+
 try:
-    from sie_triton.cli.main import cli, main
+    with ends_silently():
+        from sie_triton.cli.main import cli, main
 except ModuleNotFoundError as exc:  # installed for the client alone
     if (exc.name or "").startswith("sie_triton"):
         raise

@@ -9,6 +9,7 @@ import click
 from sie_triton.cli.door import door
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
+from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_of_running, settings_options
@@ -65,7 +66,8 @@ def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
     A model is the name in a model file, a model file, a sentence-transformers directory, or a hub id. Weights are
     loaded by the first request, or at start-up for those named in --preload-models.
     """
-    from sie_triton.server.serve import serve as run
+    with ends_silently():
+        from sie_triton.server.serve import serve as run
 
     settings = read_settings(**flags)
     for name in unknown_variables():

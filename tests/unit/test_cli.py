@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 
@@ -22,3 +23,32 @@ def test_perf_without_a_server_is_one_line():
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: grpc://127.0.0.1:{port}: ")
     assert "is the server running" in line
+
+
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == {!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+from sie_triton.cli import main
+sys.argv[1:] = ["serve"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["click", "pydantic_settings", "sie_triton.server.serve", "sie_triton.render.refresh"]
+)
+def test_ctrl_c_while_modules_are_imported_ends_silently(module):
+    program = INTERRUPTED.format(module)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_is_left_alone_by_the_imports():
+    program = "import signal, sie_triton.cli; print(signal.getsignal(signal.SIGINT))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "default_int_handler" in done.stdout or "SIG_IGN" in done.stdout

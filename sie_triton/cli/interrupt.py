@@ -1,0 +1,20 @@
+"""Ctrl-C before a command has anything to clean up."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def ends_silently() -> Iterator[None]:
+    """Inside, Ctrl-C ends the process at once, without a traceback of what is being imported."""
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
