@@ -57,7 +57,7 @@ class Connections:
         """Keep the connection of a request that is being handled."""
         transport = request.transport
         if transport is None:
-            raise ConnectionResetError("the client has gone")
+            return web.Response()  # the client has gone
         descriptor = transport.get_extra_info("socket").fileno()
         self._waiting.pop(descriptor, None)
         self._in_request[descriptor] = transport

@@ -136,3 +136,36 @@ def test_a_limit_beyond_reason_is_not_taken(monkeypatch):
         monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
         raise_limit()
     assert given == [(MAX, 2**30), (MAX, resource.RLIM_INFINITY)]
+
+
+STOPPED_DURING_WORK = """
+import sys, threading
+from pathlib import Path
+from sie_triton.controller import run as module
+from sie_triton.serving import Serving
+from sie_triton.settings import read_settings
+settings = read_settings(data_dir=Path(sys.argv[1]), controller_port=int(sys.argv[2]), device="cpu")
+Serving((), {"data_dir": sys.argv[1]}, "/").write()
+closed = threading.Event()
+
+class Control:
+    def answers(self):
+        print("asked", flush=True)
+        closed.wait()
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    close = closed.set
+
+module.ModelControl = lambda *_: Control()
+module.run(settings)
+"""
+
+
+def test_a_stop_while_triton_is_asked_is_silent(tmp_path):
+    command = [sys.executable, "-c", STOPPED_DURING_WORK, str(tmp_path), str(free_ports(1)[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.terminate()
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, "")
