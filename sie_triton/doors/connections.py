@@ -5,18 +5,14 @@ from enum import IntEnum
 from typing import Protocol
 
 # Descriptors that a door needs beside its clients': files, Triton's channel, the event loop.
-RESERVED_DESCRIPTORS = 64
+RESERVED_DESCRIPTORS = 256
 
 
 def affordable(num_connections: int) -> int:
-    """Return `num_connections`, or as many as this process has descriptors for; raise its soft limit first."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = num_connections + RESERVED_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    """Return `num_connections`, or as many as this process may have descriptors for."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        num_connections if soft == resource.RLIM_INFINITY else max(1, min(num_connections, soft - RESERVED_DESCRIPTORS))
+        num_connections if most == resource.RLIM_INFINITY else max(1, min(num_connections, most - RESERVED_DESCRIPTORS))
     )
 
 

@@ -20,6 +20,9 @@ KEEP_ALIVE_S = 75
 
 MAX_HEAD_BYTES = 32 * 1024
 
+# Connections that asyncio accepts in one turn of the event loop, before any of them is counted.
+ACCEPTS_PER_TURN = 32
+
 # Connections that wait to be accepted.
 BACKLOG = 2048
 
@@ -30,6 +33,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
         self._door = door
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
         """uvicorn calls it ten times a second, from the event loop."""
@@ -57,6 +65,7 @@ def run(settings: Settings) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_S,
         timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=ACCEPTS_PER_TURN,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
     with listening(settings.host, settings.door_port) as listener:
