@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 
 import psutil
 import pytest
@@ -16,10 +18,25 @@ import pytest
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import all_records
 from sie_triton.settings import Settings
-from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MUVERA, SPLADE, fresh_settings, minilm_file, model_file
+from tests.conftest import (
+    CLAP,
+    CLIP,
+    COLBERT,
+    CROSS_ENCODER,
+    GLINER,
+    MINILM,
+    MUVERA,
+    SPLADE,
+    fresh_settings,
+    gliner_file,
+    minilm_file,
+    model_file,
+)
+from tests.gliners import save_gliner
 from tests.models import save_cross_encoder, save_pylate, save_splade
+from tests.towers import save_clap, save_clip
 
-MODELS = (MINILM, COLBERT, SPLADE, CROSS_ENCODER)
+MODELS = (MINILM, COLBERT, SPLADE, CROSS_ENCODER, CLIP, CLAP, GLINER)
 READY_S = 120
 ADMIN_TOKEN = "for-tests"
 
@@ -60,7 +77,14 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
     models_dir.mkdir()
     multivector, sparse = {"multivector": {"dim": 32}}, {"sparse": {"dim": 30522}}
     colbert, splade = save_pylate(root / "colbert", minilm_directory), save_splade(root / "splade", minilm_directory)
+    save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
+    save_clip(root / "clip", minilm_directory)
+    save_clap(root / "clap", minilm_directory)
+    dense = {"encode": {"dense": {"dim": 32}}}
     files = {
+        CLIP: model_file(CLIP, root / "clip", "clip", dense, inputs=("text", "image")),
+        CLAP: model_file(CLAP, root / "clap", "clap", dense, inputs=("text", "audio")),
+        GLINER: gliner_file(GLINER, root / "gliner" / "model"),
         MINILM: minilm_file(MINILM, 256, 16384),
         COLBERT: model_file(
             COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}
@@ -72,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
     }
     for name, text in files.items():
         (models_dir / f"{re.sub('/', '__', name)}.yaml").write_text(text)
-    settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN)
+    settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN, door_tei_model=MINILM)
     with serving(settings) as served:
         yield served
 
@@ -80,7 +104,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
 class serving:
     """Starts it; at the end it must go cleanly, and leave nothing behind."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, max_descriptors: int = 0) -> None:
+        """`max_descriptors`: of each of its processes, soft and hard; 0: as many as the tests have."""
         given = settings.model_dump(exclude_defaults=True)
         environment = {f"SIE_{name.upper()}": str(value) for name, value in given.items()}
         self._settings = settings
@@ -89,6 +114,7 @@ class serving:
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             text=True,
+            preexec_fn=partial(setrlimit, RLIMIT_NOFILE, (max_descriptors,) * 2) if max_descriptors else None,
         )
 
     def __enter__(self) -> Served:

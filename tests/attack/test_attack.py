@@ -5,16 +5,21 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+import psutil
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.errors import SIEError
+from sie_triton.processes.log import MAX_FILE_BYTES
 from tests.attack.attacks import ATTACKS, Unanswered
-from tests.attack.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE, Served
+from tests.attack.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE, Served, serving
+from tests.attack.crowds import crowd
+from tests.attack.door_attacks import DOOR_ATTACKS, asked
 
 # A canary's request: answered within this time, through any restart.
 DEADLINE_S = 60.0
@@ -26,6 +31,9 @@ BACK_S = 15.0
 
 # After a restart the controller may replace what it has seen dead.
 SETTLED_S = 3.0
+
+# The door answers a probe within this time, whatever others send.
+DEAF_S = 1.0
 
 # What nobody outside may see.
 INSIDE = ("Traceback", 'File "', "/sie_triton/", "site-packages")
@@ -55,6 +63,7 @@ class Seen:
     told: dict[str, int] = field(default_factory=dict)
     leaked: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    deaf_s: float = 0.0  # longest time in which the door did not answer a probe
 
     def check(self) -> None:
         assert (self.wrong, self.failed, self.late, self.leaked, self.broken) == ([], [], [], [], [])
@@ -77,10 +86,23 @@ def canary(served: Served, model: str, expected: np.ndarray, seen: Seen, stopped
                 seen.late.append(time.monotonic() - started)
 
 
+def door_canary(served: Served, seen: Seen, stopped: threading.Event) -> None:
+    """Probe the door without end, on a connection of its own each time."""
+    while not stopped.wait(0.05):
+        started = time.monotonic()
+        try:
+            told = asked(served, "/healthz", b"", method="GET")
+        except Unanswered as exc:
+            told = str(exc)
+        seen.deaf_s = max(seen.deaf_s, time.monotonic() - started)
+        if told != "200 ok":
+            seen.failed.append(f"the door: {told}")
+
+
 def attacker(served: Served, seed: int, seen: Seen, stopped: threading.Event) -> None:
     rng = random.Random(seed)
     while not stopped.is_set():
-        attack = rng.choice(ATTACKS)
+        attack = rng.choice(rng.choice([ATTACKS, DOOR_ATTACKS]))
         try:
             told = attack(rng, served)
         except Unanswered as exc:
@@ -99,8 +121,9 @@ def attacked(served: Served, attackers: int) -> Iterator[Seen]:
     with SIEClient(served.grpc) as client:
         expected = {model: ask(client, model, DEADLINE_S) for model in models}
     seen.answered = {model: [] for model in models}
-    with ThreadPoolExecutor(attackers + len(models)) as pool:
+    with ThreadPoolExecutor(attackers + len(models) + 1) as pool:
         tasks = [pool.submit(canary, served, model, expected[model], seen, stopped) for model in models]
+        tasks.append(pool.submit(door_canary, served, seen, stopped))
         tasks += [pool.submit(attacker, served, seed, seen, stopped) for seed in range(attackers)]
         try:
             yield seen
@@ -142,7 +165,8 @@ def test_a_short_attack_and_one_death_of_tritonserver(served):
     """`-m slow` has the long form."""
     seen, back = fuzz(served, seconds=16, kills=1)
     seen.check()
-    assert set(seen.told) == {attack.__name__ for attack in ATTACKS}
+    assert set(seen.told) <= {attack.__name__ for attack in (*ATTACKS, *DOOR_ATTACKS)}
+    assert tracebacks(served) == []
     assert max(back) <= 3 * BACK_S  # on a machine that does other things too
 
 
@@ -151,6 +175,75 @@ def test_a_short_attack_and_one_death_of_tritonserver(served):
 def test_ten_minutes_of_attack_and_ten_deaths_of_tritonserver(served):
     seen, back = fuzz(served, seconds=600, kills=10)
     print(f"\nattacks {seen.told}; canaries { ({m: len(t) for m, t in seen.answered.items()}) }")
-    print(f"back after {', '.join(f'{seconds:.1f}' for seconds in back)} s")
+    print(f"back after {', '.join(f'{seconds:.1f}' for seconds in back)} s; the door was deaf for {seen.deaf_s:.2f} s")
     seen.check()
+    assert set(seen.told) == {attack.__name__ for attack in (*ATTACKS, *DOOR_ATTACKS)}
+    assert tracebacks(served) == []
     assert max(back) <= BACK_S
+    assert seen.deaf_s <= DEAF_S
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_memory_after_ten_minutes_of_attack(served):
+    """Without a death: each process stays, and has given back what it took."""
+    with attacked(served, attackers=0) as seen:  # everything is loaded
+        time.sleep(5.0)
+    before = memory_of(served)
+    with attacked(served, attackers=4) as seen:
+        time.sleep(600)
+    seen.check()
+    deadline = time.monotonic() + 60
+    while (grown := grown_since(before, served)) and time.monotonic() < deadline:
+        time.sleep(1)
+    print(f"\nattacks {seen.told}; deaf {seen.deaf_s:.2f} s; before {before}; now {memory_of(served)}")
+    assert grown == {}
+    assert tracebacks(served) == []
+    logs = [path.stat().st_size for path in (served.settings.data_dir / "logs").iterdir()]
+    assert max(logs) <= MAX_FILE_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
+    """Door and controller answer beside 2,000 idle connections and 2,000 that send a byte a second, to each."""
+    given = {"data_dir": tmp_path / "data", **ports_of_a_server()}
+    settings = served.settings.model_copy(update=given)
+    with serving(settings, max_descriptors=1024) as few, crowd([settings.door_port, settings.controller_port]) as num:
+        longest, ports = 0.0, {"door": settings.door_port, "controller": settings.controller_port}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for name, port in ports.items():
+                started = time.monotonic()
+                assert asked(few, "/healthz", b"", method="GET", port=port).startswith("200"), name
+                longest = max(longest, time.monotonic() - started)
+            time.sleep(0.2)
+        with SIEClient(few.grpc) as client:  # a cold model gets room
+            ask(client, COLBERT, DEADLINE_S)
+        print(f"\n{num} connections were made; the slowest answer of door and controller took {longest:.2f} s")
+        assert longest <= DEAF_S
+        assert all(path.stat().st_size <= MAX_FILE_BYTES for path in (settings.data_dir / "logs").iterdir())
+
+
+def tracebacks(served: Served) -> list[str]:
+    """Logs with an error that nobody foresaw."""
+    logs = [path for path in (served.settings.data_dir / "logs").iterdir() if b"Traceback" in path.read_bytes()]
+    return [f"{path.name}: …{path.read_text(errors='replace').partition('Traceback')[2][:1500]}" for path in logs]
+
+
+def memory_of(served: Served) -> dict[int, int]:
+    """Bytes of each process that no other shares, in proportion where they do."""
+    found = {}
+    for pid in served.pids():
+        with suppress(psutil.Error):
+            found[pid] = psutil.Process(pid).memory_full_info().pss
+    return found
+
+
+def grown_since(before: dict[int, int], served: Served) -> dict[str, str]:
+    now = memory_of(served)
+    return {
+        " ".join(psutil.Process(pid).cmdline()[-3:]): f"{then >> 20} → {now[pid] >> 20} MiB"
+        for pid, then in before.items()
+        if now.get(pid, 0) > 1.5 * then
+    }
