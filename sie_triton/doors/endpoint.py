@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from starlette.responses import Response
@@ -24,7 +24,7 @@ from sie_triton.doors.measure import VALUE_BYTES
 from sie_triton.doors.memory import Held, Memory
 from sie_triton.doors.served import Served
 from sie_triton.doors.trust import Trust
-from sie_triton.doors.wire import JSON, MSGPACK, WRITERS, answer_type, media_type, num_values, read, write_json
+from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
 from sie_triton.errors import SIEError
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
@@ -103,13 +103,24 @@ class Request:
                 return seconds
         raise invalid(f"{TIMEOUT_HEADER}: must be seconds above 0, {MAX_TIMEOUT_S:.0f} at most; it is {given[:40]!r}")
 
-    def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-        """`value` in what the client reads; arrays may be in it."""
+    def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> "Answer":
+        """Return `value`, to be written in the media type that the client reads; arrays may be in it."""
         kind = answer_type(self.header("accept"), self.kind) if self.method == "POST" else JSON
-        return Response(WRITERS[kind](value), media_type=kind, headers=dict(headers or {}))
+        return Answer(value, kind, headers or {})
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+class Answer(NamedTuple):
+    """What a handler answers with, not written yet. `kind` is the media type; arrays may be in `value`."""
+
+    value: Any
+    kind: str
+    headers: Mapping[str, str]
+
+    async def response(self) -> Response:
+        return Response(await written(self.value, self.kind), media_type=self.kind, headers=dict(self.headers))
+
+
+Handler = Callable[[Request], Awaitable[Response | Answer]]
 Dialect = Callable[[Failure], Any]  # → what the body of a failure is, as JSON
 
 
@@ -184,7 +195,8 @@ class Endpoint:
         assert task is not None
         watcher = asyncio.create_task(_cancel_when_gone(receive, task))
         try:
-            return await self._handler(request)
+            answer = await self._handler(request)
+            return await answer.response() if isinstance(answer, Answer) else answer
         except asyncio.CancelledError:
             task.uncancel()
             if not watcher.done():

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, Endpoint, Handler, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.served import state_of
@@ -29,9 +29,13 @@ STARTED = time.monotonic()
 
 
 def routes(door: Door) -> list[BaseRoute]:
-    probes = [("/", root, ""), ("/healthz", healthz, "Is the door alive?"), ("/readyz", readyz, "Can it be asked?")]
+    probes: dict[str, tuple[Handler, Document | None]] = {
+        "/": (root, None),
+        "/healthz": (healthz, probe("Is the door alive?")),
+        "/readyz": (readyz, probe("Can it be asked?")),
+    }
     return [
-        *(_get(path, Endpoint(door, handler, is_open=True, document=_told(text))) for path, handler, text in probes),
+        *(_get(path, Endpoint(door, handler, is_open=True, document=told)) for path, (handler, told) in probes.items()),
         _get("/health", Endpoint(door, health, document=operation("How the server is.", answer={"type": "object"}))),
         WebSocketRoute("/ws/status", Watching(door), name="status"),
     ]
@@ -41,11 +45,7 @@ def _get(path: str, endpoint: Endpoint) -> Route:
     return Route(path, endpoint, methods=["GET"], name=path.strip("/") or "root")
 
 
-def _told(text: str) -> Document | None:
-    return probe(text) if text else None
-
-
-async def root(request: Request) -> Response:
+async def root(request: Request) -> Answer:
     return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"})
 
 
@@ -59,7 +59,7 @@ async def readyz(request: Request) -> Response:
     return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
 
 
-async def health(request: Request) -> Response:
+async def health(request: Request) -> Answer:
     """As SIE's clients ask for the capacity of a server."""
     told = await status(request.door)
     loaded = told["loaded_models"]

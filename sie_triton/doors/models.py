@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.doors import openai
-from sie_triton.doors.endpoint import Door, Endpoint, Request, detail
+from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request, detail
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
@@ -34,13 +33,13 @@ def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     return operation("One of them.", answer={"type": "object"}, parameters=[path])(specs)
 
 
-async def models(request: Request) -> Response:
+async def models(request: Request) -> Answer:
     found = [_as_both(each) for each in await request.door.served.models()]
     listed = [openai.described(each["name"]) for each in found]
     return request.answer({"models": found, "object": "list", "data": listed})
 
 
-async def model(request: Request) -> Response:
+async def model(request: Request) -> Answer:
     return request.answer(_as_both(await request.door.served.model(checked_model(request.path["model"]))))
 
 

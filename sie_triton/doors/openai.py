@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
@@ -15,7 +14,7 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of
 from sie_triton.doors.capable import explaining
-from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
@@ -44,7 +43,7 @@ def routes(door: Door) -> list[Route]:
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 
-async def embeddings(request: Request) -> Response:
+async def embeddings(request: Request) -> Answer:
     wanted = asked(fields_of(request))
     results = await _encoded(request, wanted)
     return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))

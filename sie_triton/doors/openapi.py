@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Door, Endpoint, Request
+from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, Endpoint, Request
 from sie_triton.doors.schemas import STRING, fields
 from sie_triton.doors.wire import JSON, MSGPACK
 from sie_triton.spec import ModelSpec
@@ -59,7 +59,7 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-async def openapi(request: Request) -> Response:
+async def openapi(request: Request) -> Answer:
     return request.answer(await _document(request.door))
 
 

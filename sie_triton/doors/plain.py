@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from starlette.responses import Response
-
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.answers import timing_headers
-from sie_triton.doors.endpoint import Request
+from sie_triton.doors.endpoint import Answer, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
-from sie_triton.doors.wire import JSON, write_json
+from sie_triton.doors.wire import JSON
 
 FULL = 429
 
@@ -30,9 +28,9 @@ def in_order(result: Mapping[str, Any]) -> list[float]:
     return [entry["score"] for entry in entries]
 
 
-def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None) -> Response:
+def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None) -> Answer:
     """`timing` by SIE's names; arrays may be in `value`."""
-    return Response(write_json(value), media_type=JSON, headers={**timing_headers(timing), **(headers or {})})
+    return Answer(value, JSON, {**timing_headers(timing), **(headers or {})})
 
 
 def full_is_429(failure: Failure) -> Failure:

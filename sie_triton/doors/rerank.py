@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import told
 from sie_triton.doors.capable import explaining
-from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, Fields, check_query
 from sie_triton.doors.openai import profile_of
@@ -50,7 +49,7 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-async def rerank(version: str, request: Request) -> Response:
+async def rerank(version: str, request: Request) -> Answer:
     door, wanted = request.door, asked(fields_of(request))
     check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(wanted.texts), {TEXT.name: wanted.query}

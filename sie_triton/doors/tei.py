@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.contract.parameters import shown
@@ -12,11 +11,11 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
-from sie_triton.doors.endpoint import Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields, check_query
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
-from sie_triton.doors.wire import JSON, write_json
+from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
@@ -64,15 +63,15 @@ class Tei:
     def __init__(self, capable: Capable) -> None:
         self._capable = capable
 
-    async def embed(self, request: Request) -> Response:
+    async def embed(self, request: Request) -> Answer:
         results = await self._encoded(request, "dense", DENSE)
         return _embedded([result["dense"] for result in results], results)
 
-    async def embed_sparse(self, request: Request) -> Response:
+    async def embed_sparse(self, request: Request) -> Answer:
         results = await self._encoded(request, "sparse", SPARSE)
         return _embedded(sparse_answer(results), results)
 
-    async def rerank(self, request: Request) -> Response:
+    async def rerank(self, request: Request) -> Answer:
         wanted = rerank_asked(fields_of(request))
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
@@ -81,9 +80,9 @@ class Tei:
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(rerank_answer(wanted, in_order(result)), told(result["timing"]), headers)
 
-    async def info(self, request: Request) -> Response:
+    async def info(self, request: Request) -> Answer:
         what, spec = await self._capable.any()
-        return Response(write_json(described(what, spec, request.door.settings.door_max_items)), media_type=JSON)
+        return request.answer(described(what, spec, request.door.settings.door_max_items))
 
     async def _encoded(self, request: Request, output: str, what: str) -> list[Any]:
         wanted, model = embed_asked(fields_of(request)), await self._capable.model(what)
@@ -91,7 +90,7 @@ class Tei:
         return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
 
 
-def _embedded(answer: Any, results: Sequence[Any]) -> Response:
+def _embedded(answer: Any, results: Sequence[Any]) -> Answer:
     num_tokens = sum(result["token_count"] for result in results)
     return answered(answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
 

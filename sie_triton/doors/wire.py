@@ -3,7 +3,8 @@
 msgpack_numpy itself is not used: it reads a body of kind "O" with pickle, which would run what a client sends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -25,6 +26,9 @@ ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 MAX_DIMENSIONS = 8
+
+# Members of a list in an answer that are written before other requests have a turn.
+MEMBERS_A_TURN = 8
 
 MEDIA_TYPES = {
     JSON: JSON,
@@ -83,7 +87,42 @@ def write_msgpack(value: Any) -> bytes:
     return packed
 
 
-WRITERS: Mapping[str, Callable[[Any], bytes]] = {JSON: write_json, MSGPACK: write_msgpack}
+async def written(value: Any, kind: str) -> bytes:
+    """Return an answer in that media type. Other requests have a turn between the members of a long list.
+
+    A hundred megabytes of JSON take a second to write.
+    """
+    if not is_long(value) and not (isinstance(value, dict) and any(map(is_long, value.values()))):
+        return write_msgpack(value) if kind == MSGPACK else write_json(value)
+    return b"".join(
+        [part async for part in _parts(value, msgpack.Packer(default=_packed) if kind == MSGPACK else None)]
+    )
+
+
+def is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > MEMBERS_A_TURN
+
+
+async def _parts(value: Any, packer: Any) -> AsyncIterator[bytes]:
+    """The parts of `value` in msgpack, or in JSON without a packer; those of objects and long lists one by one."""
+    if isinstance(value, dict):
+        yield packer.pack_map_header(len(value)) if packer else b"{"
+        for number, (name, member) in enumerate(value.items()):
+            yield packer.pack(name) if packer else (b"," if number else b"") + write_json(name) + b":"
+            async for part in _parts(member, packer):
+                yield part
+        yield b"" if packer else b"}"
+    elif is_long(value):
+        yield packer.pack_array_header(len(value)) if packer else b"["
+        for start in range(0, len(value), MEMBERS_A_TURN):
+            members = value[start : start + MEMBERS_A_TURN]
+            yield (
+                b"".join(map(packer.pack, members)) if packer else (b"," if start else b"") + write_json(members)[1:-1]
+            )
+            await asyncio.sleep(0)
+        yield b"" if packer else b"]"
+    else:
+        yield packer.pack(value) if packer else write_json(value)
 
 
 def answer_type(accept: str | None, content_type: str) -> str:

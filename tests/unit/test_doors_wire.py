@@ -1,5 +1,6 @@
 """Bodies of the door's requests and answers, beside msgpack_numpy, which clients have."""
 
+import asyncio
 import pickle
 
 import msgpack
@@ -9,7 +10,16 @@ import pytest
 
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import item_in
-from sie_triton.doors.wire import read_json, read_msgpack, write_json, write_msgpack
+from sie_triton.doors.wire import (
+    JSON,
+    MEMBERS_A_TURN,
+    MSGPACK,
+    read_json,
+    read_msgpack,
+    write_json,
+    write_msgpack,
+    written,
+)
 
 ARRAYS = [
     np.array([1.5, -2], np.float32),
@@ -100,3 +110,23 @@ def test_an_item_that_is_none_is_told_what_is_wrong(item, message):
 def test_what_nobody_reads_of_an_item_is_left_out():
     given = {"text": "a", "id": 3, "metadata": {"k": 1}, "images": None, "new": 1}
     assert item_in(given, "items[0]") == {"text": "a", "id": 3}
+
+
+@pytest.mark.parametrize("number", [0, 1, MEMBERS_A_TURN, MEMBERS_A_TURN + 1, 3 * MEMBERS_A_TURN])
+def test_an_answer_in_parts_is_the_same(number):
+    members = [{"id": f"a{i}", "dense": ARRAYS[0], "scores": {"a": [1, 2], "b": []}} for i in range(number)]
+    for value in ({"items": members, "timing": {"total_ms": 1.5}, "model": "ü"}, members, {"a": {"b": members}}, 5, {}):
+        assert asyncio.run(written(value, JSON)) == write_json(value)
+        assert asyncio.run(written(value, MSGPACK)) == write_msgpack(value)
+
+
+def test_others_have_a_turn_while_a_large_answer_is_written():
+    async def run():
+        answer = asyncio.create_task(written([ARRAYS[0]] * 10 * MEMBERS_A_TURN, JSON))
+        turns = 0
+        while not answer.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(run()) >= 10
