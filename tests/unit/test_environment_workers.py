@@ -17,7 +17,7 @@ from sie_triton.processes.pids import parent_of
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.companions import nurseries
 from sie_triton.settings import read_settings
-from sie_triton.worker.process import Worker
+from sie_triton.worker.process import RESIDENT_BYTES, Worker
 from tests.controller import wait_for
 from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, linked, loader_of, save_arrays, spec_of
 from tests.loading import load_adapter
@@ -86,7 +86,7 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
     assert not np.__version__.startswith("2.")
     assert worker.loaded.seconds.keys() == {"imports", "predecessor", "weights", "calibration"}
     # What it measured is known to the stage the next time.
-    assert order.measurements().get("resident_bytes") > 0
+    assert order.measurements().get(RESIDENT_BYTES) > 0
     worker.close()
 
 

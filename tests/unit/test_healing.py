@@ -96,7 +96,7 @@ def test_a_stopped_nursery_is_ended(controller, child, of):
     controller._directory.mkdir(parents=True, exist_ok=True)
     directory = getattr(controller._settings, of)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "nursery.pid").write_text("{} {}".format(*ProcessId.of(child.pid)))
+    (directory / "nursery.pid").write_text("{} {} ready".format(*ProcessId.of(child.pid)))
     controller.tick()
     controller.tick()
     assert child.wait(5) == -signal.SIGKILL
