@@ -103,23 +103,27 @@ class Calls:
         self._lock = Lock()
 
     def find(self, token: str) -> Call | None:
-        """Return the call; None without a token. InputError unless a door that is alive has written it."""
+        """Return the call; None without a token, or if its door runs elsewhere. InputError for what is no token."""
         if not token:
             return None
         try:
             pid, started, place, number = map(int, token.split("."))
             if not 0 <= place < NUM_PLACES:
                 raise ValueError(f"place {place}")
-            return Call(self._book(ProcessId(pid, started)), place, number)
-        except (OSError, ValueError) as exc:
+        except ValueError as exc:
             raise InputError(f"parameter {CALL}: is set by the server's own HTTP routes only; leave it out") from exc
+        book = self._book(ProcessId(pid, started))
+        return None if book is None else Call(book, place, number)
 
-    def _book(self, door: ProcessId) -> Book:
+    def _book(self, door: ProcessId) -> Book | None:
         with self._lock:
             found = self._books.get(door)
             if found is None:
                 self._books = {each: book for each, book in self._books.items() if book.is_alive}
-                found = self._books[door] = Book(self._directory, door)
+                try:
+                    found = self._books[door] = Book(self._directory, door)
+                except (OSError, ValueError):
+                    return None
             return found
 
 
