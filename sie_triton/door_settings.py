@@ -23,20 +23,20 @@ class DoorSettings(BaseModel):
     door_max_memory_bytes: int = Field(
         512 * 1024**2,
         ge=1,
-        description="memory that all requests to door_port in progress may hold, in bytes: bodies, what is decoded of "
-        "them, and answers; beyond it a request gets 503 with Retry-After",
+        description="memory limit of all requests to door_port in progress, in bytes: bodies, their decoded content "
+        "and answers; beyond it a request gets 503 with Retry-After",
     )
     door_max_connections: int = Field(
         2048,
         ge=1,
         le=1_000_000,
-        description="maximum number of connections to door_port; beyond it the one that has been idle longest is "
-        "closed; fewer where the process may not open as many files",
+        description="maximum number of connections to door_port, lowered to the process's limit of open files; beyond "
+        "it the connection that has been idle longest is closed",
     )
     door_allowed_hosts: str = Field(
         "",
-        description="names by which clients may call door_port, in their Host header, separated by commas; default: "
-        "any, but localhost and addresses only while the door listens on loopback without tokens",
+        description="allowed Host headers of requests to door_port, separated by commas; default: any, or only "
+        "localhost and addresses while the door listens on loopback without tokens",
     )
     door_max_items: int = Field(10_000, ge=1, description="most items of a request to door_port")
     door_cors_origins: str = Field(
@@ -49,13 +49,13 @@ class DoorSettings(BaseModel):
     )
     auth_mode: Literal["none", "static", "token"] = Field(
         "none",
-        description="who may call door_port: anybody, or, with static and token, who has one of auth_tokens; these may "
-        "ask controller_port too, and Triton's ports are on 127.0.0.1, unless triton_host says otherwise",
+        description="authentication of door_port: none, or, with static or token, one of auth_tokens, which also allow "
+        "reads on controller_port; Triton's ports are then on 127.0.0.1 unless triton_host is set",
     )
     auth_tokens: str = Field(
         "",
         validate_default=True,
-        description="bearer tokens for door_port, separated by commas, or @FILE with one a line",
+        description="bearer tokens for door_port, separated by commas, or @FILE with one token a line",
     )
 
     @property

@@ -93,7 +93,7 @@ class KnownLoras:
         return found
 
     def holds(self, source: str) -> bool:
-        """Return whether requests may name the adapter at `source`, by whatever name."""
+        """True if requests may use the adapter at `source`, under any name."""
         is_clients = self._spec.runtime.allow_client_lora and source.startswith(HUB)
         return is_clients or source in self._spec.loras.values() or source in self._added().values()
 

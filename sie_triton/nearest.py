@@ -1,17 +1,17 @@
-"""Suggests the name that a misspelt one was meant to be."""
+"""Suggest the known name that a misspelt name most resembles."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# No name is longer; the comparison is quadratic in the length.
+# Longer names get no suggestion: the comparison is quadratic in the length.
 MAX_LENGTH = 200
 
-# Of 1. One wrong letter in a name of five leaves 0.8.
+# Minimum similarity, from 0 to 1. One wrong letter in a name of five leaves 0.8.
 SIMILARITY = 0.8
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that ends a sentence; empty where nothing of `known` is near.
+    """Return "; did you mean …?" to end a sentence with; empty if `known` has no similar name.
 
     >>> did_you_mean("BAAI/bge-m4", ["BAAI/bge-m3", "org/name"])
     '; did you mean BAAI/bge-m3?'

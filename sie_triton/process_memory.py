@@ -11,8 +11,8 @@ FIELD = re.compile(r"^(Pss_Dirty|Pss_Anon|Pss_Shmem|Private_Dirty): +(\d+) kB$",
 class Share(NamedTuple):
     """Memory of one process, in bytes.
 
-    `total` is its anonymous memory; pages shared by forked processes count proportionally. `own` is the part that no
-    other process shares: what its end makes free. Forking or ending other processes changes `total`, not `own`.
+    `total` is its anonymous memory; pages shared by forked processes count proportionally. `own` is the unshared part,
+    which ending the process frees. Forking or ending other processes changes `total`, not `own`.
     """
 
     total: int = 0
@@ -24,12 +24,12 @@ def share_of(pid: int) -> Share:
     with suppress(OSError):
         found = {name: int(kib) * 1024 for name, kib in FIELD.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
         anonymous = found.get("Pss_Anon", 0)
-        # Pages of a file that has just been written, such as downloaded weights: private and dirty, but no memory.
+        # Pages of a file just written, such as downloaded weights, are private and dirty, but not anonymous memory.
         of_files = max(0, found.get("Pss_Dirty", 0) - anonymous - found.get("Pss_Shmem", 0))
         return Share(anonymous, max(0, found.get("Private_Dirty", 0) - of_files))
     return Share()
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return `total` of the share of `pid`."""
+    """Return the anonymous memory of the process `pid` in bytes."""
     return share_of(pid).total

@@ -109,7 +109,7 @@ def repository_of(data_dir: Path) -> Path:
 
 
 def fault_lines(problems: Mapping[str, str], sources: Iterable[str]) -> Iterator[str]:
-    """A line for each complaint; of `sources`, where models are served from, an earlier version stays in service.
+    """Yield a line for each complaint; models of `sources` are served, so an earlier version stays in service.
 
     >>> list(fault_lines({"/a/b.yaml": "/a/b.yaml: dim: must be 64"}, ["/a/b.yaml"]))
     ['not changed: /a/b.yaml: dim: must be 64']

@@ -1,4 +1,4 @@
-"""Where a setting may be given: a flag, a variable of the environment, a key of the settings file.
+"""Sources of a setting: a flag, an environment variable, a key of the settings file.
 
 A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and the key `http_port`.
 """
@@ -23,12 +23,12 @@ SECRETS = ("admin_token", "auth_tokens")
 
 
 def settings_file() -> Path:
-    """The file that FILE_VARIABLE names, else the default one."""
+    """Path in FILE_VARIABLE, else the default path."""
     return Path(os.environ.get(FILE_VARIABLE) or DEFAULT_FILE)
 
 
 def file_settings() -> dict[str, Any]:
-    """The settings in that file, unchecked; none where there is no default file. SettingsError names the file."""
+    """Unchecked settings of the settings file; empty if there is no default file. SettingsError names the file."""
     path = settings_file()
     if path == DEFAULT_FILE and not path.exists():
         return {}
@@ -39,12 +39,12 @@ def file_settings() -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as exc:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise SettingsError(f"{path}: must hold settings by name, a line each, as http_port: 8000")
+        raise SettingsError(f"{path}: must hold one setting a line, such as http_port: 8000")
     return content
 
 
 def read_secret(value: Any) -> Any:
-    """The words of FILE, separated by commas, where `value` is @FILE; else `value`. ValueError names the file."""
+    """Return the words of FILE, separated by commas, if `value` is @FILE; else `value`. ValueError names the file."""
     if not isinstance(value, str) or not value.startswith("@"):
         return value
     try:
@@ -70,9 +70,9 @@ def flag(name: str) -> str:
 
 
 def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str:
-    """One line for an error of pydantic's: where the setting was given, its value, and what is allowed.
+    """Describe a pydantic error in one line: the setting's source, its value, and the allowed values.
 
-    `flags` are the settings that were given as flags, `known` all settings.
+    `flags` names the settings that were given as flags, `known` all settings.
     """
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
@@ -85,6 +85,6 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
 def _source(name: str, flags: Collection[str], value: Any) -> str:
     if name in flags:
         return flag(name)
-    if variable(name) in os.environ or value in ("", None):  # a value that was given nowhere is missing
+    if variable(name) in os.environ or value in ("", None):  # no source gives a value
         return variable(name)
     return f"{settings_file()}: {name}"

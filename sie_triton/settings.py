@@ -42,8 +42,8 @@ class Settings(DoorSettings, BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on, or a name of it")
     triton_host: str = Field(
         "",
-        description="address that Triton's three ports and the controller's listen on; default: host, but 127.0.0.1 "
-        "with auth_mode static or token, as Triton itself asks for no token",
+        description="address on which Triton's three ports and the controller's port listen; default: host, or "
+        "127.0.0.1 with auth_mode static or token, because Triton itself checks no token",
     )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
@@ -109,7 +109,7 @@ class Settings(DoorSettings, BaseSettings):
     max_decoded_bytes: int = Field(
         1_500_000_000,
         ge=1,
-        description="memory in which a model decodes images at once, in bytes: more images wait, and an image that "
+        description="memory limit for decoding images of one model, in bytes: beyond it images wait, and an image that "
         "alone takes more (9 to 17 bytes a pixel, by its format) is refused",
     )
     max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
@@ -129,8 +129,8 @@ class Settings(DoorSettings, BaseSettings):
     )
     api_key_variables: str = Field(
         "",
-        description="environment variables with keys that a model added to the running server may send to its "
-        "endpoint: patterns as EXAMPLE_*, separated by commas",
+        description="environment variables whose keys a model added to the running server may send to its endpoint: "
+        "patterns such as EXAMPLE_*, separated by commas",
     )
     memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
     memory_pressure_threshold_percent: float = Field(
@@ -176,7 +176,7 @@ class Settings(DoorSettings, BaseSettings):
         if value == "mps":
             raise ValueError("mps cannot be used: Triton has no macOS build; use auto, cpu, cuda or cuda:N")
         if not DEVICE.fullmatch(value):
-            raise ValueError("must be auto, cpu, cuda or cuda:N, where N is the number of a GPU, as cuda:0")
+            raise ValueError("must be auto, cpu, cuda or cuda:N, where N is the number of a GPU, such as cuda:0")
         return value
 
     @classmethod
@@ -192,7 +192,7 @@ class Settings(DoorSettings, BaseSettings):
 
     @property
     def inner_host(self) -> str:
-        """Address of Triton's ports and of the controller's."""
+        """Address of Triton's ports and of the controller's port."""
         return self.triton_host or (LOOPBACK if self.asks_for_token else self.host)
 
     @property

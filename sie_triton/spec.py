@@ -126,12 +126,12 @@ class Endpoint:
 
     @property
     def is_private(self) -> bool:
-        """What is sent there cannot be read on the way.
+        """True if the connection is encrypted or local, so that nobody on the network can read a key.
 
         >>> [Endpoint(url, "m").is_private for url in ("https://host", "http://[::1]", "http://127.0.0.1:1", "http://a")]
         [True, True, True, False]
         """
-        from urllib.parse import urlsplit  # cold stages do without
+        from urllib.parse import urlsplit  # imported here because cold stages do not need it
 
         parts = urlsplit(self.url)
         return parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")

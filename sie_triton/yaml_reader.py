@@ -1,4 +1,4 @@
-"""YAML that people write: model files and the settings file, as plain values.
+"""Parse hand-written YAML, that is model files and the settings file, into plain values.
 
 Stricter than PyYAML's safe loader: a key may occur once in a mapping, and depth and size have limits.
 """
@@ -15,7 +15,7 @@ MAX_NODES = 20_000
 
 
 def read_yaml(text: str) -> Any:
-    """Return the value of `text`; yaml.YAMLError or ValueError says what is wrong and in which line."""
+    """Return the value of `text`; yaml.YAMLError or ValueError gives the fault and its line."""
     if len(text) > MAX_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MAX_CHARACTERS} characters")
     loader = _Loader(text)
@@ -28,7 +28,7 @@ def read_yaml(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with limits, which are checked while nodes are composed, before values are constructed.
 
-    An alias counts as the whole of what it stands for, since code that walks through the value meets it each time.
+    An alias counts with the full size of its target, because code that walks the value visits the target each time.
     """
 
     def __init__(self, text: str) -> None:
@@ -46,13 +46,13 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
-                raise _refusal(event, f"the alias *{event.anchor} stands within what it is an alias of")
+                raise _refusal(event, f"the alias *{event.anchor} is part of its own target")
             self._num_nodes += self._sizes[id(node)]
         else:
             self._num_nodes += 1
             self._sizes[id(node)] = self._num_nodes - before
         if self._num_nodes > MAX_NODES:
-            raise _refusal(event, f"holds more than {MAX_NODES} values, those of aliases counted each time")
+            raise _refusal(event, f"holds more than {MAX_NODES} values; each use of an alias counts")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> MappingNode:

@@ -59,13 +59,13 @@ def written(
 
 
 def words(font: bytes, *objects: bytes) -> bytes:
-    """One page with a word in `font`, object 5; `objects` from number 6 on are its parts."""
+    """PDF of one page with a word in `font`, object 5; `objects`, from number 6 on, are its parts."""
     page = written(b"BT /F 24 Tf 5 40 Td (Hello) Tj ET", objects=[font, *objects])
     return page.replace(b"/XObject<</X 5 0 R>>", b"/Font<</F 5 0 R>>")
 
 
 def embedded_font(file: bytes) -> tuple[bytes, ...]:
-    """For `words`: a TrueType font that the PDF brings along."""
+    """Font for `words`: a TrueType font embedded in the PDF."""
     name = b"/AAAAAA+Mine"
     return (
         b"<</Type/Font/Subtype/TrueType/BaseFont%s/Encoding/WinAnsiEncoding/FontDescriptor 6 0 R>>" % name,

@@ -49,7 +49,7 @@ def _too_large() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "1 × 50,000", (saved(Image.new("RGB", (1, 50_000))), TOO_LARGE)
     yield "a gif of 65,535 × 65,535", (patched(saved(picture().convert("P"), "GIF"), 6, b"\xff" * 4), TOO_LARGE)
     yield "a webp of 65,535 × 65,535", (webp_canvas(65_535, 65_535), TOO_LARGE)
-    yield "a webp of 12,000 × 8,000, transparent", (transparent_webp(12_000, 8_000), "bytes of memory to be decoded")
+    yield "a webp of 12,000 × 8,000, transparent", (transparent_webp(12_000, 8_000), "bytes of memory to decode")
     yield "a tiff of 64 × 64 in a tile of 28,000 × 28,000", (tiled_tiff(64, 28_000), "tiles of 28000 × 28000 pixels")
     yield "a tiff of 64 × 64 in a tile of 4,000,000,000", (tiled_tiff(64, 4_000_000_000), "tiles of 4000000000")
     yield "a tiff in tiles of no size", (tiled_tiff(64, 0), "tiles of 0 × 0")

@@ -26,7 +26,7 @@ PACKAGE = "tritonclient==2.48.0"
 # What models want beside texts.
 BESIDE = {"query": ["how do plants grow?"], "labels": ["person", "place", "plant"]}
 
-# Seconds that a cold model may take to answer its first request.
+# Timeout of the first request, which loads a cold model, in seconds.
 LOAD_S = 600.0
 
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -93,9 +93,9 @@ def input_of(name: str, values: Sequence[str]) -> InferInput:
 
 
 def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
-    """perf_analyzer on a running server with this project's texts; its exit status.
+    """Run perf_analyzer against a running server with this project's texts; return its exit status.
 
-    NotServed for a model that is not there, InputError for one that reads no texts, Unreachable without a server.
+    Raise NotServed if the model is not served, InputError if it reads no texts, and Unreachable if no server answers.
     """
     with tempfile.TemporaryDirectory() as scratch:
         input_data = Path(scratch) / "input.json"
@@ -105,7 +105,7 @@ def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
 
 
 def _try(model: str, address: str) -> dict[str, list[str]]:
-    """Have a cold model loaded now, not within the first window; return what its requests need beside texts."""
+    """Load a cold model before the first measurement window; return the inputs that its requests need beside texts."""
     name, where = triton_name(model), Address.parse(f"grpc://{address}")
     with SIEClient(f"grpc://{address}") as client:
         served = client.list_models()
@@ -114,7 +114,7 @@ def _try(model: str, address: str) -> dict[str, list[str]]:
     with InferenceServerClient(address) as client, our_errors(where, LOAD_S):
         inputs = inputs_of(client, name)
         if "text" not in inputs:
-            raise InputError(f"model: {model} reads {', '.join(inputs)}; perf sends texts alone")
+            raise InputError(f"model: {model} reads {', '.join(inputs)}; perf sends texts only")
         beside = {each: BESIDE[each] for each in inputs if each in BESIDE}
         asked = [input_of(each, values) for each, values in {"text": ["hello"], **beside}.items()]
         client.infer(name, asked, client_timeout=LOAD_S)

@@ -31,7 +31,7 @@ def check_url(url: str) -> str:
 
 
 def check_key_variable(name: str) -> str:
-    """The name of an environment variable, but of none of this server's own; ValueError says what is allowed."""
+    """Name of an environment variable that is not a setting of this server; ValueError says what is allowed."""
     if name.upper().startswith("SIE_"):
         raise ValueError("must not name a setting of this server; give the key a variable of its own")
     return name
@@ -54,9 +54,9 @@ class EndpointOptions(BaseModel):
 
 
 def check_key(endpoint: Endpoint, patterns: Collection[str]) -> None:
-    """Bound which keys go where for a model that was added to the running server, by whoever has the admin token.
+    """Check that a model that an admin added to the running server may send its key to its endpoint.
 
-    ValueError unless the key's variable matches one of `patterns`, and the key goes there by https or on this machine.
+    Raise ValueError unless the key's variable matches one of `patterns` and the URL is https or local.
     """
     name = endpoint.api_key_env
     if name and not any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -65,7 +65,7 @@ def check_key(endpoint: Endpoint, patterns: Collection[str]) -> None:
             f"SIE_API_KEY_VARIABLES={name}, or put the file into models_dir"
         )
     if name and not endpoint.is_private:
-        raise ValueError("endpoint.url: must begin with https, or be on this machine, as a key is sent there")
+        raise ValueError("endpoint.url: must begin with https or be on this machine, because a key is sent to it")
 
 
 def as_written(given: Any) -> Any:

@@ -15,7 +15,7 @@ from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
 from sie_triton.yaml_reader import read_yaml
 
-# Keys of the shortest model file; weights_path may stand in place of hf_id.
+# Required keys of a model file; weights_path may replace hf_id.
 NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
 
 

@@ -1,4 +1,4 @@
-"""What a model file refers to on this machine: its weights and its LoRA adapters. The hub is not asked."""
+"""Local checks of the weights and LoRA adapters that a model file refers to. No request goes to the hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +14,12 @@ from sie_triton.weights.locate import HUB, locate
 SAFETENSORS = ("*.safetensors", "*/*.safetensors")
 
 
-# Reasons of a recogniser's LoadError that no model file puts right.
+# Reasons of a recogniser's LoadError that no model file can correct.
 FAULTS = ("not found", "corrupt")
 
 
 def faults(spec: ModelSpec) -> Iterator[str]:
-    """Why requests of the model, or of one of its adapters, would fail: a sentence each."""
+    """Yield a sentence for each reason why requests of the model, or of one of its adapters, would fail."""
     if not spec.weights.startswith(HUB):
         try:
             directory = check_weights(spec)
@@ -36,9 +36,9 @@ def faults(spec: ModelSpec) -> Iterator[str]:
 
 
 def check_weights(spec: ModelSpec) -> Path:
-    """Return the directory of weights that are on this machine; LoadError where a file is missing or cut off.
+    """Return the local directory of the weights; LoadError if a file is missing or truncated.
 
-    Reads no more than small files and headers.
+    Reads small files and headers only.
     """
     directory, kind = locate(spec.weights, allow_hub=False), family(spec.family)
     if spec.endpoint is None:
@@ -51,11 +51,11 @@ def check_weights(spec: ModelSpec) -> Path:
 
 
 def doubts(spec: ModelSpec) -> Iterator[str]:
-    """A warning where the weights are recognised as a model that does not do what the model file asks of it."""
+    """Yield a warning if the weights are recognised as a model that lacks tasks or outputs of the model file."""
     try:
         directory = locate(spec.weights, allow_hub=False)
         name, found = family_in(directory)
-    except LoadError:  # a fault, or a directory that only a model file explains
+    except LoadError:  # reported by `faults`, or a directory that only a model file can describe
         return
     asked = {f"encode.{output}" for output in spec.dims if output != "muvera"} | set(spec.tasks) - {"encode"}
     if name != spec.family and asked - _tasks(found):
@@ -66,7 +66,7 @@ def doubts(spec: ModelSpec) -> Iterator[str]:
 
 
 def _recognised(name: str, directory: Path) -> Recognised | None:
-    """None where the family does not take the directory for its own unless a model file says so."""
+    """Recognise the directory; None if the family serves it only when a model file names the family."""
     if not family(name).recognises_quickly:
         return None
     try:

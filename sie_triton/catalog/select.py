@@ -68,7 +68,7 @@ def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
 
 
 def file_named(name: str) -> Path:
-    """The absolute path of a model file as a user types it."""
+    """Absolute path of a model file, from the path that a user typed."""
     return Path(os.path.expanduser(name)).absolute()
 
 
@@ -131,13 +131,13 @@ def hub_source(name: str, directory: Path) -> dict[str, str]:
 
 
 def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Path:
-    """A directory with what the hub has of a model but its weights; CatalogError where it has none.
+    """Directory with all files of a model on the hub but its weights; CatalogError if the hub has no such model.
 
-    `known` are further names that a misspelt one may have meant.
+    `known` are further candidates for a misspelt name.
     """
     meant = did_you_mean(name, (*known, *known_models()))
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        reason = "no model file has this sie_id, it is no directory, and no hub id (org/name)"
+        reason = "no model file has this sie_id, and it is neither a directory nor a hub id (org/name)"
         raise CatalogError(f"{name}: {reason}{meant}")
     try:
         return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by())

@@ -23,7 +23,7 @@ ADAPTER = "adapter_config.json"
 # Patterns of layers behind a transformer that sentence-transformers before 2.3 saved.
 PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
 
-NO_GRAPHS = "models of this kind are read from safetensors alone: save the model with save_pretrained of transformers"
+NO_GRAPHS = "models of this kind are read from safetensors only: save the model with save_pretrained of transformers"
 
 # A file that tells a format by its name: pattern, what it is, and what to do instead.
 FORMATS = (
@@ -150,13 +150,13 @@ def _instead(directory: Path) -> str:
         return f"is empty; a model has {CONFIG}, {TOKENIZER} and {WEIGHTS}"
     if found := onnx_graphs(directory):
         missing = "is" if TOKENIZER in names else f"and {TOKENIZER} are"
-        return f"{CONFIG} {missing} missing beside {found[0]}; put there what the model was exported with"
+        return f"{CONFIG} {missing} missing beside {found[0]}; copy the files there that were exported with the model"
     if other := _other_format(directory):
         return f"{CONFIG} is missing, and {other}"
     if TOKENIZER in names and WEIGHTS not in names:
         return f"{CONFIG} is missing: a tokenizer is there, and no model"
     if files := [name for name in names if name.endswith((".yaml", ".yml"))]:
-        return f"holds model files ({files[0]}), no model; give --models-dir {directory} to serve them, or name one"
+        return f"holds model files ({files[0]}), not a model; use --models-dir {directory} to serve them, or name one"
     return f"{CONFIG} is missing; there are {', '.join(map(shortened, names[:5]))}{' …' if len(names) > 5 else ''}"
 
 

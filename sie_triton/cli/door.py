@@ -26,7 +26,7 @@ class Stopped(Exception):
 @click.command()
 @settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
 def door(**flags: Any) -> None:
-    """Run the door alone on --host, before a Triton and a controller that run at --triton-host.
+    """Run only the door on --host, in front of a Triton and a controller that run at --triton-host.
 
     `sie-triton serve` opens one of its own.
     """

@@ -26,7 +26,7 @@ WRONG = "wrong"
 
 
 def list_running(settings: Settings) -> bool:
-    """Print the models of the running server, and which files are wrong; False where no server answers."""
+    """Print the models and the wrong model files of the running server; False if no server answers."""
     try:
         answer = ask(settings, MODELS)
     except ServerError:
@@ -40,7 +40,7 @@ def list_running(settings: Settings) -> bool:
 
 
 def list_served(settings: Settings) -> None:
-    """Print the models that `serve` starts where none is named."""
+    """Print the models that `serve` starts if none is named."""
     found = selected(settings, [])
     for model in found.models:
         further = [verb for verb in model.verbs if verb != "encode"]
@@ -59,7 +59,7 @@ def show(model: str, settings: Settings) -> None:
 
 
 def check(paths: Sequence[Path], settings: Settings) -> bool:
-    """Print every complaint about the files, and a count; False where a file is wrong."""
+    """Print every complaint about the files, then their number by result; False if a file is wrong."""
     files = [file for path in paths for file in _model_files(path)]
     clashes = _clashes(files)
     results = Counter(_checked(file, settings, clashes.get(str(file), ())) for file in files)
@@ -124,7 +124,7 @@ def _model_files(path: Path) -> list[Path]:
 
 
 def _clashes(files: Sequence[Path]) -> dict[str, list[str]]:
-    """What cannot be served beside another file of the same directory, by file."""
+    """Conflicts with other files of the same directory, by file."""
     found: dict[str, list[str]] = {}
     for directory in dict.fromkeys(file.parent for file in files):
         problems: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
         lines += [f"warning: {file}: {line}" for line in doubts(spec)]
         errors = [*clashes, *(f"{file}: {line}" for line in faults(spec))]
         missing = environment_causes(settings, [spec])
-        # What a model file leaves to the family is no fault of the file.
+        # An environment that the family chooses is not a fault of the file.
         errors += [f"{file}: {line}" for line in missing if config.environment]
         lines += [f"warning: {file}: {line}" for line in missing if not config.environment]
     except UnbuiltFamily as exc:

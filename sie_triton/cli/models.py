@@ -18,10 +18,10 @@ def models() -> None:
     """List, show, check and write model files; add models to a running server.
 
     \b
-    sie-triton models ls                   those of the running server, else what `serve` would start
+    sie-triton models ls                   models of the running server; without one, those `serve` would start
     sie-triton models ls --known           public models whose files come with the package
     sie-triton models show BAAI/bge-m3     what is made of a model's file, or of a directory
-    sie-triton models check my-models      every complaint about model files, and what they say in vain
+    sie-triton models check my-models      every complaint about model files, including keys without effect
     sie-triton models init ./my-model      a model file for what is in a directory, or on the hub
     sie-triton models add org/name         serve it on the running server; rm takes it out
     """
@@ -33,7 +33,7 @@ def models() -> None:
 def ls(known: bool, **flags: Any) -> None:
     """List the models of the running server.
 
-    Where none answers, or with --models-dir or --model-filter: those that `serve` starts where none is named.
+    If no server answers, or with --models-dir or --model-filter, list the models that `serve` starts if none is named.
     """
     from sie_triton.catalog import known_models
     from sie_triton.cli.model_files import list_running, list_served

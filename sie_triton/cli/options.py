@@ -24,7 +24,7 @@ def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def settings_of_running(**flags: Any) -> Settings:
-    """Settings by which a running server is reached: --host names where its Triton and its controller listen."""
+    """Options to reach a running server: --host is the address on which its Triton and its controller listen."""
     return read_settings(**flags, triton_host=flags.get("host"))
 
 

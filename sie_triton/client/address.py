@@ -39,11 +39,11 @@ class Address(NamedTuple):
 def _complaint(parts: SplitResult, port: int | None) -> str | None:
     """Return what is wrong with a URL, or None."""
     if parts.scheme in ("https", "grpcs"):
-        return f"asks for TLS ({parts.scheme}), which SIEClient does not support; a local proxy can add it"
+        return f"asks for TLS ({parts.scheme}), which SIEClient does not support; use a local proxy that adds TLS"
     if parts.scheme not in ("http", "grpc"):
         return f"has the scheme {parts.scheme!r}"
     if "@" in parts.netloc:
-        return "has a user name, which Triton does not take"
+        return "has a user name, which Triton does not accept"
     if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
         return "has no host"
     if not port:

@@ -111,7 +111,7 @@ class AsyncSIEClient:
 
     @asynccontextmanager
     async def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> AsyncIterator[None]:
-        """Say what is served where the model is not, and what the model takes where that was not sent."""
+        """On NotServed, name the models that are served; on a wrong input, name the inputs that the model takes."""
         try:
             yield
         except NotServed as exc:
@@ -123,7 +123,7 @@ class AsyncSIEClient:
             raise
 
     async def _check(self, call: calls.Call, model: str, deadline: Deadline) -> None:
-        """Raise Misfit if the ensemble does not take what `call` sends; pass if its metadata cannot be had."""
+        """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""
         try:
             metadata = await self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
         except SIEError:

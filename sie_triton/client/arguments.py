@@ -32,7 +32,7 @@ def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] |
         return None
     lists = _several(entities, "entities", "lists")
     if len(lists) != num_items:
-        raise InputError(f"entities: has {len(lists)} lists for {num_items} items; give one list for each item")
+        raise InputError(f"entities: has {len(lists)} lists for {num_items} items; send one list for each item")
     return objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
 
 

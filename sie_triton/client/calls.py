@@ -94,7 +94,7 @@ class Call(ABC):
         """What the caller gets, from one response per piece."""
 
     def check(self, model: str, metadata: Any) -> None:
-        """Raise Misfit where `metadata`, of the ensemble, says that the model does not take what this call sends."""
+        """Raise Misfit if, by the ensemble's `metadata`, the model does not take the inputs of this call."""
         names = input_names(metadata)
         check_verb(model, self.verb, names)
         fields = {kind: f"items[{first_of(elements)}].{kind}" for kind, elements in self._encoded.items()}
@@ -219,7 +219,7 @@ def own_ensemble(model: str, verb: Verb) -> str:
 
 
 def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
-    """Name of the ensemble that serves `verb`: the verb's own, or the model's; Misfit where neither does.
+    """Name of the ensemble that serves `verb`: the verb's own, or the model's; Misfit if neither serves it.
 
     `metadata` is that of the model's ensemble.
     """

@@ -17,7 +17,7 @@ from sie_triton.client.failures import NotTriton, is_of_a_step, our_errors, unre
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
-CLOSED = "the client is closed; create another"
+CLOSED = "the client is closed; create a new one"
 
 # Who said UNAVAILABLE, a busy server or gRPC because there is none, shows only in whether this is answered.
 PROBE_S = 1.0

@@ -13,7 +13,7 @@ TIMEOUT_S = 1.0
 
 
 def refuse_door(address: Address) -> None:
-    """Send one GET request; if SIE's door answers it, raise SIEError that names Triton's default ports."""
+    """Send one GET request; if SIE's door answers it, raise an SIEError that names Triton's default ports."""
     if not _is_door(address):
         return
     host = address.target.partition("/")[0].rpartition(":")[0]

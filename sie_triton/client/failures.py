@@ -30,7 +30,7 @@ FRAMING = "in ensemble '"
 
 
 class NotServed(InputError):
-    """Triton has no model of that name; `model` is empty where Triton alone says so."""
+    """No model of that name is served; `model` is empty if the error came from Triton without the name."""
 
     def __init__(self, message: str, model: str = "") -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ def not_served(model: str, served: Sequence[str]) -> NotServed:
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return NotServed(f"model: {model} is not served; there are {', '.join(names[:MAX_NAMES]) or 'none'}{more}", model)
+    return NotServed(f"model: {model} is not served; served are {', '.join(names[:MAX_NAMES]) or 'none'}{more}", model)
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:

@@ -1,4 +1,4 @@
-"""Compare what a call sends with what the model takes, by the metadata of its ensemble. No input or output here."""
+"""Compare the inputs of a call with the inputs in the metadata of the model's ensemble. Pure functions, no I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ OF_ITEMS = {tensor.name for tensor in (*ITEMS.values(), QUERY_IMAGE)}
 
 
 class Misfit(InputError):
-    """The model does not serve the verb, or does not take an input that was sent."""
+    """The model does not serve the verb, or does not take one of the inputs."""
 
 
 def input_names(metadata: Any) -> list[str]:
@@ -31,7 +31,7 @@ def check_verb(model: str, verb: Verb, names: Sequence[str]) -> None:
 def check_kinds(model: str, names: Collection[str], tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> None:
     """Raise Misfit unless each kind of input in `fields` has a tensor among `names`.
 
-    By kind, `fields` names a field of the call that holds it, and `tensors` the tensor in which it is sent.
+    `fields` maps a kind to the field of the call that holds it, and `tensors` to the tensor in which it is sent.
     """
     for kind, field in fields.items():
         if tensors[kind].name not in names:
@@ -40,7 +40,7 @@ def check_kinds(model: str, names: Collection[str], tensors: Mapping[str, Tensor
 
 
 def verb_of(names: Sequence[str]) -> Verb | None:
-    """The verb that an ensemble with inputs of these names serves.
+    """Verb that an ensemble with inputs of these names serves.
 
     >>> [verb_of(names).name for names in (["text"], ["query", "text"], ["image", "labels", "entities"])]
     ['encode', 'score', 'extract']

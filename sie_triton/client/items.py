@@ -21,7 +21,7 @@ MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
 # Beside the kinds of input; the second is SIE's way to give an image.
 IDENTITY, IMAGES = "id", "images"
 KEYS = (*ITEMS, IMAGES, IDENTITY)
-ITEM = 'give a string, or a mapping of the inputs that the model takes, as {"text": …, "image": …}; "id" is optional'
+ITEM = 'send a string, or a mapping of the inputs that the model takes: {"text": …, "image": …}; "id" is optional'
 
 Bytes = npt.NDArray[np.object_]
 
@@ -72,7 +72,7 @@ def _only(item: Mapping[str, Any], name: str) -> Any:
     images = item[IMAGES]
     if not isinstance(images, Sequence) or isinstance(images, (str, bytes)) or len(images) != 1 or IMAGE.name in item:
         raise InputError(
-            f"{name}: must be a list of one image, without image beside it; give each image as an item of its own"
+            f"{name}: must be a list of one image, without image beside it; send each image as an item of its own"
         )
     return images[0]
 

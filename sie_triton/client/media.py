@@ -64,14 +64,14 @@ def _wav(samples: Any, rate: Any, name: str) -> bytes:
     if samples.dtype.newbyteorder("=") not in (np.float64, wanted) or samples.ndim not in (1, 2) or not samples.size:
         raise InputError(
             f"{name}.data: an array {samples.dtype} {list(samples.shape)} cannot be sent as audio; "
-            "give float32 or int16 of [samples] or [samples, channels]"
+            "send float32 or int16 of shape [samples] or [samples, channels]"
         )
     if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)) or not 0 < rate < 1 << 31:
         raise InputError(f"{name}.sample_rate: must be a whole number of samples a second (given {rate!r:.40})")
     data = samples.astype(np.dtype(wanted).newbyteorder("<")).tobytes()
     channels, width = 1 if samples.ndim == 1 else samples.shape[1], np.dtype(wanted).itemsize
     if channels * width >= 1 << 16 or len(data) >= (1 << 32) - 64:
-        raise InputError(f"{name}.data: {list(samples.shape)} does not fit into a WAV file; give a compressed file")
+        raise InputError(f"{name}.data: {list(samples.shape)} does not fit into a WAV file; send a compressed file")
     form = (WAV_CODECS[samples.dtype.kind], channels, rate, rate * channels * width % (1 << 32), channels * width)
     chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, *form, 8 * width)
     head = struct.pack("<4sI4s", b"RIFF", 4 + len(chunk) + 8 + len(data), b"WAVE")
@@ -82,7 +82,7 @@ def _picture(array: Any, name: str) -> Any:
     try:
         from PIL import Image
     except ImportError as exc:
-        raise InputError(f"{name}: sending an array needs Pillow (pip install pillow); or give a file") from exc
+        raise InputError(f"{name}: sending an array needs Pillow (pip install pillow); or send a file") from exc
     try:
         return Image.fromarray(array)
     except (TypeError, ValueError) as exc:

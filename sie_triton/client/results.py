@@ -77,7 +77,7 @@ def output(response: Any, tensor: Tensor) -> npt.NDArray[Any]:
     """A tensor that every model of ours returns."""
     values: npt.NDArray[Any] | None = response.as_numpy(tensor.name)
     if values is None:
-        raise SIEError(f"model: was not rendered by sie-triton: it has no output {tensor.name}")
+        raise SIEError(f"model: was not rendered by sie-triton, as it has no output {tensor.name}")
     return values
 
 
@@ -107,7 +107,7 @@ def encode_results(
 
 
 def _tell_truncated(response: Any, rows: Sequence[Any]) -> None:
-    """Add `truncated` to each row of which the model read only the beginning."""
+    """Add `truncated` to the result of each item that the model read only in part."""
     given = response.as_numpy(TRUNCATED.name)
     for row, is_truncated in zip(rows, [] if given is None else given.tolist(), strict=False):
         if is_truncated:

@@ -77,7 +77,7 @@ class EncodeResult(TypedDict, total=False):
 class ScoreEntry(TypedDict):
     """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant.
 
-    `page`, from 1, where the item is a PDF. `truncated` is there, and true, where only its beginning was read.
+    `page`, from 1, if the item is a PDF. `truncated` is present, and true, if the model read only the item's beginning.
     """
 
     item_id: str

@@ -8,10 +8,10 @@ from sie_triton.errors import InputError
 
 ParameterValue = bool | int | float | str
 
-# What `shown` writes out.
+# Types that `shown` writes out.
 SCALARS = (bool, int, float, type(None))
 
-# Characters of an unknown parameter's name that an error repeats.
+# An error repeats at most this many characters of an unknown parameter's name.
 LONGEST_NAME = 80
 
 
@@ -76,9 +76,9 @@ class Parameter:
 
 
 def shown(value: Any, max_characters: int = 80) -> str:
-    """Return `value` as Python writes it, in at most about `max_characters`; of anything but a scalar, its type.
+    """Return the repr of a scalar, cut to about `max_characters`; for any other value, its type.
 
-    Neither time nor memory grows with `value`.
+    Takes constant time and memory.
 
     >>> shown("x" * 100, 8)
     "'xxxxxxx… (100 characters)"

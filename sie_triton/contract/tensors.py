@@ -77,7 +77,7 @@ NUM_PIECES = Tensor("num_pieces", "INT32", (-1,), "[n] pieces that each item was
 NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows of each that is a PDF; 0: no PDF, one row")
 PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] which page each is, from 1", NUM_PAGES.name)
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
-TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true where only the beginning of a text was read")
+TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true if the model read only the beginning of the text")
 TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] in the order of TIMING_FIELDS")
 
 TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")

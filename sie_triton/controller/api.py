@@ -34,7 +34,7 @@ the bearer token is missing or wrong; give SIE_ADMIN_TOKEN as the server has it;
 commands find one in --data-dir
 """  # noqa: S105
 
-# Probes, which need no token.
+# Paths of probes; they need no token.
 OPEN = ("/healthz", "/readyz")
 
 CONTROLLER = web.AppKey("controller", Controller)
@@ -45,8 +45,7 @@ MAX_FILE_BYTES = 1024**2
 def application(controller: Controller, admin_token: str, readers: Sequence[str] = ()) -> web.Application:
     """Run the controller's rounds for as long as it is served.
 
-    A change needs `admin_token` as bearer. A question needs that or one of `readers`; where there are none, anybody
-    may ask.
+    Changes need `admin_token` as bearer token. Reads need it or one of `readers`; without `readers` they need no token.
     """
     app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[_guard(admin_token, readers)])
     app[CONTROLLER] = controller
@@ -71,7 +70,7 @@ def application(controller: Controller, admin_token: str, readers: Sequence[str]
 
 
 def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
-    """Answer 401 to a request without the token that it needs, before anything else of it is looked at."""
+    """Answer 401 to a request without the required token, before anything else in it is read."""
     admin, all_tokens = [admin_token.encode()], [each.encode() for each in (admin_token, *readers)]
 
     @web.middleware
@@ -86,14 +85,14 @@ def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
 
 
 def _has_token(request: web.Request, tokens: Sequence[bytes]) -> bool:
-    """Compare with every token in constant time, so that time tells nothing about any."""
+    """Compare with every token in constant time, so that timing reveals none of them."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     given = token.encode("utf-8", "surrogateescape")
     return scheme.lower() == "bearer" and bool(sum([hmac.compare_digest(given, each) for each in tokens]))
 
 
 async def _rounds(app: web.Application) -> AsyncIterator[None]:
-    """One after another, on a thread that requests cannot keep busy. Each is a sign of life."""
+    """Run the rounds in sequence, on a thread that no request uses. Each round sends a heartbeat."""
     controller, thread = app[CONTROLLER], ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
@@ -119,7 +118,7 @@ REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNK
 
 
 class Api:
-    """The handlers of the controller's routes.
+    """Handlers of the controller's routes.
 
     aiohttp's event loop calls them; what waits for Triton or for weights runs on other threads. They raise aiohttp's
     errors: 400 for a wrong model file, 404 for a model that is not served, 409 for one out of

@@ -85,7 +85,7 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
 
 
 def _token(settings: Settings, method: str) -> str:
-    """One of auth_tokens is enough to ask, where there is no other."""
+    """Return the admin token; if none is known, a GET may use one of auth_tokens."""
     known = known_token(settings.data_dir, settings.admin_token)
     return known or next(iter(words(settings.auth_tokens)), "") if method == "GET" else known
 

@@ -1,9 +1,9 @@
 """Connections to the controller, bounded in number.
 
-At the limit, the connections that have waited longest without a request in progress are closed to let new ones in.
-Clients that hold connections, or send their requests byte by byte, therefore shut out no other client, and the
-process keeps descriptors for its own files. aiohttp gets a connection when the head of a request is there: until then
-a connection costs little, so that thousands can be accepted and closed in a second.
+At the limit, a new connection replaces the one that has been idle longest. Clients that hold connections open, or send
+requests byte by byte, therefore lock out no other client, and the process keeps descriptors for its own files. aiohttp
+gets a connection only once the head of a request is complete. Until then a connection is cheap: thousands can be
+accepted and closed in a second.
 """
 
 import asyncio
@@ -15,32 +15,32 @@ from functools import partial
 
 from aiohttp import web
 
-# Maximum number of connections, and their maximum share of the descriptors that the process may have.
+# Maximum number of connections, and their maximum share of the process's descriptor limit.
 MAX_CONNECTIONS = 256
 MAX_SHARE = 1 / 4
 
-# Seconds in which the first head of a request must be complete, and between two looks at an incomplete one.
+# Timeout of the first head of a request, and polling interval of an incomplete one, in seconds.
 HEAD_S = 10.0
 LOOK_S = 0.05
 
-# aiohttp refuses a longer head.
+# Maximum length of a head; aiohttp refuses longer ones.
 MAX_HEAD_BYTES = 16 * 1024
 END_OF_HEAD = b"\r\n\r\n"
 
 # Connections accepted in one turn of the event loop.
 PER_TURN = 32
 
-# Length of the kernel's queue of connections to accept.
+# Length of the kernel's accept queue.
 BACKLOG = 2048
 
-# Pause in seconds where no connection can be accepted now.
+# Pause in seconds after a failed accept.
 PAUSE_S = 0.1
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class _Unread:
-    """A connection on which no request has arrived. It is given to `ready` with the first head still unread."""
+    """A connection without a complete request. `ready` gets it with the first head still unread."""
 
     def __init__(self, connection: socket.socket, ready: Callable[[socket.socket], None]) -> None:
         self._connection = connection
@@ -85,27 +85,27 @@ class Connections:
     """The open connections of a web application. The thread of its event loop owns this object."""
 
     def __init__(self, limit: int = 0) -> None:
-        """At most `limit` connections; 0 chooses by the number of descriptors that this process may have."""
+        """Allow at most `limit` connections; 0 derives the limit from the process's descriptor limit."""
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = limit or min(MAX_CONNECTIONS, int(descriptors * MAX_SHARE))
-        # By descriptor; the one that has waited longest for a request comes first.
+        # By descriptor; the connection that has been idle longest comes first.
         self._waiting: dict[int, asyncio.Transport | _Unread] = {}
         self._in_request: dict[int, asyncio.Transport] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
     def accept(self, listener: socket.socket, factory: Factory) -> None:
-        """Accept connections from now on, and serve each with a protocol made by `factory`."""
+        """Start to accept connections; serve each with a protocol made by `factory`."""
         asyncio.get_running_loop().add_reader(listener, self._accept_some, listener, factory)
 
     def refuse(self, listener: socket.socket) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         asyncio.get_running_loop().remove_reader(listener)
 
     @web.middleware
     async def watch(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Keep the connection of a request that is being handled."""
+        """Middleware that keeps a connection open while its request is handled."""
         transport = request.transport
         if transport is None:
             return web.Response()  # the client has gone
@@ -115,7 +115,7 @@ class Connections:
         try:
             return await handler(request)
         finally:
-            # The answer is written first.
+            # Deferred until the answer is written.
             asyncio.get_running_loop().call_soon(self._end_request, descriptor, transport)
 
     def _end_request(self, descriptor: int, transport: asyncio.Transport) -> None:
@@ -158,7 +158,7 @@ class Connections:
             self._waiting[descriptor] = transport
 
     def _make_room(self) -> None:
-        """Close the connection that has waited longest, if there is one too many."""
+        """Close the connection that has been idle longest, if the limit is exceeded."""
         if self._num_open > self._limit:
             self._waiting.pop(next(iter(self._waiting))).abort()
 

@@ -106,7 +106,7 @@ class Controller:
         return model in self.models or self._control.knows(model)
 
     def failure_message(self, model: Model) -> str:
-        """Why `model` could not be loaded, in words; empty where nothing failed, or nothing was left to read."""
+        """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""
         return read_failure(self._directory, model.steps, model.failed_stage) if model.failure else ""
 
     def trouble(self) -> str:

@@ -27,7 +27,7 @@ REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_r
 MAX_AGE_S = 1.0
 FORKED_AGE_S = 60.0
 
-# Age of the server's own share where the limit is that of the container or the machine, whose use is known otherwise.
+# Maximum age of the server's own share if the limit, and the use, are those of the container or the machine.
 SERVER_AGE_S = 10.0
 
 LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
@@ -39,8 +39,8 @@ NOBODY: Set[int] = frozenset()
 class Memory:
     """Memory of a device, in bytes: one immutable measurement.
 
-    `source` says whose figures `used` and `limit` are. `server` is the part of `used` that the server takes with no
-    model in memory, `least_server` the smallest that it has been; both are 0 on a GPU.
+    `source` names the setting, container or machine that `used` and `limit` belong to. `server` is the part of `used`
+    that the server takes without any model, `least_server` its minimum so far; both are 0 on a GPU.
     """
 
     used: int
@@ -57,9 +57,9 @@ class Memory:
 class Meter:
     """Measures the memory of a server on `device` (cuda:N or cpu). One thread calls it.
 
-    With a `limit` in bytes the server's own processes count, else what the container or the machine uses. The processes
-    are measured together, as a fork moves memory from one to another: when there are others than the last time, or
-    after some time by `clock`.
+    With a `limit` in bytes, the use is that of the server's own processes, else that of the container or the machine.
+    All processes are measured together, because a fork moves memory from one to another. They are measured anew when
+    the set of processes has changed, or when the measurement is too old by `clock`.
     """
 
     def __init__(self, device: str, limit: int, clock: Callable[[], float] = monotonic) -> None:
@@ -78,9 +78,9 @@ class Meter:
     ) -> Memory:
         """Return the latest measurement, or a new one if that is too old.
 
-        `workers` hold the weights of models, since when (0 while they load): what one has just loaded must be seen
-        before another load is granted. `nurseries` fork workers and stubs. Those of the nurseries that are `importing`
-        count for what they will take.
+        `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
+        granted only after weights just loaded have been measured. `nurseries` fork workers and stubs. A nursery that is
+        still `importing` counts with the memory that it will take.
         """
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit)
@@ -162,12 +162,12 @@ class ForkedBytes:
 
 
 def worker_bytes(pid: int) -> int:
-    """Memory in bytes that the end of this worker makes free; what it shares with its nursery is the server's."""
+    """Bytes that ending this worker frees; pages shared with its nursery count for the server."""
     return _share(pid).own if Path(f"/proc/{pid}").exists() else 0
 
 
 def recent(measure: Callable[[int], Share]) -> Callable[[int], Share]:
-    """Measure the same process again after MAX_AGE_S only."""
+    """Cache the measurement of each process for MAX_AGE_S."""
     known: dict[int, tuple[Share, float]] = {}
 
     def measured(pid: int) -> Share:

@@ -65,7 +65,7 @@ class Model:
 
     @property
     def is_out_of_use(self) -> bool:
-        """Cold, or failed; without a request in progress."""
+        """True if the model is cold or failed, and no request is in progress."""
         return self.state in ("cold", "failed") and not self.is_removed and not self.pending
 
     @property
@@ -81,7 +81,7 @@ class Model:
 
     @property
     def failed_stage(self) -> str:
-        """The stage that `failure` is of; empty where nothing failed."""
+        """Stage whose load failed; empty if none failed."""
         return "inference" if self.record["load_failure"] else "preprocess" if self.failure else ""
 
     @property

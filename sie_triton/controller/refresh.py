@@ -49,7 +49,7 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
     command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    # The settings are in serving.json; no sie.yaml may add to them.
+    # serving.json has all settings; ignore any sie.yaml.
     environment[FILE_VARIABLE] = os.devnull
     try:
         done = subprocess.run(

@@ -20,10 +20,10 @@ CRITICAL_PERCENT = 97
 # So long a load waits for room at most; its stage would load without leave soon after.
 MAX_WAIT_S = 110.0
 
-# A load is not refused before: the memory of tokenizers, and of processes that are ending, comes back within so long.
+# Minimum wait before a load is refused, in seconds: tokenizers and ending processes free their memory within this time.
 MIN_WAIT_S = 5.0
 
-# A tokenizer that has not been used for so long goes if its model is out of memory; at once where memory is short.
+# Seconds after which an unused tokenizer of a cold or failed model is freed; none if memory is short.
 RECYCLE_AFTER_S = 30.0
 
 # So long loads that fit go before an older one for which room is being made.
@@ -93,7 +93,7 @@ class Room:
                 self._swaps.evict(resident.name, "idle")
 
     def recycle(self) -> None:
-        """Give back the tokenizers of models that have been out of memory for a while; at once if memory is short."""
+        """Free tokenizers of cold or failed models that are unused for RECYCLE_AFTER_S; at once if memory is short."""
         now, patience_s = monotonic_ns(), 0.0 if self._is_short else RECYCLE_AFTER_S
         for model in self._models.values():
             before = model.preprocess
@@ -132,9 +132,9 @@ class Room:
         return taken_bytes(record) if self._settings.runtime.device == "cpu" else 0
 
     def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
-        """Evict for a load that is `short` of so many bytes.
+        """Evict models for a load that lacks `short` bytes.
 
-        Return False if that cannot help, or has not; the load is refused after MIN_WAIT_S, or at once if it never fits.
+        Return False if evictions are not enough; the load is refused after MIN_WAIT_S, or at once if it can never fit.
         """
         loading = sum(self._granted(r) for _, r in inference_records(self._models))
         leaving = sum(m.leaving_bytes for m in self._models.values())
@@ -188,20 +188,20 @@ class Room:
         )
 
     def _no_room(self, wanted: int, missing: int) -> str:
-        """`missing` bytes are in use that no eviction frees now."""
+        """Message for a load that lacks `missing` bytes, which no eviction can free now."""
         share = self._memory.limit * self._threshold / 100
         others = share - self._memory.server - (wanted - missing)
         return (
-            f"weights: need about {_gib(wanted)}, but now only {_gib(max(0, wanted - missing))} could be made free: "
+            f"weights: need about {_gib(wanted)}, but now only {_gib(max(0, wanted - missing))} can be freed: "
             f"{self._share()} less {_gib(self._memory.server)} for the server itself and {_gib(max(0, others))} for "
-            f"models that cannot go yet and other programs; retry, or {self._raised(share + missing)}"
+            f"models that cannot be evicted yet and other programs; retry, or {self._raised(share + missing)}"
         )
 
     def _share(self) -> str:
         return f"{self._threshold:g} % of {_gib(self._memory.limit)} ({self._memory.source})"
 
     def _raised(self, used: float) -> str:
-        """What to do so that `used` bytes are allowed."""
+        """Advice to raise the limit so that `used` bytes are allowed."""
         needed = limit_for(used, self._threshold)
         if self._memory.source == LIMIT_SETTING:
             return f"raise {LIMIT_SETTING} to at least {needed}"

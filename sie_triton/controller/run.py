@@ -17,13 +17,13 @@ from sie_triton.controller.token import admin_token
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.settings import CONTROL_TOKEN, Settings, words
 
-# Seconds without a complete request after which a connection is closed.
+# Idle timeout of a connection without a complete request, in seconds.
 KEEP_ALIVE_S = 30.0
 
-# Seconds for the rest of a body that no handler has read.
+# Timeout for the rest of a body that no handler has read, in seconds.
 REST_S = 2.0
 
-# Seconds in which requests in progress may end when the controller stops.
+# Grace period of requests in progress when the controller stops, in seconds.
 DRAIN_S = 1.0
 
 
@@ -43,7 +43,7 @@ def run(settings: Settings) -> None:
     try:
         asyncio.run(_serve(app, settings.inner_host, settings.controller_port))
     finally:
-        # Loads that are still under way fail now that the channel closes, which is of no interest.
+        # Closing the channel fails the loads in progress; their errors are ignored.
         logging.disable()
         control.close()
         held.close()

@@ -14,7 +14,7 @@ STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "re
 
 TITLE = "SIE on Triton"
 
-# Left out one after the other where the terminal is too narrow for whole names, which are there to be copied.
+# Columns dropped in this order if the terminal is too narrow: names stay whole, so that users can copy them.
 DISPENSABLE = ("share", "in progress", "loras", "engine", "last used", "memory")
 
 BAR_COLUMNS = 20
@@ -23,7 +23,7 @@ Column = Sequence[RenderableType]
 
 
 def table_of(answer: Any, width: int) -> RenderableType:
-    """The table, in at most `width` characters if names allow it, and below it the memory.
+    """Table of models, at most `width` characters wide if the names allow it, with the memory below it.
 
     Models in memory come first, then the others by name. Columns without any value are left out.
     """
@@ -37,7 +37,7 @@ def table_of(answer: Any, width: int) -> RenderableType:
 
 
 def faults(answer: Any) -> Iterator[str]:
-    """A line for each model that has failed, and for each model file that is not served as it stands."""
+    """Yield a line for each failed model, and for each model file whose current content is not served."""
     for model in answer["models"]:
         if model["failure"]:
             message = model.get("failure_message")
@@ -60,7 +60,7 @@ def engine_of(model: Mapping[str, Any]) -> str:
 
 
 def _columns(answer: Any) -> dict[str, Column]:
-    """Cells by column; a cell without a value is falsy."""
+    """Cells of one row by column; a cell without a value is falsy."""
     models = sorted(answer["models"], key=lambda model: (model["state"] == "cold", model["model"]))
     limit = max(1, answer["memory"]["limit_bytes"])
     used = [model["memory_bytes"] for model in models]
@@ -87,7 +87,7 @@ def _table(columns: Mapping[str, Column]) -> Table:
 
 
 def _width(table: Table) -> int:
-    """What the table takes where nothing limits it."""
+    """Natural width of the table, in characters."""
     console = Console(width=10_000)
     return console.measure(table).maximum
 

@@ -1,6 +1,6 @@
-"""Models that clients cannot reach because something is wrong with their files: a sentence for clients, by name.
+"""Sentences for clients about models that are not served because their files are wrong, by model name.
 
-A client sees no directory of the server.
+They name no directory of the server.
 """
 
 import re
@@ -15,17 +15,17 @@ MAX_REASON = 300
 
 SIE_ID = re.compile(r"""^\s*["']?sie_id["']?\s*:\s*["']?([\w./-]+)""", re.MULTILINE)
 
-# The directories of an absolute path, but not those of a URL or a relative path.
+# Directories of an absolute path, not of a URL or a relative path.
 DIRECTORIES = re.compile(r"""(?<![\w:/.~-])~?(?:/[^/\s:,;'"()]+)*/(?=[^/\s])""")
 
 
 def unserved(problems: Mapping[str, str]) -> dict[str, str]:
-    """Name of a model → why it is not served; `problems` are those of Changes, by source."""
+    """Map each model's name to the reason why it is not served; `problems` are those of Changes, by source."""
     return {name_of(source): for_clients(source, problem) for source, problem in problems.items()}
 
 
 def name_of(source: str) -> str:
-    """The name of the model that a wrong file was meant to serve, as far as the file shows it; else by its file name.
+    """Name of the model that a wrong file describes; if the file does not give it, derived from the file's name.
 
     >>> name_of("/nowhere/my__model.yaml"), name_of("my__model"), name_of("/nowhere/m.yaml: profiles.fast")
     ('my/model', 'my/model', 'm.fast')
@@ -43,7 +43,7 @@ def name_of(source: str) -> str:
 
 
 def for_clients(source: str, problem: str) -> str:
-    """The first line, without directories of the server.
+    """First line of a problem, without directories of the server.
 
     >>> for_clients("/a/b.yaml", "/a/b.yaml: dim: must be 64, as in /srv/my-model (given 65)")
     'b.yaml: dim: must be 64, as in my-model (given 65)'

@@ -77,7 +77,7 @@ class Watch:
 
 
 def look(serving: Serving) -> Look:
-    """What tells that a model file has changed, by its path; a directory that cannot be read is left out."""
+    """Modification time, size and inode of each model file by path; unreadable directories are left out."""
     found: dict[str, tuple[int, ...]] = {str(path): _stat(path) for path in serving.named_files}
     for directory in filter(None, (serving.models_dir, serving.added_dir)):
         with suppress(OSError):
@@ -89,6 +89,6 @@ def look(serving: Serving) -> Look:
 def _stat(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
-    except OSError:  # removed, or a link to nowhere
+    except OSError:  # removed, or a dangling link
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -41,7 +41,7 @@ class Client(AsyncSIEClient):
         self._connection.hangs_up = False
 
     async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
-        """Count the answer among the memory of its request; Failure 503 if there is too little."""
+        """Charge the answer to the memory of its request; Failure 503 if there is too little."""
         response = await super()._infer(call, piece, deadline)
         hold(sum(map(len, response.get_response().raw_output_contents)))
         return response
@@ -51,11 +51,11 @@ class Client(AsyncSIEClient):
 
 
 class Backend:
-    """One gRPC channel to Triton, of one event loop. Nothing is tried again: the caller is told when to retry.
+    """gRPC channel to Triton, owned by one event loop. It never retries: errors tell the client when to retry.
 
     The calls are those of AsyncSIEClient, with lists of items, and raise as they do; `seconds` is how long each may
-    take. `parameters` are request parameters; None stands for one that was not given. A call that is cancelled is over
-    for the stages too: they compute no more of it.
+    take. `parameters` are request parameters; None stands for one that was not given. A cancelled
+    call ends in the stages too: they stop computing it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -110,7 +110,7 @@ class Backend:
 
     @contextmanager
     def _options(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The request parameters of one call, which is over at the end."""
+        """Context manager with the request parameters of one call; on exit the call ends."""
         assert self._calls is not None
         with self._calls.call() as token:
             yield {name: value for name, value in parameters.items() if value is not None} | token

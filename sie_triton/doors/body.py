@@ -1,4 +1,4 @@
-"""The body of a request, read within limits: its size, the memory of all bodies together, and how long it takes."""
+"""Read the body of a request within limits: its size, the memory of all bodies together, and its duration."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from starlette.types import Receive
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.memory import Held, out_of_memory
 
-# Time allowed for a body, in seconds, and a second more for each BYTES_A_SECOND that have arrived.
+# Timeout of a body, in seconds; each BYTES_A_SECOND received add another second.
 BODY_S, BYTES_A_SECOND = 10.0, 256 * 1024
 
-# The rest of the body is not waited for.
+# Closes the connection without waiting for the rest of the body.
 CLOSE = {"Connection": "close"}
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held) -> bytearray:
-    """Return the whole body, accounted for in `held`.
+    """Return the whole body, charged to `held`.
 
-    Failure 413 as soon as it is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the bodies
-    in progress hold too much memory; a slow one is ended when others need the memory.
+    Failure 413 as soon as the body is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the
+    bodies in progress hold too much memory. A slow upload is ended when other requests need its memory.
     """
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Failure(415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not read; send it uncompressed")
+        raise Failure(415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not read; send the body as it is")
     with suppress(ValueError):  # HTTP's own parser has refused what is no number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
@@ -50,7 +50,7 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise invalid("body: the connection ended before the body did")
+            raise invalid("body: the connection ended before the body was complete")
         chunk = message.get("body", b"")
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
@@ -69,5 +69,5 @@ def _too_large(max_bytes: int) -> Failure:
 
 
 def _too_slow() -> Failure:
-    message = f"body: did not arrive within {BODY_S:.0f} s, and a second more for each {BYTES_A_SECOND} bytes"
+    message = f"body: did not arrive within {BODY_S:.0f} s, plus one second for each {BYTES_A_SECOND} bytes"
     return Failure(408, "REQUEST_TIMEOUT", message, headers=CLOSE)

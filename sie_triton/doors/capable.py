@@ -1,4 +1,4 @@
-"""Which model a request is for that names none, and why a model cannot do what a request needs."""
+"""Default model of a request that names none, and the reason why a model cannot serve a request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -67,9 +67,9 @@ class Capable:
 
 @asynccontextmanager
 async def explaining(door: Door, model: str, verb: str, items: Items, output: str = "") -> AsyncIterator[None]:
-    """Raise, in place of an InputError, the reason that the model's specification gives, if it gives one.
+    """Replace an InputError by the reason in the model's specification, if there is one.
 
-    Triton names tensors of its own where a request does not fit the kind of model.
+    Triton's own messages name tensors if a request does not fit the kind of model.
     """
     try:
         yield

@@ -8,17 +8,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sie_triton.doors.connections import Connections, Phase
 
-# Time from the first byte of a request, or of the connection, to the end of its headers, in seconds.
+# Timeout of a request's headers, in seconds, from the first byte of the request or the start of the connection.
 HEAD_S = 10.0
 
-# Time allowed for the rest of a body whose request has been answered already, in seconds. The connection stays open
-# afterwards: the client may have sent its next request by then.
+# Timeout for the rest of a body whose request has been answered already, in seconds. A connection that meets it stays
+# open: the client may have sent its next request by then.
 REST_S = 2.0
 
-# A client must read READ_BYTES of an answer every READ_S seconds.
+# Minimum speed at which a client must read an answer: READ_BYTES every READ_S seconds.
 READ_BYTES, READ_S = 256 * 1024, 10.0
 
-# The answer to a connection beyond the limit.
+# Answer to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -27,7 +27,7 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """One connection of a door. h11 limits the size of a head; whoever reads a body limits its size and time."""
+    """Connection of a door. h11 limits the size of a head; `read_body` limits the size and duration of a body."""
 
     _head: asyncio.TimerHandle | None = None
     _answer: asyncio.TimerHandle | None = None
@@ -48,13 +48,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._expect_no_head()
-        elif before is h11.SEND_BODY:  # the body was not read, and its end is not the head of another request
+        elif before is h11.SEND_BODY:  # end of a body that was not read, not the head of the next request
             self._expect_head()
         self._tell_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP; where an answer has begun already, only the end of the connection says so."""
-        if self.cycle is not None:  # its request ends here: what it is answered later goes nowhere
+        """Answer 400 to bytes that are not HTTP; if an answer has begun already, abort the connection instead."""
+        if self.cycle is not None:  # the request ends here; a later answer to it is dropped
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -69,7 +69,7 @@ class Connection(H11Protocol):
         self._tell_phase()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over: from here on the watchers' own limit counts it."""
+        """Hand the connection over; from now on it counts towards the limit of watchers."""
         self._leave()
         super().handle_websocket_upgrade(event)
 
@@ -87,7 +87,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def give_way(self) -> None:
-        """End at once: another connection takes this one's place."""
+        """Abort, because another connection takes this one's place."""
         self.transport.abort()
 
     def _leave(self) -> None:

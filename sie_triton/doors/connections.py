@@ -1,15 +1,15 @@
-"""How many connections a door has, and which one gives way when one more than that comes."""
+"""Connection limit of a door, and the choice of the connection that is closed for a new one."""
 
 import resource
 from enum import IntEnum
 from typing import Protocol
 
-# Descriptors that a door needs beside its clients': files, Triton's channel, the event loop.
+# Descriptors that a door needs besides those of its clients: files, Triton's channel, the event loop.
 RESERVED_DESCRIPTORS = 256
 
 
 def affordable(num_connections: int) -> int:
-    """Return `num_connections`, or as many as this process may have descriptors for."""
+    """Return `num_connections`, or fewer if this process's descriptor limit is lower."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         num_connections if most == resource.RLIM_INFINITY else max(1, min(num_connections, most - RESERVED_DESCRIPTORS))
@@ -17,24 +17,24 @@ def affordable(num_connections: int) -> int:
 
 
 class Phase(IntEnum):
-    """How far a connection is. Those of the first phases give way first."""
+    """Progress of a connection. Connections in earlier phases are closed first."""
 
     NEW = 0  # no complete head of a request so far
-    KEPT = 1  # between two requests
-    READING = 2  # the body of a request arrives
-    WORKING = 3  # a request is answered
+    KEPT = 1  # idle between two requests
+    READING = 2  # receives the body of a request
+    WORKING = 3  # a request is being answered
 
 
 class Client(Protocol):
-    """A connection, as `Connections` knows it."""
+    """Interface of a connection that `Connections` may close."""
 
     def give_way(self) -> None:
-        """End at once."""
+        """Close at once."""
         ...
 
 
 class Connections:
-    """At most `limit` connections, so that the process never runs out of descriptors. Belongs to one event loop.
+    """Up to `limit` connections, so that the process never runs out of descriptors. Belongs to one event loop.
 
     >>> class Socket:
     ...     def give_way(self): crowd.leave(self)
@@ -48,7 +48,7 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._phases: dict[Client, Phase] = {}
-        self._by_phase: dict[Phase, dict[Client, None]] = {phase: {} for phase in Phase}  # the longest in it first
+        self._by_phase: dict[Phase, dict[Client, None]] = {phase: {} for phase in Phase}  # longest in its phase first
 
     def __len__(self) -> int:
         return len(self._phases)
@@ -57,7 +57,7 @@ class Connections:
         return self._phases.get(client)
 
     def enter(self, client: Client) -> bool:
-        """Admit `client` as NEW, in place of one that has less to lose; False where all others are being answered."""
+        """Admit `client` as NEW; at the limit, close a connection for it. False if all others are WORKING."""
         if len(self._phases) >= self._limit:
             waiting = (each for phase in Phase if phase is not Phase.WORKING for each in self._by_phase[phase])
             victim = next(waiting, None)
@@ -70,7 +70,7 @@ class Connections:
         return True
 
     def move(self, client: Client, phase: Phase) -> None:
-        """`client` is in `phase` from now on; nothing where it has left."""
+        """Move `client` to `phase`; do nothing if it has left."""
         before = self._phases.get(client)
         if before is not None and before is not phase:
             del self._by_phase[before][client]

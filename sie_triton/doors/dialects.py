@@ -56,9 +56,9 @@ SPARSE_VECTORS = several(several(fields({"index": INTEGER, "value": NUMBER}, "in
 
 RANK_FIELDS = several(STRING | {"maxLength": LONGEST_FIELD}, minItems=1, maxItems=MAX_RANK_FIELDS) | {
     "uniqueItems": True,
-    "description": "fields that are read of documents that are objects, a line each; text if absent",
+    "description": "fields to read from documents that are objects, one line each; default: text",
 }
-ONCE = "a document is read once, as far as the model reads"
+ONCE = "a document is read once, up to the model's maximum length"
 
 
 def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -71,7 +71,7 @@ def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     }
     body = closed(given | _taken(models, DENSE, "profile"), "model", "input")
     example = {"model": models[0].model, "input": TEXTS} if models else None
-    return _posted("Vectors, as OpenAI has them.", body, example, fields(EMBEDDINGS, *EMBEDDINGS), OPENAI_ERROR)
+    return _posted("Vectors, in OpenAI's format.", body, example, fields(EMBEDDINGS, *EMBEDDINGS), OPENAI_ERROR)
 
 
 def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -91,12 +91,12 @@ def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     }
     body = closed(given | _taken(models, SCORES, "profile"), "model", "query", "documents")
     example = {"model": models[0].model, "query": QUERY, "documents": TEXTS} if models else None
-    summary = "Documents by relevance, as Cohere and Jina have them; relevance_score is the model's own score."
+    summary = "Documents by relevance, in Cohere's and Jina's format; relevance_score is the model's own score."
     return _posted(summary, body, example, fields(RERANKED, *RERANKED), RERANK_ERROR)
 
 
 def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
-    """Return the documents of its routes by path; `named` are the models that SIE_DOOR_TEI_MODEL names."""
+    """Return the route documents by path; `named` are the models in SIE_DOOR_TEI_MODEL."""
     texts = partial(_embed_body, max_items)
     ranks = partial(_rank_body, max_items)
     bodies: Mapping[str, tuple[str, Callable[[Schema], Schema], Any, Schema]] = {
@@ -105,7 +105,7 @@ def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
         "/rerank": (SCORES, ranks, {"query": QUERY, "texts": TEXTS}, RANKS),
     }
     found: dict[str, Document] = {path: partial(_of_one, named, *each) for path, each in bodies.items()}
-    summary = "The model, as text-embeddings-inference describes it."
+    summary = "The model, in text-embeddings-inference's format."
     info = operation(summary, answer={"type": "object"}, error=TEI_ERROR)
     return found | {"/info": lambda specs: _in_tei_statuses(info(specs))}
 
@@ -127,7 +127,7 @@ def _rank_body(max_items: int, taken: Schema) -> Schema:
 
 
 def _truncation() -> Schema:
-    always = "a text longer than the model reads is always cut, on the right"
+    always = "a text beyond the model's maximum length is always truncated on the right"
     return {
         "truncate": {"enum": [True, None], "description": always},
         "truncation_direction": {"enum": ["Right", "right", None], "description": always},
@@ -142,9 +142,9 @@ def _of_one(
     answer: Schema,
     specs: Sequence[ModelSpec],
 ) -> Schema:
-    """Return the operation of the one model that its route asks; without an example if there is no such model."""
+    """Return the operation of a route that serves one model; without an example unless that model is unambiguous."""
     models = _meant(able(specs, what), named)
-    summary = f"{what[0].upper()}{what[1:]} of SIE_DOOR_TEI_MODEL, as text-embeddings-inference has them."
+    summary = f"{what[0].upper()}{what[1:]} of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
     made = _posted(
         summary, body(_taken(models, what, "is_query")), example if len(models) == 1 else None, answer, TEI_ERROR
     )
@@ -152,7 +152,7 @@ def _of_one(
 
 
 def _meant(models: Sequence[ModelSpec], named: Sequence[str]) -> list[ModelSpec]:
-    """Return the first of those that are named; without names all, of which only one can be meant."""
+    """Return the first of `named` that is among `models`; without names, all models."""
     by_name = {spec.model: spec for spec in models}
     return [by_name[name] for name in named if name in by_name][:1] if named else list(models)
 
@@ -163,7 +163,7 @@ def _in_tei_statuses(made: Mapping[str, Any]) -> Schema:
 
 
 def _taken(models: Sequence[ModelSpec], what: str, other: str) -> Schema:
-    """Return the request parameters that are further fields of a body, without the one that has `other` means."""
+    """Return the request parameters that are additional fields of a body, without OURS and `other`."""
     found = parameters(models_of(models), VERBS[what])
     return {name: schema for name, schema in found.items() if name not in (*OURS, other)}
 
@@ -173,7 +173,7 @@ def _texts(max_items: int) -> Schema:
 
 
 def _model_of(models: Sequence[ModelSpec]) -> Schema:
-    """Return the schema of a name, behind which a profile may be named."""
+    """Return the schema of a model name with an optional profile."""
     names = [name for spec in models for name in (spec.model, *(f"{spec.model}:{p.name}" for p in spec.profiles))]
     return STRING | ({"enum": names} if names else {}) | {"description": "org/name, or org/name:profile"}
 

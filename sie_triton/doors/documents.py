@@ -26,7 +26,7 @@ from sie_triton.doors.schemas import (
 from sie_triton.doors.wire import JSON, MEDIA_TYPES, MSGPACK
 from sie_triton.spec import ModelSpec
 
-# Content types of a body and of an answer; msgpack has several spellings.
+# Content types of a body and of an answer; requests may spell msgpack in several ways.
 READ = tuple(MEDIA_TYPES)
 WRITTEN = (JSON, MSGPACK)
 
@@ -35,10 +35,8 @@ NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
 
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
 FILE = either(fields({"data": BASE64, "format": {"description": "not read"}}, "data"), BASE64)
-IDENTITY = either(
-    STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="comes back with the result"
-)
-# As Python sees it, to which more characters are blank than to ECMAScript.
+IDENTITY = either(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
+# In Python's terms: Python counts more characters as blank than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
 TIMES = ("total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
@@ -59,7 +57,7 @@ def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     models = _able(specs, "score")
     named, options = _split(models, "score")
     body = {QUERY.name: _item(models), "items": _items(models, max_items), **named, "options": optional(options)}
-    summary = "How relevant each item is to a query, the most relevant first."
+    summary = "Relevance of each item to a query, the most relevant first."
     return _operation("score", summary, models, fields(body, QUERY.name, "items"), answer)
 
 
@@ -73,7 +71,7 @@ def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         params["required"] = [LABELS.name]
     body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
     schema = fields(body, "items", *(["params"] if is_required else []))
-    return _operation("extract", "What is in items.", models, schema, {"items": several(fields(found, *found))})
+    return _operation("extract", "Findings in items.", models, schema, {"items": several(fields(found, *found))})
 
 
 def _able(specs: Iterable[ModelSpec], verb: str) -> list[Model]:
@@ -81,7 +79,7 @@ def _able(specs: Iterable[ModelSpec], verb: str) -> list[Model]:
 
 
 def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, answer: Mapping[str, Any]) -> Schema:
-    """Return the operation; the first model of its path is the one that its example can be tried with."""
+    """Return the operation; its example works with the first model of its path."""
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
     example = None if tried is None else _example(verb, tried)
     first = sorted(models, key=lambda model: model is not tried)
@@ -103,7 +101,7 @@ def _params(models: Sequence[Model], verb: str) -> Schema:
 
 
 def _labels(models: Sequence[Model]) -> tuple[Schema, bool]:
-    """Return the schema of the labels, and whether every model needs some."""
+    """Return the schema of the labels, and True if every model requires labels."""
     needs = {model.extraction.labels for model in models}
     label = STRING | {"minLength": 1, "maxLength": MAX_LABEL, "pattern": NOT_BLANK}
     if needs == {"required"}:
@@ -117,7 +115,7 @@ def _items(models: Sequence[Model], max_items: int) -> Schema:
 
 
 def _item(models: Sequence[Model]) -> Schema:
-    """Return the schema of an item with what any of the models reads."""
+    """Return the schema of an item with every input kind that any of the models reads."""
     kinds = [kind for kind in ITEMS if any(kind in model.spec.inputs for model in models)] or [TEXT.name]
     given = {kind: STRING if kind == TEXT.name else FILE for kind in kinds}
     if "image" in given:
@@ -131,7 +129,7 @@ def _item(models: Sequence[Model]) -> Schema:
 
 
 def _example(verb: str, model: Model) -> Schema:
-    """Return the contract's example as a request of SIE."""
+    """Return the contract's example as a request to SIE's routes."""
     given = VERBS[verb].example(model)
     body: Schema = {"items": [{"text": text} for text in given[TEXT.name]]}
     if QUERY.name in given:

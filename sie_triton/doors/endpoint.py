@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
-# Bodies up to this size are decoded on the event loop: less work than handing them to a thread, in bytes.
+# Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
 SMALL_BODY_BYTES = 32 * 1024
 
 
@@ -54,7 +54,7 @@ class Door:
 
 
 class Request:
-    """What a handler gets. `path` are the parameters of the route's path, `content` is the decoded body of a POST."""
+    """Request for a handler. `path` holds the parameters of the route's path, `content` the decoded body of a POST."""
 
     __slots__ = ("content", "door", "headers", "kind", "method", "path", "trace_id")
 
@@ -72,9 +72,9 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     async def read(self, receive: Receive, types: Sequence[str], held: Held) -> None:
-        """Read and decode the body of a POST; Failure if it is refused.
+        """Read and decode the body of a POST; raise Failure if it is refused.
 
-        A large body is measured and decoded on a thread: measuring msgpack is Python, which would hold up the loop.
+        A large body is measured and decoded on a thread: msgpack is measured in Python, which would block the loop.
         """
         self.kind = media_type(self.header("content-type"), types)
         body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
@@ -86,7 +86,7 @@ class Request:
         self.content = await asyncio.to_thread(read, body, self.kind)
 
     def parsed(self) -> dict[str, Any]:
-        """The body, which must be an object."""
+        """Return the body; raise Failure 400 unless it is an object."""
         if not isinstance(self.content, dict):
             raise invalid(f"body: must be an object, it is {type(self.content).__name__}")
         return self.content
@@ -104,13 +104,13 @@ class Request:
         raise invalid(f"{TIMEOUT_HEADER}: must be seconds above 0, {MAX_TIMEOUT_S:.0f} at most; it is {given[:40]!r}")
 
     def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> "Answer":
-        """Return `value`, to be written in the media type that the client reads; arrays may be in it."""
+        """Return an Answer with `value`, which may contain arrays, in the media type that the client accepts."""
         kind = answer_type(self.header("accept"), self.kind) if self.method == "POST" else JSON
         return Answer(value, kind, headers or {})
 
 
 class Answer(NamedTuple):
-    """What a handler answers with, not written yet. `kind` is the media type; arrays may be in `value`."""
+    """Answer of a handler, not serialized yet. `kind` is the media type; `value` may contain arrays."""
 
     value: Any
     kind: str
@@ -132,9 +132,9 @@ def detail(failure: Failure) -> Any:
 class Endpoint:
     """An ASGI application: what Starlette's Route is given.
 
-    `retold` gives a failure the status that the route's clients expect, and `dialect` its body. `is_open`: no token is
-    needed. `types` are the media types of a body that it reads. `document` makes, of what is served, the route's
-    operation in /openapi.json.
+    `retold` gives a failure the status that the route's clients expect, and `dialect` its body. `is_open` means
+    that no token is needed. `types` are the accepted media types of a body. `document` makes the route's operation in
+    /openapi.json from the served models.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Endpoint:
                 await response(scope, receive, send_all(send))
 
     async def _answered(self, request: Request, receive: Receive, held: Held) -> Response | None:
-        """Return the answer; None if the client is gone."""
+        """Return the answer; None if the client has disconnected."""
         try:
             if self._is_open:
                 self._door.trust.check_browser(request.headers)
@@ -214,12 +214,12 @@ def failure_response(failure: Failure, dialect: Dialect = detail) -> Response:
 
 
 def send_all(send: Send) -> Send:
-    """Return a `send` that goes on once the client has read nearly all of the body."""
+    """Return a `send` that continues once the client has read nearly all of the body."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.body" and len(message["body"]) > SMALL_BODY_BYTES:
             await send({**message, "more_body": True})
-            message = {"type": "http.response.body", "body": b""}  # uvicorn waits for the client before the next part
+            message = {"type": "http.response.body", "body": b""}  # uvicorn waits here until the client has read
         await send(message)
 
     return sent

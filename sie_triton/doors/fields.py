@@ -1,4 +1,4 @@
-"""Fields of a request's body, taken one by one and checked before any work is done with them."""
+"""Fields of a request's body, taken one by one and checked before any work begins."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,28 +6,28 @@ from typing import Any
 from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.errors import InputError
 
-# Parameters that choose the form of an answer; the other dialects' answers have one form.
+# Parameters that choose the form of an answer. Only SIE's own routes take them: other dialects have one form.
 OURS = ("output_types", "output_dtype")
 
 # Maximum length of a model's name with its profile, in characters.
 LONGEST_MODEL = 512
 
-# Request parameters travel with every request that one body is sent as: maximum number, and characters of each.
+# Maximum number of request parameters, and of characters of each: they travel with every request made from a body.
 MAX_OPTIONS = 64
 LONGEST_OPTION = 1_000_000
 
-# Each document is read once for each of its rank_fields: maximum number, and characters of one.
+# Maximum number of rank_fields, and of characters of each: every document is read once for each of them.
 MAX_RANK_FIELDS = 16
 LONGEST_FIELD = 100
 
 LARGEST_COUNT = 2**31 - 1
 
-# A query that is a file may be so many times as large as one that is a text.
+# Bytes of a query file that count as one character of a query text.
 FILE_BYTES_A_CHARACTER = 16
 
 
 class Fields:
-    """The fields of an object; a field that is null is absent. The fields that no route takes are request parameters.
+    """Fields of an object. A null field counts as absent. Fields that no route takes are request parameters.
 
     `max_items` is the maximum length of a list. InputError begins with the name of the field.
     """
@@ -48,16 +48,16 @@ class Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """One string, or a list of at least one."""
+        """Take one string or a list of at least one string, as a list."""
         value = self._needed(name, "a string or a list of strings")
         return [value] if isinstance(value, str) else self._texts(value, name, "a string or a list of strings")
 
     def several(self, name: str) -> list[str]:
-        """A list of at least one string."""
+        """Take a list of at least one string."""
         return self._texts(self._needed(name, "a list of strings"), name, "a list of strings")
 
     def items(self, name: str, wanted: str) -> list[Any]:
-        """A list of at least one value; `wanted` describes it."""
+        """Take a list of at least one value; `wanted` describes it in errors."""
         return self._counted(self._needed(name, wanted), name, wanted)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -67,7 +67,7 @@ class Fields:
         return value
 
     def count(self, name: str) -> int | None:
-        """An integer from 1; None if absent."""
+        """Take an integer of at least 1; None if absent."""
         value = self._left.pop(name, None)
         number = whole(value)
         if value is not None and (number is None or not 1 <= number <= LARGEST_COUNT):
@@ -75,25 +75,25 @@ class Fields:
         return number
 
     def choice(self, name: str, *choices: str) -> str | None:
-        """None if absent."""
+        """Take one of `choices`; None if absent."""
         value: str | None = self._left.pop(name, None)
         if value is not None and value not in choices:
             raise InputError(f"{name}: must be one of {', '.join(choices)}, it is {shown(value)}")
         return value
 
     def look(self, name: str) -> Any:
-        """The value, without taking it; None if absent."""
+        """Return the value without taking it; None if absent."""
         return self._left.get(name)
 
     def given(self, name: str) -> Any:
-        """None if absent."""
+        """Take any value; None if absent."""
         return self._left.pop(name, None)
 
     def options(self, **given: Any) -> dict[str, Any]:
-        """Return the request parameters: the fields left over, under those `given` that are not None."""
+        """Return the request parameters: the remaining fields, overridden by those `given` that are not None."""
         for name in OURS:
             if name in self._left:
-                raise InputError(f"{name}: cannot be chosen here; /v1/encode takes it")
+                raise InputError(f"{name}: cannot be set here; use /v1/encode")
         return checked_options(self._left | {name: value for name, value in given.items() if value is not None})
 
     def _needed(self, name: str, wanted: str) -> Any:
@@ -120,42 +120,42 @@ class Fields:
 
 def check_count(number: int, name: str, max_items: int) -> None:
     if number > max_items:
-        raise InputError(f"{name}: are {number}, and SIE_DOOR_MAX_ITEMS allows {max_items} in a request")
+        raise InputError(f"{name}: has {number} entries, and SIE_DOOR_MAX_ITEMS allows {max_items} in a request")
 
 
 def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: int) -> None:
-    """Raise InputError if `query`, sent with every item or few, is larger in all than a body of `max_bytes` may be.
+    """Raise InputError if `query`, multiplied by the number of items, exceeds the body limit `max_bytes`.
 
-    A file is small to the model: it counts a part of its bytes.
+    The query travels with every item or few. A file counts with 1/FILE_BYTES_A_CHARACTER of its bytes.
     """
     size = len(query) if isinstance(query, str) else len(query) // FILE_BYTES_A_CHARACTER
     if size * len(items) > max_bytes:
         raise InputError(
             f"{name}: {len(query)} {'characters' if isinstance(query, str) else 'bytes'} with each of {len(items)} "
-            "items are more than SIE_DOOR_MAX_BODY_BYTES allows; send a shorter one, or fewer items"
+            "items are more than SIE_DOOR_MAX_BODY_BYTES allows; send a shorter query, or fewer items"
         )
 
 
 def checked_model(name: str) -> str:
     if len(name) > LONGEST_MODEL:
-        raise InputError(f"model: has {len(name)} characters; a name has at most {LONGEST_MODEL}")
+        raise InputError(f"model: has {len(name)} characters; at most {LONGEST_MODEL} are allowed")
     return name
 
 
 def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return request parameters; InputError if there are too many, or one is too long. The model checks the rest."""
+    """Return request parameters; InputError if there are too many or one is too long. The model checks their values."""
     if len(options) > MAX_OPTIONS:
         raise InputError(f"body: has {len(options)} request parameters; send at most {MAX_OPTIONS}")
     for name, value in options.items():
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
-            raise InputError(f"body: {shown(name)} is no request parameter")
+            raise InputError(f"body: {shown(name)} is not a request parameter")
         if isinstance(value, (str, bytes)) and len(value) > LONGEST_OPTION:
             raise InputError(f"{name}: has {len(value)} characters; send at most {LONGEST_OPTION}")
     return dict(options)
 
 
 def whole(value: Any) -> int | None:
-    """Return an integer as JSON has it, which may be written with a fraction of zero; None for all else.
+    """Return the value of a JSON integer, which may have a fraction of zero; None for anything else.
 
     >>> whole(8), whole(8.0), whole(8.5), whole(True), whole("8")
     (8, 8, None, None, None)

@@ -16,13 +16,13 @@ from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.served import state_of
 from sie_triton.doors.wire import write_json
 
-# Time between two messages to a watcher, in seconds.
+# Interval between two messages to a watcher, in seconds.
 PERIOD_S = 0.2
 
 # Maximum number of watchers of one door process.
 MAX_WATCHERS = 64
 
-# Reasons for which a WebSocket is closed, of RFC 6455 and its registry.
+# Close codes of a WebSocket, from RFC 6455 and its registry.
 POLICY, TRY_AGAIN_LATER = 1008, 1013
 
 STARTED = time.monotonic()
@@ -31,12 +31,12 @@ STARTED = time.monotonic()
 def routes(door: Door) -> list[BaseRoute]:
     probes: dict[str, tuple[Handler, Document | None]] = {
         "/": (root, None),
-        "/healthz": (healthz, probe("Is the door alive?")),
-        "/readyz": (readyz, probe("Can it be asked?")),
+        "/healthz": (healthz, probe("Liveness of the door.")),
+        "/readyz": (readyz, probe("Readiness of the server.")),
     }
     return [
         *(_get(path, Endpoint(door, handler, is_open=True, document=told)) for path, (handler, told) in probes.items()),
-        _get("/health", Endpoint(door, health, document=operation("How the server is.", answer={"type": "object"}))),
+        _get("/health", Endpoint(door, health, document=operation("Health of the server.", answer={"type": "object"}))),
         WebSocketRoute("/ws/status", Watching(door), name="status"),
     ]
 
@@ -120,9 +120,9 @@ async def status(door: Door) -> dict[str, Any]:
 
 
 class Watching:
-    """The ASGI application of /ws/status: what the server does, told to every watcher each PERIOD_S.
+    """ASGI application of /ws/status: sends the server's status to every watcher each PERIOD_S.
 
-    Belongs to one event loop. The status is asked for once a period, however many watch.
+    Belongs to one event loop. It queries the status once a period, whatever the number of watchers.
     """
 
     def __init__(self, door: Door) -> None:
@@ -149,14 +149,14 @@ class Watching:
 
     async def _tell(self, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
-        end = asyncio.ensure_future(receive())  # watchers ask for nothing
+        end = asyncio.ensure_future(receive())  # watchers send nothing, so this ends when they disconnect
         while not end.done():
             await send({"type": "websocket.send", "text": await self._status()})
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(end), PERIOD_S)
 
     async def _status(self) -> str:
-        """Return the status as JSON, at most PERIOD_S old."""
+        """Return the status as JSON, cached for PERIOD_S."""
         now = time.monotonic()
         if self._told is None or (self._told.done() and now - self._told_at >= PERIOD_S):
             self._told, self._told_at = asyncio.create_task(self._ask()), now

@@ -76,7 +76,7 @@ def _file(value: Any, name: str) -> Any:
 def _rate(value: Any, name: str) -> int:
     if (rate := whole(value)) is not None:
         return rate
-    raise invalid(f"{name}.sample_rate: must be an integer, samples a second; it is {type(value).__name__}")
+    raise invalid(f"{name}.sample_rate: must be an integer, in samples a second; it is {type(value).__name__}")
 
 
 def _decoded(text: str, name: str) -> bytes:

@@ -1,6 +1,6 @@
-"""The size of a body's content, measured before anything is made of it: values, and how deep they are nested.
+"""Count the values of a body and their nesting depth before it is decoded.
 
-A byte of JSON or msgpack may become sixty bytes of objects, so that the size of a body alone bounds nothing.
+A byte of JSON or msgpack may become sixty bytes of objects, so the size of a body alone does not bound its memory.
 """
 
 from struct import unpack_from
@@ -8,21 +8,21 @@ from typing import Any
 
 from sie_triton.doors.failures import Failure, invalid
 
-# Maximum number of values in a body: objects, lists, their members, and the keys of objects.
+# Maximum number of values in a body. Objects, lists, their members and the keys of objects count.
 MAX_VALUES = 2**20
 
-# Maximum depth of objects and lists within each other. No route reads more than ten.
+# Maximum nesting depth of objects and lists. No route needs more than ten.
 MAX_DEPTH = 64
 
-# Upper bound for the memory of one decoded value beside the bytes of its text: an object with one member takes 232.
+# Upper bound for the memory of one decoded value besides its text, in bytes: an object with one member takes 232.
 VALUE_BYTES = 128
 
 
 def json_values(body: bytes | bytearray) -> int:
     """Return an upper bound for the number of values; Failure 413 beyond MAX_VALUES.
 
-    Each value but the first follows a comma, a colon or a bracket. Those within strings count too: they cannot be told
-    apart without reading the strings.
+    Each value but the first follows a comma, a colon or a bracket. Those within strings count too, because telling them
+    apart would mean parsing the strings.
 
     >>> json_values(b'{"items": ["a", "b"]}'), json_values(b"[[],[]]")
     (4, 5)
@@ -47,16 +47,16 @@ def check_depth(value: Any) -> None:
 
 
 def msgpack_values(body: bytes | bytearray) -> int:
-    """Return the number of values; Failure 413 beyond MAX_VALUES, 400 if nested deeper than MAX_DEPTH or cut short.
+    """Return the number of values; Failure 413 beyond MAX_VALUES, 400 if nested deeper than MAX_DEPTH or truncated.
 
-    Nothing is decoded: only the heads of values are read.
+    Reads only the heads of values and decodes nothing.
 
     >>> import msgpack
     >>> msgpack_values(msgpack.packb({"items": ["a", "b"], "n": 1.5}))
     7
     """
     num_values, position, size = 0, 0, len(body)
-    left = [1]  # members that are still to come, of each container around this value
+    left = [1]  # remaining members of each enclosing container
     while left:
         if not left[-1]:
             left.pop()
@@ -64,7 +64,7 @@ def msgpack_values(body: bytes | bytearray) -> int:
         left[-1] -= 1
         num_values += 1
         if position >= size:
-            raise invalid("body: is no msgpack: it ends in the middle of a value")
+            raise invalid("body: is not msgpack: it ends in the middle of a value")
         num_bytes, num_members = _head(body, position)
         position += num_bytes
         if num_members:
@@ -73,14 +73,14 @@ def msgpack_values(body: bytes | bytearray) -> int:
                 raise _too_deep()
             left.append(num_members)
     if position < size:
-        raise invalid("body: is no msgpack: it goes on after its value")
+        raise invalid("body: is not msgpack: bytes follow its value")
     return _allowed(num_values)
 
 
 def _head(body: bytes | bytearray, position: int) -> tuple[int, int]:
-    """Return the bytes of the value at `position` without its members, and the number of members.
+    """Return the size in bytes of the value at `position` without its members, and the number of members.
 
-    As https://github.com/msgpack/msgpack/blob/master/spec.md has it; a map has two members for each pair.
+    Implements https://github.com/msgpack/msgpack/blob/master/spec.md. A map has two members for each pair.
     """
     first = body[position]
     if first < 0x80 or first >= 0xE0:
@@ -93,21 +93,21 @@ def _head(body: bytes | bytearray, position: int) -> tuple[int, int]:
     try:
         (length,) = unpack_from(length_code, body, position + 1)
     except Exception as exc:
-        raise invalid("body: is no msgpack: it ends in the middle of a length") from exc
+        raise invalid("body: is not msgpack: it ends in the middle of a length") from exc
     return (num_bytes, length * per_length) if per_length else (num_bytes + length, 0)
 
 
 def _fixed(first: int) -> tuple[int, int]:
-    """A map of up to 15 pairs, a list of up to 15 members, or a string of up to 31 bytes."""
+    """Return size and members of a map of up to 15 pairs, a list of up to 15 members or a string of up to 31 bytes."""
     if first >= 0xA0:
         return 1 + (first & 0x1F), 0
     return 1, (first & 0x0F) * (1 if first >= 0x90 else 2)
 
 
-# From 0xC0 on: bytes of the head, format of the length in it, and members for each unit of that length. Strings, binary
-# data and extensions have bytes in place of members.
+# First bytes from 0xC0 on: size of the head in bytes, format of the length in it, and members per unit of that length.
+# For strings, binary data and extensions, the length counts bytes, not members.
 HEADS: tuple[tuple[int, str, int], ...] = (
-    *[(1, "", 0)] * 4,  # nil, a byte that is never used, false, true
+    *[(1, "", 0)] * 4,  # nil, the unused first byte, false, true
     *[(2, ">B", 0), (3, ">H", 0), (5, ">I", 0)],  # binary data
     *[(3, ">B", 0), (4, ">H", 0), (6, ">I", 0)],  # extensions
     *[(5, "", 0), (9, "", 0)],  # floats

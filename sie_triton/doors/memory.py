@@ -1,4 +1,4 @@
-"""Memory of all requests of a door together: bodies while they come, what is decoded of them, and large answers."""
+"""Memory limit of all requests of a door together: bodies during upload, their decoded content and large answers."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
 
-# A body that takes longer than this to arrive gives way to newer ones once memory is short, in seconds.
+# Age in seconds from which an upload may be ended for newer requests when memory is short.
 SLOW_S = 2.0
 
 
@@ -18,10 +18,10 @@ class Held:
         self._memory = memory
         self.num_bytes = 0
         self.since = asyncio.get_running_loop().time()
-        self.cut: Callable[[], None] | None = None  # ends the request; None once its body is complete
+        self.cut: Callable[[], None] | None = None  # ends the upload; None once the body is complete
 
     def take(self, num_bytes: int) -> None:
-        """Hold more; Failure 503 if neither free memory nor ending slow uploads makes room."""
+        """Reserve more; Failure 503 if the memory is not free even after ending slow uploads."""
         self._memory.make_room(num_bytes, self)
         self._memory.used += num_bytes
         self.num_bytes += num_bytes
@@ -35,13 +35,13 @@ _current: ContextVar[Held | None] = ContextVar("held", default=None)
 
 
 def hold(num_bytes: int) -> None:
-    """Hold more for the request of this task, until it is answered; Failure 503 if there is no memory for it."""
+    """Reserve more for the request of this task until it is answered; Failure 503 if there is no memory for it."""
     if held := _current.get():
         held.take(num_bytes)
 
 
 class Memory:
-    """The budget of `max_bytes`, and who holds how much of it. Belongs to one event loop."""
+    """Budget of `max_bytes`, and the share of each request. Belongs to one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.used = 0
@@ -50,7 +50,7 @@ class Memory:
 
     @contextmanager
     def held(self) -> Iterator[Held]:
-        """What one request holds, released at the end."""
+        """Context manager with the reservation of one request, released on exit."""
         held = Held(self)
         self._held[held] = None
         before = _current.set(held)
@@ -62,7 +62,7 @@ class Memory:
             del self._held[held]
 
     def make_room(self, num_bytes: int, wanted_by: Held) -> None:
-        """End the slow uploads that arrived first until `num_bytes` are free; Failure 503 if that does not suffice."""
+        """End slow uploads, oldest first, until `num_bytes` are free; Failure 503 if they are not enough."""
         now = asyncio.get_running_loop().time()
         for held in list(self._held):
             if self.used + num_bytes <= self._max_bytes:

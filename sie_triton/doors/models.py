@@ -25,7 +25,7 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-of_models = operation("The models that are served, and how each is.", answer={"type": "object"})
+of_models = operation("Served models and their states.", answer={"type": "object"})
 
 
 def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:

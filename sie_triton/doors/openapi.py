@@ -27,15 +27,15 @@ vertical-align:top}"
 FAILURE = fields({"detail": fields({"code": STRING, "message": STRING}, "code", "message")}, "detail")
 
 STATUSES = {
-    "400": "the request is wrong, or this model does not take what another may; the message names what",
+    "400": "the request is wrong, or this model does not support it; the message names the field",
     "401": "the bearer token is missing or wrong",
-    "403": "the page, or the Host, that the request came from is not allowed",
+    "403": "the Origin or the Host of the request is not allowed",
     "404": "the model is not served",
-    "408": "the body came too slowly",
+    "408": "the body arrived too slowly",
     "413": "the body is too large",
-    "415": "the body has another Content-Type, or is compressed",
+    "415": "the body has an unsupported Content-Type, or is compressed",
     "429": "the server is full: Retry-After",
-    "500": "a fault of the server; the door's log has the details",
+    "500": "internal error; the door's log has the details",
     "502": "the model cannot be loaded: error_class, permanent",
     "503": "the model is being loaded, or the server is busy: Retry-After",
     "504": "the time passed: Retry-After",
@@ -48,7 +48,7 @@ TIMEOUT = {
     "name": TIMEOUT_HEADER,
     "in": "header",
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_S},
-    "description": "maximum time until the answer, in seconds",
+    "description": "timeout of the request, in seconds",
 }
 
 
@@ -103,9 +103,9 @@ def operation(
 
 
 def probe(summary: str) -> Document:
-    """Return the document of a route that answers with plain text, and needs no token."""
+    """Return the document of a route that answers with plain text and needs no token."""
     answer = responses(STRING, [TEXT])["200"]
-    away = {"description": "not now; the text says why", "content": answer["content"]}
+    away = {"description": "not available; the text gives the reason", "content": answer["content"]}
     return lambda specs: {"summary": summary, "security": [], "responses": {"200": answer, "503": away}}
 
 
@@ -120,7 +120,7 @@ def posted(
     written: Sequence[str] = (JSON,),
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the operation of a route with a body; `example` None: none works now. It reads and writes these types."""
+    """Return the operation of a route with a body. `example` None: no example works now."""
     content = {"schema": schema} | ({} if example is None else {"example": example})
     return {
         "summary": summary,
@@ -135,7 +135,7 @@ def responses(answer: Any, types: Sequence[str]) -> dict[str, Any]:
 
 
 def failures(*statuses: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the responses of these statuses, in the shape of SIE's failures or of another schema."""
+    """Return the responses of these statuses, with the schema of SIE's failures or another one."""
     content = {JSON: {"schema": schema or {"$ref": "#/components/schemas/Failure"}}}
     return {status: {"description": STATUSES[status], "content": content} for status in statuses}
 
@@ -187,7 +187,7 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
-    """Return what a schema allows, apart from null.
+    """Describe the values that a schema allows, apart from null.
 
     >>> in_words({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": ["string", "null"]}]})
     'list of a, b; or string'

@@ -95,7 +95,7 @@ def _rank_fields(given: Any) -> list[str]:
     if given is None:
         return ["text"]
     if not isinstance(given, list) or not 0 < len(given) <= MAX_RANK_FIELDS:
-        raise InputError(f"rank_fields: must be a list of 1 to {MAX_RANK_FIELDS} names of fields of the documents")
+        raise InputError(f"rank_fields: must be a list of 1 to {MAX_RANK_FIELDS} names of document fields")
     for i, name in enumerate(given):
         if not isinstance(name, str) or len(name) > LONGEST_FIELD:
             raise InputError(f"rank_fields[{i}]: must be a name of at most {LONGEST_FIELD} characters")
@@ -109,7 +109,7 @@ def _texts(documents: Sequence[Any], rank_fields: Sequence[str]) -> list[str]:
 
 
 def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
-    """Return a line for each of `rank_fields` that the document has: no field twice, so never longer than the body."""
+    """Return a line for each of `rank_fields` in the document. No field occurs twice, so the body bounds the length."""
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping):

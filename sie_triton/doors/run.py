@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
             each.listen(BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn calls it ten times a second, from the event loop."""
+        """Hook that uvicorn calls ten times a second, on the event loop."""
         if counter % 10 == 0:
             beat()
         return await super().on_tick(counter)

@@ -24,12 +24,12 @@ NUMBERS: Schema = {"type": "array", "items": NUMBER}
 
 
 def fields(properties: Mapping[str, Any], *required: str) -> Schema:
-    """Return the schema of an object, which may have further fields."""
+    """Return the schema of an object that may have additional fields."""
     return {"type": "object", "required": list(required), "properties": dict(properties)}
 
 
 def closed(properties: Mapping[str, Any], *required: str) -> Schema:
-    """Return the schema of an object without further fields."""
+    """Return the schema of an object without additional fields."""
     return {**fields(properties, *required), "additionalProperties": False}
 
 
@@ -42,7 +42,7 @@ def either(*schemas: Mapping[str, Any], **more: Any) -> Schema:
 
 
 def optional(schema: Mapping[str, Any]) -> Schema:
-    """Return the schema of a field that may be null, which stands for a field that is absent."""
+    """Return the schema of a nullable field; null means absent."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     found = dict(schema)
@@ -54,7 +54,7 @@ def optional(schema: Mapping[str, Any]) -> Schema:
 
 
 def models_of(specs: Iterable[ModelSpec]) -> list[Model]:
-    """Return those whose family is in this environment."""
+    """Return the models whose family is installed in this environment."""
     return [model for spec in specs if (model := _model(spec)) is not None]
 
 
@@ -65,7 +65,7 @@ def _model(spec: ModelSpec) -> Model | None:
 
 
 def parameters(models: Iterable[Model], verb: str) -> dict[str, Schema]:
-    """Return by name what any of the models takes for `verb`. Where models differ, each takes a part of it."""
+    """Return the union of the models' parameters for `verb`, by name. A single model may take only some of them."""
     found: dict[str, list[Parameter]] = {}
     for model in models:
         for parameter in VERBS[verb].all_parameters(model).values():
@@ -95,7 +95,7 @@ def _widest(widest: Any, limits: Sequence[int | None]) -> int | None:
 
 
 def _list_of(choices: Sequence[str], doc: str) -> Schema:
-    """Return the schema of a list of names, which may also be one string with commas."""
+    """Return the schema of a list of names, or of one string of names separated by commas."""
     one = "|".join(choices)
     text = {"type": "string", "pattern": f"^({one})(,({one}))*$"}
     return optional(either(several({"enum": list(choices)}, minItems=1), text, description=doc))

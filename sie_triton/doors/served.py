@@ -32,9 +32,9 @@ OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """By model, as the controller tells them; empty where it does not answer.
+    """Model states by name, from the controller; empty if it does not answer.
 
-    `unserved` says why models whose files are wrong cannot be asked.
+    `unserved` gives the reason for each model that is not served because its file is wrong.
     """
 
     unserved: Mapping[str, str]
@@ -81,7 +81,7 @@ class Served:
         return known[1]
 
     async def why_not(self, error: NotServed) -> NotServed:
-        """The same with the reason, where there is a model file for the name and it is wrong."""
+        """Return `error` with the reason if the model's file is wrong; else `error` itself."""
         reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
         return NotServed(f"model: {error.model} is not served: {reason}") if reason else error
 

@@ -70,7 +70,7 @@ async def extract(request: Request) -> Answer:
 
 
 def parameters_in(found: Mapping[str, Any], *named: str) -> dict[str, Any]:
-    """Return request parameters: those of `params.options`, and over them the named ones of `params`."""
+    """Return the request parameters: those in `params.options`, overridden by the named fields of `params`."""
     params = found.get("params")
     if params is None:
         return {}
@@ -100,7 +100,7 @@ def _labels(given: Any) -> list[str]:
 
 
 def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
-    """Raise Failure unless `given` is a list of strings, or None, or, if allowed, one string."""
+    """Raise Failure unless `given` is None, a list of strings or, if allowed, one string."""
     if given is None or (allow_text and isinstance(given, str)):
         return
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):

@@ -33,7 +33,7 @@ FAILED, WRONG = 424, 422
 STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
 KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 500: BACKEND, 502: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
 
-# Values of truncation_direction that mean what is done anyway.
+# Accepted values of truncation_direction: truncation is always on the right.
 RIGHT = (None, "Right", "right")
 
 

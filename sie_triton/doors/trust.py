@@ -1,4 +1,4 @@
-"""Who may call: bearer tokens, and protection from web pages that use a browser beside the door."""
+"""Access control: bearer tokens, and protection from foreign web pages in a browser that can reach the door."""
 
 import hmac
 import ipaddress
@@ -10,7 +10,7 @@ from sie_triton.settings import Settings, words
 
 
 class Trust:
-    """Checks callers by the settings, which hold at least one token where one is needed."""
+    """Checks callers against the settings, which hold at least one token if authentication is on."""
 
     def __init__(self, settings: Settings) -> None:
         self._tokens = [token.encode() for token in words(settings.auth_tokens)]
@@ -20,14 +20,14 @@ class Trust:
         self._is_private = ipaddress.ip_address(settings.host).is_loopback and not self._is_needed
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Failure 401 without a token where one is needed, 403 for a web page that may not call."""
+        """Raise Failure 401 if a required token is missing, 403 for a web page that may not call."""
         self.check_browser(headers)
         self._check_token(headers.get(b"authorization"))
 
     def check_browser(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Failure 403 for a page of a foreign origin, and for a foreign name that resolves to this machine.
+        """Raise Failure 403 for a page of a foreign origin, and for a foreign host name that resolves to this machine.
 
-        Browsers send Origin with every POST and every WebSocket, and pages cannot change it, nor Host.
+        Browsers send Origin with every POST and every WebSocket. Pages can change neither Origin nor Host.
         """
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self._may_be_called(name_of(host)):
@@ -45,7 +45,7 @@ class Trust:
         return not self._is_private or name in ("", "localhost") or is_address(name)
 
     def _check_token(self, authorization: bytes | None) -> None:
-        """Raise Failure 401 unless that is one of the tokens: as Bearer, or bare as SIE's clients may send it.
+        """Raise Failure 401 unless the header holds one of the tokens, as Bearer, or bare as SIE's clients may send it.
 
         Every token is compared, in constant time, so that time tells nothing about any.
         """

@@ -18,7 +18,7 @@ Body = bytes | bytearray
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 
-# NumPy's names of the array types that requests may contain: booleans, integers and floats, in either byte order.
+# NumPy dtypes allowed in requests: booleans, integers and floats, in either byte order.
 ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(name)
     for kind in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -27,7 +27,7 @@ ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
 
 MAX_DIMENSIONS = 8
 
-# Members of a list in an answer that are written before other requests have a turn.
+# Number of list members in an answer that are serialized before other requests get a turn.
 MEMBERS_A_TURN = 8
 
 MEDIA_TYPES = {
@@ -47,17 +47,17 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     name = (content_type or JSON).partition(";")[0].strip().lower()
     kind = MEDIA_TYPES.get(name, "")
     if kind not in allowed:
-        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not read here; send {' or '.join(allowed)}")
+        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not read; send {' or '.join(allowed)}")
     return kind
 
 
 def num_values(body: Body, kind: str) -> int:
-    """Return the number of values in a body of that media type; Failure 413 or 400 beyond the limits of `measure`."""
+    """Return the number of values in a body of media type `kind`; Failure 413 or 400 beyond the limits of `measure`."""
     return msgpack_values(body) if kind == MSGPACK else json_values(body)
 
 
 def read(body: Body, kind: str) -> Any:
-    """Decode a body of that media type that `num_values` has let through; Failure 400."""
+    """Decode a body of media type `kind` that `num_values` has accepted; Failure 400 if it is invalid."""
     return read_msgpack(body) if kind == MSGPACK else read_json(body)
 
 
@@ -88,9 +88,9 @@ def write_msgpack(value: Any) -> bytes:
 
 
 async def written(value: Any, kind: str) -> bytes:
-    """Return an answer in that media type. Other requests have a turn between the members of a long list.
+    """Serialize an answer in media type `kind`. Other requests get a turn between the members of a long list.
 
-    A hundred megabytes of JSON take a second to write.
+    Serializing a hundred megabytes of JSON takes a second.
     """
     if not is_long(value) and not (isinstance(value, dict) and any(map(is_long, value.values()))):
         return write_msgpack(value) if kind == MSGPACK else write_json(value)
@@ -104,7 +104,7 @@ def is_long(value: Any) -> bool:
 
 
 async def _parts(value: Any, packer: Any) -> AsyncIterator[bytes]:
-    """The parts of `value` in msgpack, or in JSON without a packer; those of objects and long lists one by one."""
+    """Yield the serialized parts of `value`, in msgpack or, without a packer, JSON; splits objects and long lists."""
     if isinstance(value, dict):
         yield packer.pack_map_header(len(value)) if packer else b"{"
         for number, (name, member) in enumerate(value.items()):
@@ -161,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def _array(found: dict[Any, Any]) -> Any:
-    """The array that a map stands for; any other map as it is. Failure 400 for an array of another kind."""
+    """Return the array that a map encodes; return any other map unchanged. Failure 400 for an unsupported array."""
     if found.get(b"nd") is not True:
         return found
     try:
@@ -173,7 +173,7 @@ def _array(found: dict[Any, Any]) -> Any:
 def _array_type(found: Mapping[Any, Any]) -> np.dtype[Any]:
     name = found[b"type"]
     if not isinstance(name, str) or name not in ARRAY_TYPES or found.get(b"kind", b"") not in (b"", ""):
-        raise ValueError("only arrays of numbers are read, as <f4")
+        raise ValueError("only arrays of numbers are supported, such as <f4")
     return ARRAY_TYPES[name]
 
 

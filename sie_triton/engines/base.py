@@ -92,5 +92,5 @@ class Engine:
         gc.collect()
 
     def used_bytes(self) -> int:
-        """Bytes of the device's memory that the end of this process makes free."""
+        """Device memory, in bytes, that ending this process frees."""
         return share_of(os.getpid()).own

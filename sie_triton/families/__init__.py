@@ -118,7 +118,7 @@ def family_of(adapter_path: str | None, source: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    """The end of a sentence about a name that no family has."""
+    """Second half of an error message about an unknown family name."""
     giving = [each for each in FAMILIES if name in (output.name for output in family(each).outputs)]
     meant = f"; {name} is an output, which {', '.join(giving)} give" if giving else did_you_mean(name, FAMILIES)
     known = ", ".join(FAMILIES)

@@ -47,7 +47,7 @@ class ChatReader:
             return {**item, IMAGE.name: resized_for_patches(picture, self.plan)}
 
     def beginning(self, text: str) -> str:
-        """As much of `text` as may be read; Unreadable if that is too long."""
+        """Return the beginning of `text` that covers the tokens that the model reads; Unreadable if it is too long."""
         return beginning(self._tokenizer, text, self._longest)
 
     def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:

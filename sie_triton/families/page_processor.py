@@ -46,7 +46,7 @@ class PageImages:
 
 
 class PageProcessor(Processor):
-    """An item is an image or a text, not both. A text too long loses its own end."""
+    """Reads items that are an image or a text, not both. Truncates a long text at its own end."""
 
     prepares = True
 

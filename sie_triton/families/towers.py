@@ -18,7 +18,7 @@ from sie_triton.spec import Runtime
 
 
 class TowerProcessor(Processor):
-    """An item is an image or a text, not both; `image_length` says what is read of one."""
+    """Reads items that are an image or a text, not both; `image_length` is the length of an image."""
 
     prepares = True
 

@@ -1,10 +1,10 @@
-"""Long texts lose, before they are tokenized, what the model would not read. No torch.
+"""Truncate long texts before tokenization, behind everything that the model reads. No torch.
 
-A tokenizer takes about 250 bytes of memory for each character, and a text may have millions; a model reads some
-hundred tokens. The first tokens of a text are those of its beginning: normalizers, pre-tokenizers and added tokens look
-at most a word ahead, and so do merges and pieces, as none of a vocabulary goes on behind the end of a word. Where a
-text has no ends of words, its last tokens may differ from those of the whole text; MARGIN_TOKENS more than are read
-keep those that are read apart from them.
+A tokenizer takes about 250 bytes of memory for each character, and a text may have millions of them; a model reads some
+hundred tokens. The first tokens of a text depend on its beginning only: normalizers, pre-tokenizers and added tokens
+look at most one word ahead. So do merges and pieces, because no entry of a vocabulary crosses the end of a word. If the
+text is cut within a word, the last tokens of the part may differ from those of the whole text. The part therefore has
+MARGIN_TOKENS more tokens than the model reads.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,29 @@ import tokenizers
 
 from sie_triton.inputs.text import Unreadable
 
-# Tokens behind those that are read. WordPiece makes one token of a word of 101 characters, and 100 of one of 100.
+# Tokens kept beyond those that are read: WordPiece may turn a word of 100 characters into 100 tokens, and a longer word
+# into one.
 MARGIN_TOKENS = 256
 
-# A guess that suffices for most texts. One with more characters a token is cut later.
+# First guess, sufficient for most texts. A text with more characters per token is cut later.
 CHARACTERS_PER_TOKEN = 8
 GROWTH = 4
 
-# A longer text is refused if its first characters do not make as many tokens as are read: spaces, or one endless word.
+# A longer text is refused if this many characters make too few tokens: spaces, or one endless word.
 LONGEST_START = 500_000
 
-# How far back the end of a word is looked for.
+# Maximum distance of the search for the end of a word, in characters.
 LONGEST_WORD = 1_000
 
-# A text, or a text and what it is read with.
+# A text or a pair of texts.
 Input = str | tuple[str, str]
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, inputs: Sequence[Input]) -> list[tokenizers.Encoding]:
     """Tokenize texts, or pairs of texts, with a tokenizer that truncates on the right.
 
-    Each encoding equals that of the whole text; of two texts that are both longer than what is read, either may have a
-    token more than without the cut. Unreadable says that a text is too long.
+    Each encoding equals that of the whole text. Exception: if both texts of a pair are longer than the model reads,
+    either may keep one token more than without the cut. Raise Unreadable if a text is too long.
     """
     longest = int((tokenizer.truncation or {})["max_length"])
     found: list[tokenizers.Encoding] = tokenizer.encode_batch_fast(
@@ -49,7 +50,7 @@ def encoded(tokenizer: tokenizers.Tokenizer, inputs: Sequence[Input]) -> list[to
 
 
 def beginning(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int) -> str:
-    """Return as much of `text` as its first `num_tokens` tokens need, and some more; Unreadable if that is too long."""
+    """Return a beginning of `text` with its first `num_tokens` tokens and a margin; Unreadable if it is too long."""
     needed = num_tokens + MARGIN_TOKENS
     size = CHARACTERS_PER_TOKEN * needed
     longest = max(LONGEST_START, GROWTH * size)
@@ -60,14 +61,14 @@ def beginning(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int) -> st
         size *= GROWTH
     if len(text) > longest:
         raise Unreadable(
-            f"has {len(text)} characters, of which the first {longest} make fewer than {needed} tokens; send at most "
+            f"has {len(text)} characters, and the first {longest} make fewer than {needed} tokens; send at most "
             f"{longest} characters, or words in place of spaces and symbols"
         )
     return text
 
 
 def _word_end(text: str, size: int) -> int:
-    """The last place up to `size` where a space follows a word; `size` where there is none near."""
+    """Last position up to `size` where a space follows a word; `size` if there is none within LONGEST_WORD."""
     for place in range(size, max(1, size - LONGEST_WORD), -1):
         if text[place].isspace() and not text[place - 1].isspace():
             return place
@@ -75,6 +76,6 @@ def _word_end(text: str, size: int) -> int:
 
 
 def _count(tokenizer: tokenizers.Tokenizer, text: str) -> int:
-    """Tokens of a text, without special tokens and padding, before truncation."""
+    """Number of tokens of a text before truncation, without special tokens and padding."""
     encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
     return sum(sum(part.attention_mask) for part in (encoding, *encoding.overflowing))

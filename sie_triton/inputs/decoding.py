@@ -1,4 +1,4 @@
-"""Image files decoded by Pillow: their true memory cost, and pixels as transformers' image processors see them.
+"""Decode image files with Pillow: their peak memory, and pixels as transformers' image processors see them.
 
 Every function runs on the thread that decodes the picture.
 """
@@ -13,30 +13,30 @@ from sie_triton.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# The formats that Pillow may open. Others start programs, or allocate memory that no header bounds.
+# Allowed formats. Others start programs, or allocate memory that no header bounds.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
-# Peak memory from the file to a turned picture in red, green and blue, in bytes per pixel: the upper bound of what was
-# measured with Pillow 13 (tests/unit/test_image_memory.py). Pillow stores three channels in four bytes.
+# Peak memory from the file to a rotated RGB picture, in bytes per pixel: upper bounds measured with Pillow 13
+# (tests/unit/test_image_memory.py). Pillow stores three channels in four bytes.
 PEAK_BYTES: Mapping[str, int] = {"JPEG": 9, "PNG": 9, "WEBP": 17, "GIF": 9, "BMP": 9, "TIFF": 10}
 # A progressive JPEG holds the coefficients of all its channels until its last scan.
 PROGRESSIVE_PEAK_BYTES = 13
 
-# Bytes per pixel of a page that is drawn already: its drawing, and Pillow's copy.
+# Bytes per pixel of a rendered page: its pixels, and Pillow's copy.
 DRAWN_BYTES = 8
 
-# Pixels that are laid on white at once.
+# Pixels composited on white at once.
 BAND = 1 << 18
 
-# Tags of TIFF.
+# Numbers of TIFF tags.
 BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 258, 277, 278, 322, 323
 
 
 def open_image(content: bytes, max_pixels: int) -> "Image":
-    """Read the header of an image file. Whatever Pillow raises is the file's fault.
+    """Read the header of an image file. Any exception of Pillow's is a fault of the file.
 
-    WEBP's decoder allocates its canvas here, so Pillow itself must know `max_pixels`; it raises DecompressionBombError
-    beyond twice that. The caller checks the exact limit.
+    The WEBP decoder allocates its canvas here, so Pillow itself must know `max_pixels`. It raises
+    DecompressionBombError beyond twice that number; the caller checks the exact limit.
     """
     from PIL import Image
 
@@ -45,17 +45,17 @@ def open_image(content: bytes, max_pixels: int) -> "Image":
 
 
 def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:
-    """Return the memory that decoding takes, in bytes, judged by the header alone.
+    """Estimate the peak memory of decoding from the header alone, in bytes.
 
-    InputError where a TIFF file's tile is larger than an image may be: the decoder allocates whole tiles, whatever the
-    size of the image.
+    Raise InputError if a TIFF tile has more than `max_pixels`: the decoder allocates whole tiles, whatever the size of
+    the image.
     """
     per_pixel = PROGRESSIVE_PEAK_BYTES if image.info.get("progressive") else PEAK_BYTES[image.format or "JPEG"]
     return image.width * image.height * per_pixel + _block_bytes(image, where, max_pixels)
 
 
 def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
-    """Memory of a TIFF file's tile, or strip, beside the image: the block, and its compressed form or a copy."""
+    """Memory for one TIFF tile or strip besides the image: the block, and its compressed form or a copy."""
     tags = getattr(image, "tag_v2", None)
     if image.format != "TIFF" or tags is None:
         return 0
@@ -73,12 +73,12 @@ def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
 
 
 def to_rgb(image: "Image") -> "Image":
-    """Decode a picture: upright as its EXIF says, in red, green and blue, what can be seen through lying on white."""
+    """Decode a picture to RGB, rotated by its EXIF orientation, with transparent parts on white."""
     return _on_white(_upright(image))
 
 
 def _upright(image: "Image") -> "Image":
-    """Turn a picture as its EXIF says, where that can be read."""
+    """Rotate a picture by its EXIF orientation, if that is readable."""
     from PIL import ImageOps
 
     image.load()
@@ -88,7 +88,7 @@ def _upright(image: "Image") -> "Image":
 
 
 def _on_white(image: "Image") -> "Image":
-    """In bands: three copies of a whole picture would be three times its memory."""
+    """Composite on white in bands: three copies of a whole picture would take three times its memory."""
     from PIL import Image
 
     if "A" not in image.getbands() and image.info.get("transparency") is None:

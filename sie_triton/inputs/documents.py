@@ -17,7 +17,7 @@ from sie_triton.inputs.base import InputKind
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
-# An archive may hold so many times its own size, and so many bytes. Libraries unpack no more than an archive lists.
+# Maximum size of an archive's content: times its own size, and bytes. Libraries unpack no more than an archive lists.
 MOST_UNPACKED = 200
 MOST_UNPACKED_BYTES = 1_000_000_000
 

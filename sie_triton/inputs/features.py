@@ -21,7 +21,7 @@ def num_pieces(features: Features, num_elements: int) -> Ints:
 
 
 def truncated(features: Features, num_items: int) -> list[int]:
-    """Of the first `num_items` items, those of which only the beginning is read, where the processor says so."""
+    """Indices of the truncated items among the first `num_items`; empty if the processor does not report them."""
     if TRUNCATED.name not in features:
         return []
     found: list[int] = np.flatnonzero(features[TRUNCATED.name].values[:num_items]).tolist()

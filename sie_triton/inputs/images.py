@@ -72,8 +72,8 @@ class ImageInput(InputKind):
 class ImageReader:
     """Opens image files within the limits of `runtime`; called by several threads.
 
-    The memory in which they decode is bounded for all threads together, by its true peak: a thread waits until there is
-    room for its picture, and a picture that could never have room is refused.
+    The peak memory of decoding is bounded for all threads together: a thread waits until there is room for its picture.
+    A picture that exceeds the bound alone is refused.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -141,8 +141,8 @@ class ImageReader:
         most = self._runtime.max_decoded_bytes
         if taken > most:
             raise InputError(
-                f"{where}: takes {taken} bytes of memory to be decoded; send a smaller image, or another format (at "
-                f"most {most}), or raise max_decoded_bytes"
+                f"{where}: takes {taken} bytes of memory to decode, and {most} are allowed; send a smaller image or "
+                "another format, or raise max_decoded_bytes"
             )
         with self._changed:
             self._changed.wait_for(lambda: taken <= self._left)
@@ -164,7 +164,7 @@ def _blaming(where: str, max_pixels: int) -> Iterator[None]:
         raise
     except Exception as exc:
         if type(exc).__name__ == "DecompressionBombError":
-            message = f"{where}: has more than {max_pixels} pixels; send fewer, or raise max_image_pixels"
+            message = f"{where}: has more than {max_pixels} pixels; send a smaller image, or raise max_image_pixels"
             raise InputError(message) from exc
         said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
         formats = ", ".join(FORMATS)

@@ -50,9 +50,9 @@ ALL = Selection()
 
 @dataclass(frozen=True, slots=True)
 class PageReader:
-    """What a request asks for of every PDF in it; a PDF of which that is more than `max_pages` is refused.
+    """Reads the selected pages of the PDFs of one request; refuses a PDF with more than `max_pages` selected pages.
 
-    Drawing a page ends once `is_over()`, which is called a few times a second.
+    Drawing stops once `is_over()`, which is called a few times a second.
     """
 
     selection: Selection
@@ -63,7 +63,7 @@ class PageReader:
     def pages(self, element: Any) -> Iterator[tuple[int, Any]] | None:
         """The number of each page, and `element` with it in place of its PDF; None where it has none.
 
-        Each is drawn as it is asked for. InputError names the image; Cancelled once the request is over.
+        Each page is drawn when the iterator reaches it. InputError names the image; Cancelled once the request is over.
         """
         file = pdf_in(element)
         return None if file is None else ((page, _with_image(element, drawn)) for page, drawn in self._drawn(file))
@@ -87,7 +87,7 @@ class PageReader:
 
 
 def pdf_in(element: Any) -> ImageFile | None:
-    """The image of an element, if it is a PDF."""
+    """PDF file in the image field of an element; None if the element has none."""
     file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
     return file if isinstance(file, ImageFile) and is_pdf(file.content) else None
 

@@ -11,11 +11,11 @@ from sie_triton.inputs.base import InputKind
 
 
 def check_alone(item: Mapping[str, Any], kind: str) -> None:
-    """InputError where an item has a text beside its image or sound, for a model that reads one of the two."""
+    """Raise InputError if an item has a text beside its image or sound; the model reads only one of them."""
     if TEXT.name in item:
         where = item[kind].where
         raise InputError(
-            f"{where}: the same item has {TEXT.name}, and this model reads {TEXT.name} or {kind} of an item, not both; "
+            f"{where}: the same item has {TEXT.name}, and this model reads either {TEXT.name} or {kind} of an item; "
             "send them as two items"
         )
 

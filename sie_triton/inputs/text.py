@@ -10,7 +10,7 @@ from sie_triton.contract.tensors import ENTITIES, LABELS, QUERY, TEXT
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
 
-# Of a text that a model reads whole: its tokenizer takes about 200 bytes of memory, and 2 µs, for each.
+# Maximum length of a text that a model reads whole: its tokenizer takes about 200 bytes and 2 µs for each character.
 MAX_CHARACTERS = 2_000_000
 
 
@@ -40,21 +40,21 @@ class TextInput(InputKind):
 
 
 class Unreadable(Exception):
-    """Raised for a text that is not tokenized; `reading` makes an InputError of it, which names the field."""
+    """Raised for a text that is too long to tokenize; `reading` turns it into an InputError that names the field."""
 
 
 def check_whole(texts: Iterable[str]) -> None:
-    """Unreadable for a text that is longer than one may be that is read whole, in pieces or windows."""
+    """Raise Unreadable if a text that is read whole, in pieces or windows, has more than MAX_CHARACTERS."""
     for text in texts:
         if len(text) > MAX_CHARACTERS:
-            raise Unreadable(f"has {len(text)} characters; send at most {MAX_CHARACTERS}, a longer text in parts")
+            raise Unreadable(f"has {len(text)} characters; send at most {MAX_CHARACTERS}, and a longer text in parts")
 
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Make InputError, which begins with `where`, of an Unreadable text, or of a panic of the tokenizer's library.
+    """Turn Unreadable, and a panic of the tokenizer library, into an InputError that begins with `where`.
 
-    A panic is no Exception.
+    The panic is a BaseException, but not an Exception.
     """
     try:
         yield

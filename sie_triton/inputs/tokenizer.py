@@ -73,7 +73,7 @@ class TextTokenizer(Processor):
         return Question(lambda: self.shortened(asked, self._max_length), len(asked))
 
     def shortened(self, text: str, max_length: int) -> str:
-        """Return as much of `text` as MUCH · `max_length` tokens need; Unreadable if that is too long.
+        """Return a beginning of `text` with MUCH · `max_length` tokens; Unreadable if it is too long.
 
         Which of two texts is cut depends on which is longer: where both are that long, it may be the other by a token.
         """
@@ -159,7 +159,7 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
 
 
 def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:
-    """One text after another, and which of them were truncated."""
+    """Pack the ids of all texts in one array, with a flag for each truncated text."""
     cut = np.array([bool(encoding.overflowing) for encoding in encodings])
     return {**packed_ids([encoding.ids for encoding in encodings]), TRUNCATED.name: Ragged(cut)}
 

@@ -94,7 +94,7 @@ class WindowProcessor(Processor):
         return cls(read_tokenizer(files, longest, pairs=cls.pairs), longest)
 
     def _token_ids(self, texts: Sequence[str]) -> list[Ints]:
-        """Of whole texts, without special tokens; Unreadable if one is too long."""
+        """Tokenize whole texts without special tokens; Unreadable if a text is too long."""
         check_whole(texts)
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]

@@ -90,9 +90,9 @@ class WordTokenizer:
         self.prefix, self.suffix = np.array(around[:at], np.int32), np.array(around[at + len(inner) :], np.int32)
 
     def words(self, texts: Sequence[str]) -> list[Words]:
-        """Those of each text; a word of which nothing is left, such as a lone control character, is none.
+        """Words of each text; a word without tokens, such as a lone control character, is left out.
 
-        Unreadable if a text is too long.
+        Raise Unreadable if a text is too long.
         """
         check_whole(texts)
         spans = [[match.span() for match in WORD.finditer(text)] for text in texts]

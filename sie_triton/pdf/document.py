@@ -19,7 +19,7 @@ LOOKED_AT = 1024
 # For opening the file, and for each page; and for all of it.
 STEP_S, MOST_S = 10.0, 600
 
-# Polling interval while a page is drawn: does anybody still wait for it?
+# Polling interval of `is_over()` while a page is drawn, in seconds.
 LOOK_S = 0.1
 
 # Of a page; its sides are rounded up, and its rows filled.
@@ -45,7 +45,7 @@ def is_pdf(content: bytes) -> bool:
 
 
 class PdfDocument:
-    """One that is open; for one thread. Every InputError begins with `where`; Cancelled once `is_over()`."""
+    """Open PDF, for one thread. Every InputError begins with `where`; Cancelled once `is_over()`."""
 
     def __init__(self, process: subprocess.Popen[bytes], where: str, is_over: Callable[[], bool]) -> None:
         assert process.stdin is not None
@@ -86,7 +86,7 @@ class PdfDocument:
 
 @contextmanager
 def opened(content: bytes, where: str, is_over: Callable[[], bool] = lambda: False) -> Iterator[PdfDocument]:
-    """InputError begins with `where`, and says why it cannot be; Cancelled once `is_over()`."""
+    """Open a PDF; InputError begins with `where` and gives the reason; Cancelled once `is_over()`."""
     with _in_memory(content) as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "sie_triton.pdf.draw", str(file), str(MOST_S)],

@@ -133,7 +133,7 @@ def start(
 
 
 def _output(log: Path | Log, stack: ExitStack) -> tuple[int, Callable[[], str]]:
-    """Descriptor to write `log` to, and what reads the part that is written from now on."""
+    """Descriptor that writes to `log`, and a function that reads the output from now on."""
     if isinstance(log, Log):
         return log.writer, log.from_here()
     private_directory(log.parent)

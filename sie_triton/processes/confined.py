@@ -1,7 +1,7 @@
-"""Confine this process for good: what it runs then can compute, and read and write what is open already.
+"""Confine this process for good: from then on it can only compute, and read and write descriptors that are open.
 
-It cannot open, list or look at any file, so everything must be opened and imported before. Linux on x86-64, by seccomp,
-which needs no privileges and works in unprivileged containers too.
+It cannot open, list or stat any file, so everything must be opened and imported before. Works on Linux on x86-64 by
+seccomp, which needs no privileges and works in unprivileged containers too.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ SECCOMP_MODE_FILTER = 2
 AUDIT_ARCH_X86_64 = 0xC000003E
 X32_CALLS = 0x40000000
 
-# What computing, threads of one process, and open files need. All else fails as if the kernel did not have it: paths of
-# any kind, sockets, further programs and processes, signals to others, limits and privileges.
+# System calls for computing, threads of one process and open files. All others fail with ENOSYS: paths of any kind,
+# sockets, further programs and processes, signals to other processes, limits and privileges.
 ALLOWED = {
     "read": 0,
     "write": 1,
@@ -60,7 +60,7 @@ ALLOWED = {
     "membarrier": 324,
     "rseq": 334,
 }
-# Python takes a path that it may not use for one that is not there.
+# System calls that fail with EACCES: Python then treats the path as absent.
 DENIED = {
     "open": 2,
     "stat": 4,
@@ -90,10 +90,11 @@ class _Program(ctypes.Structure):
 
 
 def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
-    """Allow this process, for as long as it lives, ALLOWED calls alone.
+    """Restrict this process to the system calls in ALLOWED for the rest of its life.
 
-    It gets at most `memory_bytes` more than it has, may let a file grow to `file_bytes`, and ends after `seconds`, or
-    with its parent. No other process may trace it. OSError where the system cannot do that; the caller must not go on.
+    It may allocate `memory_bytes` more than it has and let a file grow to `file_bytes`, and ends after `seconds` or
+    with its parent. No other process may trace it. Raise OSError if the system does not support that; the caller must
+    then stop.
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")

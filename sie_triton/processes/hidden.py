@@ -122,6 +122,6 @@ def _start_stack(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[int]:
-    """The fields of /proc/PID/stat from the state on, which is given as 0."""
+    """Fields of /proc/PID/stat from the state on, which has index 0."""
     _, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return [0, *map(int, numbers)]

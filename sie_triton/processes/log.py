@@ -1,7 +1,7 @@
 """Log files of child processes, bounded in size and in rate.
 
 A child writes to a pipe. A thread of this process moves whole lines from the pipe to the file, and is the only writer
-of the file. While this process is stopped, a child that has filled the pipe waits.
+of the file. While this process is suspended, a child that has filled the pipe blocks.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ from time import monotonic
 
 from sie_triton.private import private_directory
 
-# One log takes at most (1 + NUM_OLD_FILES) * MAX_FILE_BYTES on the disk: 16 MiB.
+# Maximum size of one log on disk: (1 + NUM_OLD_FILES) * MAX_FILE_BYTES, 16 MiB.
 MAX_FILE_BYTES = 4 * 1024**2
 NUM_OLD_FILES = 3
 
-# Within one window a line is repeated at most MAX_REPEATS times, and at most MAX_WINDOW_BYTES are written.
+# Limits within one window: MAX_REPEATS repetitions of a line, and MAX_WINDOW_BYTES in all.
 WINDOW_S = 10.0
 MAX_REPEATS = 100
 MAX_WINDOW_BYTES = 1024**2
 
-# A longer line is broken.
+# Longer lines are split.
 MAX_LINE_BYTES = 16 * 1024
 
 # The most recent output, kept in memory for messages about a child that has ended.
@@ -41,7 +41,7 @@ NUMBER = re.compile(rb"[0-9]+")
 
 
 class Quota:
-    """Decides which lines are written. Lines that differ only in their digits count as repetitions of one line."""
+    """Rate limiter of lines. Lines that differ only in their digits count as repetitions of one line."""
 
     def __init__(self) -> None:
         self._ends = 0.0
@@ -50,7 +50,7 @@ class Quota:
         self._num_left_out = 0
 
     def allows(self, line: bytes) -> bool:
-        """Count `line`; False if it is one too many."""
+        """Count `line`; False if it exceeds a limit."""
         kind = NUMBER.sub(b"0", line)
         is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= MAX_WINDOW_BYTES
         if is_allowed:
@@ -61,7 +61,7 @@ class Quota:
         return is_allowed
 
     def end_window(self, now: float) -> int:
-        """Begin a new window if the old one is over by `now`, in seconds; return how many lines the old one lost."""
+        """Begin a new window if the old one is over at `now`, in seconds; return the number of lines that it lost."""
         if now < self._ends:
             return 0
         num_left_out = self._num_left_out
@@ -72,7 +72,7 @@ class Quota:
 
 class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Lose the line, for example when the disk is full."""
+        """Count a line as lost, for example when the disk is full."""
 
 
 class Log:
@@ -109,11 +109,11 @@ class Log:
 
     @property
     def writer(self) -> int:
-        """Descriptor for the standard output and error of a child."""
+        """Descriptor for the standard output and standard error of a child."""
         return self._writer
 
     def from_here(self) -> Callable[[], str]:
-        """Return a function that reads what was written since this call, at most the last TAIL_BYTES of it."""
+        """Return a function that reads the output since this call, at most its last TAIL_BYTES."""
         self._move()
         start = self._num_bytes
 
@@ -131,7 +131,7 @@ class Log:
         self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8")
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        with suppress(OSError):  # more than this user may have
+        with suppress(OSError):  # beyond the user's limit
             fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._closing = os.eventfd(0)
         self._is_open = True
@@ -160,7 +160,7 @@ class Log:
             self._move()
 
     def _move(self) -> None:
-        """Move what is in the pipe to the file: all of what was there when the call began."""
+        """Move at least the pipe's content at the time of the call to the file."""
         with self._lock, suppress(BlockingIOError):
             if not self._is_open:
                 return

@@ -23,7 +23,7 @@ from sie_triton.private import private_directory
 from sie_triton.processes.child import Child
 from sie_triton.processes.pids import ProcessId
 
-# States in the file PID: what a lazy nursery waits for is its first use.
+# States in the file PID. A lazy nursery is WAITING until its first use.
 WAITING, IMPORTING, READY = "waiting", "importing", "ready"
 
 # Of those beside the first one, below its directory.
@@ -89,7 +89,7 @@ def nursery_ids(directory: Path) -> list[ProcessId]:
 
 
 def importing_ids(directory: Path) -> list[ProcessId]:
-    """Of the nurseries in `directory` that have not finished their imports; a lazy one has not before its first use."""
+    """Processes of the nurseries in `directory` that are importing; a lazy nursery imports from its first use on."""
     return [process for process, state in _announced(directory).items() if state == IMPORTING and process.is_alive]
 
 
@@ -209,7 +209,7 @@ def _announce(directory: Path, state: str) -> None:
 
 
 def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[ProcessId, str]:
-    """State by process, of all nurseries in `directory` or of those announced in `paths`."""
+    """State by process of the nurseries announced in `paths`, or of all in `directory`."""
     found = {}
     for path in paths or (directory / PID, *directory.glob(f"{OTHERS}/*/{PID}")):
         with suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Signs of life of a child process, through a pipe.
+"""Heartbeats of a child process, through a pipe.
 
-The child writes a byte from the loop that does its work. Its parent counts its own looks that found none: a parent
-that was suspended or starved too has not looked, and so ends no child for it.
+The child writes a byte from the loop that does its work. The parent polls the pipe and counts the polls that found no
+byte, not the time: a parent that was suspended or starved too has not polled, and therefore kills no child.
 """
 
 import os
@@ -9,10 +9,10 @@ from contextlib import suppress
 
 VARIABLE = "SIE_PULSE_DESCRIPTOR"
 
-# Seconds between two looks of the parent. The child should beat as often.
+# Polling interval of the parent, in seconds. The child should beat as often.
 LOOK_S = 1.0
 
-# Looks without a sign of life after which the child is lost; more before the first sign, for the child's imports.
+# Number of polls without a heartbeat after which the child is lost; higher before the first, for the child's imports.
 MAX_SILENT = 30
 MAX_SILENT_AT_START = 150
 
@@ -20,14 +20,14 @@ READ_BYTES = 64 * 1024
 
 
 def beat() -> None:
-    """Give a sign of life to the parent, if it wants one."""
+    """Send a heartbeat to the parent, if it watches for them."""
     if descriptor := os.environ.get(VARIABLE):
         with suppress(OSError):  # the pipe is full, or the parent has ended
             os.write(int(descriptor), b".")
 
 
 class Pulse:
-    """The parent's end, for one child. The child inherits `descriptor` and `environment`."""
+    """Parent's end of the pipe for one child. The child inherits `descriptor` and `environment`."""
 
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()
@@ -40,7 +40,7 @@ class Pulse:
         return {VARIABLE: str(self.descriptor)}
 
     def is_lost(self) -> bool:
-        """Look once; True after MAX_SILENT looks in a row without a sign of life."""
+        """Poll once; True after MAX_SILENT polls in a row without a heartbeat."""
         with suppress(BlockingIOError):
             if os.read(self._reader, READ_BYTES):
                 self._num_left = MAX_SILENT

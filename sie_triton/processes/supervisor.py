@@ -106,7 +106,7 @@ class Companion:
 
     Or `program` in Python's place, in the directory `cwd`. Told to end, it has `end_s`.
 
-    One that `beats` calls `pulse.beat` once a second, and is killed and started again when it no longer does.
+    A program that `beats` calls `pulse.beat` once a second; it is killed and restarted when the heartbeats stop.
 
     Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
     as soon as it is there, so that it is given up only where the system cannot start it.

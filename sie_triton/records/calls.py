@@ -1,8 +1,8 @@
-"""Calls whose client still waits: a small mapped file per door process, written by it and read by the stages.
+"""Open calls, whose client still waits: a small mapped file per door process, written by it and read by the stages.
 
-A door cannot cancel a call: Triton tells no step of an ensemble about it. So each call has a place in the file, with a
-number of its own in it while its client waits; its token, a request parameter, names both. The call is over once the
-place has another number, or its door has ended.
+A door cannot cancel a call, because Triton does not pass a cancellation to the steps of an ensemble. Each call
+therefore has a slot in the file, which holds the call's number while its client waits. Its token, a request parameter,
+names slot and number. The call is over once the slot holds another number, or its door has ended.
 """
 
 import os
@@ -21,15 +21,15 @@ from sie_triton.processes.pids import ProcessId
 # Request parameter that carries the token of a call.
 CALL = "sie_call"
 
-# Calls of one door process that can be told apart; further ones run to their deadline.
+# Maximum number of calls of one door process that can be cancelled; further calls run to their deadline.
 NUM_PLACES = 4096
 
-# How long a door that was seen alive counts as alive, in seconds.
+# Seconds for which a door counts as alive after a check.
 ALIVE_S = 1.0
 
 
 class CallBook:
-    """The calls of this door process. Belongs to one event loop. OSError where `directory` cannot be written."""
+    """Calls of this door process. Belongs to one event loop. Raises OSError if `directory` is not writable."""
 
     def __init__(self, directory: Path) -> None:
         self._door = ProcessId.of(os.getpid())
@@ -42,7 +42,7 @@ class CallBook:
 
     @contextmanager
     def call(self) -> Iterator[dict[str, str]]:
-        """One call, over at the end: its token as a request parameter, none where no place is free."""
+        """Context manager of one call: yields its token as a request parameter, none if no slot is free."""
         if not self._free:
             yield {}
             return
@@ -60,7 +60,7 @@ class CallBook:
 
 
 class Call:
-    """One call, as a stage sees it. Any thread may ask."""
+    """A door's call in a stage. Any thread may call the methods."""
 
     __slots__ = ("_book", "_number", "_place")
 
@@ -68,26 +68,26 @@ class Call:
         self._book, self._place, self._number = book, place, number
 
     def is_over(self) -> bool:
-        """True once its client has gone, or its door has ended."""
+        """True once the client has disconnected, or the door has ended."""
         return self._book.number(self._place) != self._number
 
 
 class Book:
-    """The file of one door process, read."""
+    """Read-only view of the file of one door process."""
 
     def __init__(self, directory: Path, door: ProcessId) -> None:
-        """OSError or ValueError where there is no such file."""
+        """Raise OSError or ValueError if there is no such file."""
         self._door = door
         self._numbers = np.memmap(_path(directory, door), "<i8", "r", shape=(NUM_PLACES,))
         self._is_alive, self._seen = True, 0.0
 
     def number(self, place: int) -> int:
-        """Return the number of the call in `place`; 0 where its client waits no more."""
+        """Return the number of the call in the slot `place`; 0 if its client no longer waits."""
         return int(self._numbers[place]) if self.is_alive else 0
 
     @property
     def is_alive(self) -> bool:
-        """As of at most ALIVE_S ago."""
+        """True if the door process runs; cached for ALIVE_S."""
         now = monotonic()
         if self._is_alive and now - self._seen > ALIVE_S:
             self._is_alive, self._seen = self._door.is_alive, now
@@ -95,7 +95,7 @@ class Book:
 
 
 class Calls:
-    """The calls of all doors that serve from one directory, for one stage. Any thread may ask."""
+    """Calls of all doors that serve from one directory, for one stage. Any thread may call the methods."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -103,7 +103,7 @@ class Calls:
         self._lock = Lock()
 
     def find(self, token: str) -> Call | None:
-        """Return the call; None without a token, or if its door runs elsewhere. InputError for what is no token."""
+        """Return the call; None if there is no token or its door runs elsewhere. InputError for a malformed token."""
         if not token:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Why a stage could not load its model, in words: a text file beside its status record, which holds only the reason.
+"""Message of a stage that could not load its model: a text file beside its status record, which holds only the reason.
 
 stage → `org__name-inference.failure` → controller
 """
@@ -10,7 +10,7 @@ MAX_CHARACTERS = 1000
 
 
 def write_failure(directory: Path, steps: str, stage: str, message: str) -> None:
-    """Keep the first characters of `message`, on one line; nothing where the directory cannot be written."""
+    """Write the first characters of `message` on one line; do nothing if the directory is not writable."""
     path = _path(directory, steps, stage)
     fresh = path.with_suffix(".failure.new")
     with suppress(OSError):
@@ -19,7 +19,7 @@ def write_failure(directory: Path, steps: str, stage: str, message: str) -> None
 
 
 def read_failure(directory: Path, steps: str, stage: str) -> str:
-    """Return the latest message of a stage that has failed; empty where it left none."""
+    """Return the latest message of a failed stage; empty if it wrote none."""
     with suppress(OSError, ValueError):
         return _path(directory, steps, stage).read_text(encoding="utf-8")[:MAX_CHARACTERS]
     return ""

@@ -154,7 +154,7 @@ class StatusWriter:
         self.record["state"] = RESIDENT
 
     def load_failed(self, reason: str, message: str = "") -> None:
-        """`reason` is one of REASONS, `message` what the operator reads."""
+        """Record a failed load; `reason` is one of REASONS, `message` is for the operator."""
         write_failure(self.directory, self.model, self.stage, message)
         self.record["load_failure"] = 1 + list(REASONS).index(reason)
         self.record["state"] = FAILED

@@ -62,9 +62,9 @@ class Refused(Exception):
 
 
 class Refresh:
-    """One look at the model files of a server. Holds what it found, until `write`.
+    """One scan of a server's model files. Holds the result until `write`.
 
-    `unloadable` are names of models whose requests would fail as things are; of the first look alone.
+    `unloadable` names the models whose requests would fail at present; only the first scan fills it.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Why requests of a model would fail, as far as a look at this machine, and a question to the hub, can tell."""
+"""Reasons why requests of a model would fail, as far as local files and a request to the hub show them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,14 +10,14 @@ from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import HUB, SMALL_FILES
 from sie_triton.weights.on_hub import WEIGHTS, Hub
 
-# A warning names no more of them.
+# Maximum number of models that a warning names.
 MAX_NAMED = 5
 
 Causes = Mapping[str, Sequence[str]]
 
 
 def causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
-    """What is wrong → the names of the models that cannot be loaded for it."""
+    """Map each cause to the names of the models that it keeps from loading."""
     found: dict[str, list[str]] = {}
     hub = Hub(allowed=settings.hf_fallback)
     for spec in specs:
@@ -27,7 +27,7 @@ def causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
 
 
 def environment_causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
-    """The same of worker environments alone; each is tried once."""
+    """Map each cause in a worker environment to the names of its models; each environment is tried once."""
     models: dict[str, list[str]] = {}
     for spec in specs:
         models.setdefault(spec.environment, []).append(spec.model)
@@ -43,7 +43,7 @@ def environment_causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes
 def warnings_of(found: Causes) -> Iterator[str]:
     for cause, models in found.items():
         more = f" and {len(models) - MAX_NAMED} more" if len(models) > MAX_NAMED else ""
-        yield f"warning: {', '.join(models[:MAX_NAMED])}{more}: requests fail as long as this is so: {cause}"
+        yield f"warning: {', '.join(models[:MAX_NAMED])}{more}: requests fail until this is fixed: {cause}"
 
 
 def _of_weights(spec: ModelSpec, hub: Hub) -> Iterator[str]:

@@ -15,7 +15,7 @@ Job = tuple[Steps, Failed]
 class Background:
     """Threads with many jobs, round robin. A job is an iterator; each `next` is one step, by one thread at a time.
 
-    At most `most_begun` jobs take turns, 0: any number; the others wait, in order, until one of those is over.
+    At most `most_begun` jobs take turns, or any number if it is 0. The others wait, in order, until one of those ends.
 
     Any thread may submit; the threads start with the first job. What a step raises ends its job and is told to that
     job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on. `close`
@@ -71,7 +71,7 @@ class Background:
                 self._end_turn(job)
 
     def _end_turn(self, job: Job | None) -> None:
-        """`job` is back in line, or, if it is over, the first of those that wait takes its place."""
+        """Put `job` back in line. None: the job has ended, and the first waiting one takes its place."""
         with self._changed:
             following = self._waiting.popleft() if job is None and self._waiting else job
             if following is None:

@@ -7,8 +7,8 @@ from sie_triton.native import INSTALL, compile_shared
 HOOK_NAME = "batchstrategy.so"
 SOURCE = Path(__file__).with_name("admission.c")
 NO_HOOK = (
-    "warning: the admission hook cannot be compiled, so Triton batches by request count alone; results are the same, "
-    f"and inference still cuts its work by cost. To batch by cost in the queue too, {INSTALL}"
+    "warning: the admission hook cannot be compiled, so Triton batches by request count only; results are the same, "
+    f"and inference still splits its batches by cost. To batch by cost in the queue too, {INSTALL}"
 )
 
 

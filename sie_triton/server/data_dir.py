@@ -36,11 +36,11 @@ def lock(data_dir: Path) -> IO[str]:
 
 
 def _closed(data_dir: Path) -> Path:
-    """`data_dir`, which no other user can enter from now on; PermissionError where it holds files that are not ours."""
+    """Close `data_dir` to other users and return it; PermissionError if it is open to them and holds other files."""
     if stat.S_IMODE(data_dir.stat().st_mode) & 0o077:
         names = set(os.listdir(data_dir)) - {"lost+found"}
         if names and LOCK not in names:
-            raise PermissionError(f"{data_dir} holds other files and can be entered by other users; chmod go-rwx it")
+            raise PermissionError(f"{data_dir} holds other files and is accessible to other users; chmod go-rwx it")
         data_dir.chmod(0o700)
     return data_dir
 
@@ -67,7 +67,7 @@ def mark(data_dir: Path) -> dict[str, str]:
 
 
 def log_of(data_dir: Path, name: str) -> Log:
-    """The log file `name` of the server's processes."""
+    """Log file `name` of the server's processes."""
     return Log(data_dir / "logs" / name)
 
 

@@ -1,4 +1,4 @@
-"""Complaints about model files that change while a server runs, for the launcher's terminal.
+"""Complaints about model files that change while the server runs, for the launcher's terminal.
 
 serving.json, which the controller writes → lines
 """
@@ -14,14 +14,14 @@ POLL_S = 1.0
 
 
 class FileFaults:
-    """Compares the complaints in serving.json with those of the last look, which it holds. One thread calls `look`."""
+    """Holds the last complaints in serving.json and reports changes. One thread calls `look`."""
 
     def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
         self._data_dir, self._say = data_dir, say
         self._problems = dict(serving.problems) if (serving := read_serving(data_dir)) else {}
 
     def look(self) -> None:
-        """Say each complaint that is new, and which files are right again."""
+        """Report each new complaint, and each file that is valid again."""
         serving = read_serving(self._data_dir)
         if serving is None or serving.problems == self._problems:
             return
@@ -35,7 +35,7 @@ class FileFaults:
 
 @contextmanager
 def told(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Look every POLL_S from a thread of its own."""
+    """Context manager that looks every POLL_S on a thread of its own."""
     faults, ended = FileFaults(data_dir, say), Event()
 
     def run() -> None:

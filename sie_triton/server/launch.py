@@ -168,7 +168,7 @@ class Server:
         host = self._settings.inner_host
         if self._triton.embedded and not host.startswith("127.") and not self._settings.allow_remote:
             raise ServerError(
-                f"{host}: the embedded Triton 24.10 has publicly known remote weaknesses and listens on loopback only; "
+                f"{host}: the embedded Triton 24.10 has publicly known vulnerabilities and listens on loopback only; "
                 "use NVIDIA's container image, or --auth-mode=token, with which only the door listens on --host, or "
                 "--allow-remote if you know your network"
             )
@@ -189,5 +189,5 @@ def before_triton() -> None:
     """For the child that becomes tritonserver."""
     end_with_parent()
     stack.deepen()
-    # When the launcher was killed the log's pipe has no reader; what is in progress is answered all the same.
+    # If the launcher was killed, the log's pipe has no reader; requests in progress must be answered all the same.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -52,7 +52,7 @@ def check_venv() -> Iterator[str]:
 
 
 def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
-    """`addresses`: setting name → host and port."""
+    """Yield a sentence for each problem; `addresses` maps a setting's name to host and port."""
     taken: dict[int, str] = {}
     for name, (host, port) in addresses.items():
         if port in taken:

@@ -1,4 +1,4 @@
-"""Does the memory limit hold the server and its models? Estimated before anything is started."""
+"""Estimate, before anything is started, if the memory limit holds the server and its models."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ TENSORS = "*.safetensors"
 
 
 class Room:
-    """The memory of a server's device, in bytes; `own` of it is for the server itself, `left` for models."""
+    """Memory limit of a server's device, in bytes; `own` of it is for the server itself, `left` for models."""
 
     def __init__(self, settings: Settings, num_models: int) -> None:
         self._given, self._threshold = settings.memory_limit_bytes, settings.memory_pressure_threshold_percent
@@ -31,17 +31,17 @@ class Room:
         self.left = max(0, int(self.limit * self._threshold / 100) - self.own)
 
     def problems(self) -> Iterator[str]:
-        """A limit that was given and holds no model, however small."""
+        """Yield an error if the configured limit leaves no memory for even the smallest model."""
         if self._given and self.left < FORKED_BYTES:
             needed = limit_for(self.own + FORKED_BYTES, self._threshold)
             yield (
-                f"{LIMIT} is {self._given}: of {self._threshold:g} % of it the server itself takes about "
+                f"{LIMIT} is {self._given}: {self._threshold:g} % of it is usable, the server itself takes about "
                 f"{self.own / 1e6:.0f} MB with {self._num_models} models, and no model fits beside it; "
                 f"set it to at least {needed}"
             )
 
     def warnings(self, specs: Sequence[ModelSpec]) -> Iterator[str]:
-        """Models whose weights, as far as they are on this machine, do not fit."""
+        """Yield a warning for each model whose local weights do not fit."""
         for spec in specs if self._is_cpu or self._given else ():
             needed = FORKED_BYTES + _weights_bytes(spec)
             if needed > self.left:
@@ -52,7 +52,7 @@ class Room:
                 )
 
     def line(self) -> str:
-        """What the server takes and leaves; empty for a GPU, of which it takes nothing."""
+        """Summary of the memory of server and models; empty for a GPU, which the server itself does not use."""
         if not self._is_cpu:
             return ""
         return (
@@ -69,7 +69,7 @@ def _limit(given: int) -> tuple[int, str]:
 
 
 def _weights_bytes(spec: ModelSpec) -> int:
-    """Bytes of the files of weights; 0 where they are not on this machine, or somebody else's server computes them."""
+    """Size of the weights' files in bytes; 0 if they are not on this machine, or a remote server runs the model."""
     if spec.endpoint is not None:
         return 0
     with suppress(LoadError, OSError):

@@ -166,13 +166,13 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: Room, c
 
 
 def to_try(first: Refresh) -> ModelConfig:
-    """The first model whose requests can be answered; the first of all where there is none."""
+    """First model whose requests can be answered; if there is none, the first of all."""
     can_load = (model for model in first.models if model.sie_id not in first.unloadable)
     return next(can_load, first.models[0])
 
 
 def example(spec: ModelSpec, url: str) -> str:
-    """A request that can be tried. Of several outputs of encode it asks for one: dense, if there is one."""
+    """Example request for the terminal. Of several outputs of encode it asks for one: dense, if the model has it."""
     if TEXT.name not in spec.inputs and "extract" in spec.tasks:
         labels = " --labels person,car" if model_of(spec).extraction.labels else ""
         return f"sie-triton extract {spec.model} --url {url} --image picture.jpg{labels}"

@@ -35,7 +35,7 @@ UNSUITED = 122
 LISTENS_S = 5.0
 
 NOT_BUILT = (
-    "stubs are not forked, and each takes 20 MB more: the program that forks them cannot be compiled, or {} is mounted "
+    "stubs are not forked, so each takes 20 MB more: the program that forks them cannot be compiled, or {} is mounted "
     f"noexec; {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
 )
 

@@ -30,7 +30,7 @@ class Context:
     `num_items`: what the client sent as items, of PDFs each page. `pages`: of each item sent, which pages of it were
     read, none where it is no PDF; empty if no item is. `ticket`: see records.tickets. Of the durations that inference
     adds, `queue_ns` is the wait in which it was busy with other work, `batch_wait_ns` the wait in which it was idle.
-    `truncated`: the items of which only the beginning was read.
+    `truncated`: indices of the items of which the model reads only the beginning.
     """
 
     verb: Verb

@@ -223,7 +223,7 @@ class Inference(ColdStage[Worker]):
             self.open.reply(job.request, job.error)
 
     def _cancel_if_over(self, job: Work) -> None:
-        """Compute no more of a job that was answered, at its deadline for example, or whose client has gone."""
+        """Stop computing a job that was answered, at its deadline for example, or whose client has disconnected."""
         if job.is_deferred and self.open.is_over(job.request, asks_triton=job.is_bulk):
             job.error = job.error or Cancelled(GONE)
 

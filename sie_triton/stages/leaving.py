@@ -1,23 +1,23 @@
-"""The time that a process has to finish its requests once another process waits for its memory."""
+"""Timeout for the requests of a process once another process waits for its memory."""
 
 from collections.abc import Callable
 from time import monotonic
 
 from sie_triton.errors import BusyError
 
-# In seconds. What is not done by then ends with an error.
+# Timeout in seconds. Requests that are not done by then end with an error.
 LEAVING_S = 60.0
 
 
 class Leaving:
-    """Counts the seconds for which `is_awaited()` has been true without a break. One thread calls it."""
+    """Measures how long `is_awaited()` has been true without a break. One thread calls it."""
 
     def __init__(self, is_awaited: Callable[[], bool], clock: Callable[[], float] = monotonic) -> None:
         self._is_awaited, self._clock = is_awaited, clock
         self._since: float | None = None
 
     def overdue(self) -> BusyError | None:
-        """Return the answer to the requests that remain, or None while there is time."""
+        """Return the error for the remaining requests, or None before the timeout."""
         if not self._is_awaited():
             self._since = None
             return None
@@ -25,5 +25,5 @@ class Leaving:
         if self._clock() - self._since < LEAVING_S:
             return None
         return BusyError(
-            f"the model was changed or evicted, and this request was not done {LEAVING_S:g} s after that; retry"
+            f"the model was changed or evicted, and this request was not done within {LEAVING_S:g} s; retry"
         )

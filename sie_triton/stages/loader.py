@@ -22,7 +22,7 @@ from sie_triton.weights.pickles import listing
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
 
-# Maximum size of a LoRA adapter that is fetched from the hub, in bytes; clients may name any where they are allowed to.
+# Maximum size of a LoRA adapter from the hub, in bytes: where the settings allow it, clients may name any adapter.
 MAX_LORA_BYTES = 2 << 30
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ WORKER_S = 120.0
 # How often it is looked whether an adapter is still in use that has to go.
 LOOK_S = 0.02
 
-# How often it is written when they were last used, and looked for adapters that were removed from the model.
+# Interval of writing the times of last use, and of the sweep for adapters removed from the model, in seconds.
 TELL_EVERY_S = 1.0
 SWEEP_S = 2.0
 
@@ -43,7 +43,7 @@ class Loras:
 
     A job whose adapter is not there waits; it is among the `open` requests by then, and goes to `submit` once the
     adapter is there. An adapter in use stays: where all are, the least recently used takes no more jobs and goes when
-    those it has are done. One whose source the model does not know (`is_known`) any more goes as soon as it is idle.
+    those it has are done. One whose source `is_known` no longer accepts goes as soon as it is idle.
     `fetch` makes a directory of a source. What is held goes to the `status` record.
 
     Any thread may call any method. Nothing waits for an adapter but threads of this object's own.
@@ -85,7 +85,7 @@ class Loras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """False if `work` must `wait` for its adapter; LoadError if that has just failed, BusyError if too many do."""
+        """False if `work` must `wait` for its adapter; LoadError if that just failed, BusyError if too many wait."""
         if not work.lora:
             return True
         with self._changed:
@@ -160,7 +160,7 @@ class Loras:
         self._loaders.shutdown(wait=True, cancel_futures=True)
 
     def free_removed(self) -> None:
-        """Take idle adapters out of the worker that the model does not know any more."""
+        """Take idle adapters that were removed from the model out of the worker."""
         with self._placing:
             with self._changed:
                 idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]
@@ -216,7 +216,7 @@ class Loras:
                     self._check_open()
                     continue
                 self._forget(victim)
-                if waiting := victim.waiting:  # they came while it was leaving
+                if waiting := victim.waiting:  # arrived while the adapter was leaving
                     again = self._known[victim.source] = HeldLora(victim.name, victim.source, waiting=waiting)
                     self._loaders.submit(self._load, again)
                 break

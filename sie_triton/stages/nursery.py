@@ -17,8 +17,8 @@ from pathlib import Path
 from sie_triton.processes import nursery
 from sie_triton.processes.nursery import keep_what_is_here
 
-# What the three stages import while they are cold, and with their first request: the stub itself imports asyncio, and
-# importlib.metadata email.parser. Imported here it is there once, not once for each stage.
+# Modules that the three stages import while cold and with their first request; the stub itself imports asyncio, and
+# importlib.metadata imports email.parser. Imported here, they are in memory once, not once for each stage.
 IMPORTS = (
     "asyncio",
     "email.parser",

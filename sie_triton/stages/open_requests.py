@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 GONE = "cancelled by the client"
 
-# Time between two looks at the calls of deferred requests, in seconds.
+# Polling interval of the calls of deferred requests, in seconds.
 POLL_S = 0.5
 
-# Time between two looks whether this process has to end its requests, in seconds.
+# Polling interval of `overdue()`, in seconds.
 LOOK_S = 2.0
 
-# Fewer deadlines than this are never cleared of answered requests.
+# Minimum number of deadlines before those of answered requests are dropped.
 MIN_DEADLINES = 64
 
 
@@ -42,9 +42,9 @@ class OpenRequests:
     Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
     thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
     an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
-    `expired` says of requests that wait for the model. `call_of(request)` is its call at the door, which says when its
-    client has gone; the clock looks every POLL_S. `gone()` is called for each request whose client has gone. The clock
-    asks `overdue()` every LOOK_S while requests are open; what it returns is the answer to all of them.
+    `expired` says of requests that wait for the model. `call_of(request)` is the request's call at the door; the clock
+    polls every POLL_S if its client has disconnected. `gone()` is called for each such request. The clock calls
+    `overdue()` every LOOK_S while requests are open; an error that it returns is the answer to all of them.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class OpenRequests:
             self._changed.notify()
 
     def is_over(self, request: Request, *, asks_triton: bool = True) -> bool:
-        """Return whether the client no longer waits for a deferred `request`, so that its work must end.
+        """True if the client no longer waits for a deferred `request`, so that its work must end.
 
-        True once the request was answered, at its deadline for example, or if its call at the door is over, or if
-        Triton says that its client has cancelled it; the latter two answer it with Cancelled. Asking Triton is a round
-        trip: skip it with `asks_triton` False where the call is frequent.
+        True once the request was answered, at its deadline for example, if its call at the door is over, or if Triton
+        reports that its client has cancelled it. In the latter two cases this method answers it with Cancelled. Asking
+        Triton takes a round trip: frequent callers skip it with `asks_triton` False.
         """
         if self._is_gone(request, asks_triton):
             self._cancel(request)
@@ -114,7 +114,7 @@ class OpenRequests:
             self._clock.join()
 
     def _is_gone(self, request: Request, asks_triton: bool) -> bool:
-        """Triton must not be asked about a request that is being answered: it crashes."""
+        """True if the client has cancelled or disconnected. Holds the lock: Triton crashes if asked during `reply`."""
         with self._changed:
             key = self._keys.get(request)
             if key is None:
@@ -143,7 +143,7 @@ class OpenRequests:
             self._gone()
 
     def _forget_answered(self) -> None:
-        """Drop the deadlines of answered requests once they are the larger part; amortised constant time."""
+        """Drop the deadlines of answered requests once they outnumber the open ones; amortised constant time."""
         if len(self._deadlines) > MIN_DEADLINES + 2 * len(self._open):
             self._deadlines = [each for each in self._deadlines if each[1] in self._open]
             heapq.heapify(self._deadlines)
@@ -172,7 +172,7 @@ class OpenRequests:
                 self._reply(request, error, is_expired=True)
 
     def _wait_for_expired(self) -> list[int]:
-        """Return the keys whose deadline has passed; none when it is time to look at the calls, and at the end."""
+        """Return the keys whose deadline has passed; none when it is time to poll the calls, and after `close`."""
         with self._changed:
             while not self._closed:
                 now = monotonic_ns()

@@ -30,7 +30,7 @@ def takes_long(processor: Processor, asked: Asked) -> bool:
 class Preparation:
     """Each of `strands` takes the next element that nobody has taken; the last to end calls `done` with all of them.
 
-    No more are taken once `is_over()`. What `Processor.prepare` raises ends a strand, and `done` is not
+    Strands take no more once `is_over()`. An exception of `Processor.prepare` ends a strand, and `done` is not
     called then.
     """
 
@@ -54,7 +54,7 @@ class Preparation:
 
     @property
     def draws_pages(self) -> bool:
-        """Whether any item is a PDF, which may take as long as its sender likes."""
+        """True if any item is a PDF, whose drawing may take arbitrarily long."""
         return any(map(pdf_in, self._elements[: self._num_items]))
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:

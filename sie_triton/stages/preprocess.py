@@ -72,7 +72,7 @@ class Preprocess(ColdStage[Processor]):
         super().__init__(status, limit)
         workers = spec.runtime.image_workers
         self._slow = Background("media", self.fault, workers)
-        # PDFs have threads of their own, and few are open at once, as each has a process that draws it.
+        # PDFs have threads of their own. Few are open at once, because each has a process that draws it.
         num_drawing = max(1, workers // 2)
         self._drawing = Background("pages", self.fault, num_drawing, most_begun=2 * num_drawing)
 

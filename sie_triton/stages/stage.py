@@ -90,9 +90,9 @@ class ColdStage(ABC, Generic[Loaded]):
         return self.limit - int(self.status.record["num_open"])
 
     def call_of(self, request: Request) -> Call | None:
-        """Return the call of the door's that `request` belongs to, if any; InputError for a token of nobody's.
+        """Return the door's call that `request` belongs to, if any; InputError for a malformed token.
 
-        Cancelled if its client has gone already.
+        Raise Cancelled if its client has disconnected already.
         """
         call = self._calls.find(str(request.parameters.get(CALL, "")))
         if call is not None and call.is_over():
@@ -177,7 +177,7 @@ class ColdStage(ABC, Generic[Loaded]):
         return [DEFERRED if request.is_deferred else told for request in requests]
 
     def _known_call(self, request: Request) -> Call | None:
-        """The same for a deferred request, whose parameters were checked or will be."""
+        """Return the call of a deferred request; None for a malformed token, which `call_of` reports."""
         try:
             return self._calls.find(str(request.parameters.get(CALL, "")))
         except InputError:

@@ -1,4 +1,4 @@
-"""Repeats something on a thread of its own, from the first need of it to the end of the stage."""
+"""Periodic task on a thread of its own, from its first use to the end of the stage."""
 
 from collections.abc import Callable
 from threading import Event, Lock, Thread
@@ -7,9 +7,9 @@ from sie_triton.scheduling.lasting import lasting
 
 
 class Sweep:
-    """Calls `sweep` every `period_s` seconds once it was started, until it is closed. Any thread may call any method.
+    """Calls `sweep` every `period_s` seconds from `start` to `close`. Any thread may call any method.
 
-    Exceptions of `sweep` are logged, and it is called again.
+    Exceptions of `sweep` are logged; the calls continue.
     """
 
     def __init__(self, name: str, period_s: float, sweep: Callable[[], None]) -> None:
@@ -18,7 +18,7 @@ class Sweep:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start, unless that was done."""
+        """Start the thread, unless it runs already."""
         with self._starting:
             if self._thread is None and not self._closed.is_set():
                 self._thread = lasting(self._run, self._name, lambda: None)

@@ -36,10 +36,10 @@ LOOK_S = 0.5
 RETRIES = 3
 PAUSE_S = 1.0
 
-# Free disk space that a fetch leaves to others, in bytes.
+# Disk space that a fetch leaves free, in bytes.
 SPARE_BYTES = 1_000_000_000
 
-# Maximum size of a file whose size the hub does not give, in bytes: small texts, compressed on the way.
+# Maximum size of a file whose size the hub does not report, in bytes: small texts, compressed in transit.
 MAX_UNSIZED_BYTES = 100_000_000
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -67,8 +67,8 @@ class Remote:
 def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
     """Fetch the files that match and are missing. `tell` gets a line twice a second, and stops it by raising.
 
-    LoadError says what is wrong with the hub, the network or the disk, or that more than `max_bytes` would have to be
-    fetched; what has come stays for the next attempt.
+    Raise LoadError for a fault of the hub, the network or the disk, or if the missing files have more than `max_bytes`.
+    Partial downloads stay for the next attempt.
     """
     names = snapshot.missing(patterns)
     if not names:
@@ -133,14 +133,14 @@ class Transfer:
         return Remote(name, url, found.etag, found.size)
 
     def prepare(self, files: Sequence[Remote], max_bytes: int | None) -> None:
-        """LoadError where there is no room for what is still to come, or that is more than `max_bytes`."""
+        """Raise LoadError if the missing files exceed `max_bytes`, or their missing part the free disk space."""
         self._blobs.mkdir(parents=True, exist_ok=True)
         left = [file for file in files if not (self._blobs / file.etag).exists()]
         self._total = sum(file.size or 0 for file in left)
         if max_bytes is not None and self._total > max_bytes:
             raise LoadError(
                 f"weights: {self._snapshot.repo} has {self._total / 1e6:.0f} MB to fetch, and {max_bytes / 1e6:.0f} MB "
-                "are allowed; fetch it yourself, and name its directory",
+                "are allowed; download it yourself, and name its directory",
                 "unsupported",
             )
         here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]

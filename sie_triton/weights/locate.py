@@ -45,7 +45,7 @@ def locate(
     cache: Path | None = None,
     max_bytes: int | None = None,
 ) -> Path:
-    """The directory that holds the model; hub files matching `patterns` are fetched if missing, at most `max_bytes`.
+    """Return the model's directory; fetch missing hub files that match `patterns`, at most `max_bytes`.
 
     All who name the same file `pin` get the same commit of a repository. `tell` gets what is being done, now and then,
     and may raise to stop it. Where some of its files are `elsewhere`, a directory of all is made below `cache`.

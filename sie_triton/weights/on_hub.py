@@ -1,4 +1,4 @@
-"""Could the weights of a model be had from the hub? Nothing is downloaded."""
+"""Check that a model's weights are available from the hub, without downloading them."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from sie_triton.weights import hub
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
 
-# A server may have hundreds of models, and a start must not take minutes.
+# Maximum number of repositories to ask about: a server with hundreds of models must not take minutes to start.
 MAX_QUESTIONS = 16
 
 
 class Hub:
-    """Asks about at most MAX_QUESTIONS repositories, and about no further one once the hub cannot be reached.
+    """Asks about at most MAX_QUESTIONS repositories, and about no further one once the hub is unreachable.
 
-    Holds how often it has asked, and why the hub cannot be reached. For one thread.
+    Holds the number of questions, and the error of an unreachable hub. For one thread.
     """
 
     def __init__(self, *, allowed: bool) -> None:
@@ -23,7 +23,7 @@ class Hub:
         self._unreachable: LoadError | None = None
 
     def check(self, reference: str, patterns: Sequence[str] = WEIGHTS) -> None:
-        """LoadError where the local cache has no file of `patterns` of `org/name[@revision]`, nor the hub the model."""
+        """Raise LoadError if no file of `org/name[@revision]` in `patterns` is cached and the hub lacks the model."""
         try:
             if hub.snapshot(reference, allow_hub=False).matching(patterns):
                 return

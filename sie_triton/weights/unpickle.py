@@ -1,7 +1,8 @@
 """The process that reads a model's pickles of tensors: `python -m sie_triton.weights.unpickle (FILE DESCRIPTOR)...`.
 
-It writes safetensors to each file's descriptor and, where it refuses one, a line of JSON to its standard output. It
-opens all files, confines itself, and reads them then: nothing in them could do more than waste what it is given.
+It writes safetensors to each file's descriptor; for a file that it refuses, it writes a line of JSON to its standard
+output. It opens all files, confines itself, and only then reads them: a hostile file can only waste the memory and time
+that the process is allowed.
 """
 
 import codecs
@@ -94,10 +95,10 @@ def _confine(sizes: Sequence[int]) -> None:
 
 
 def _rehearse() -> None:
-    """Import all that files are read with, and tensors are named with; a confined process can import nothing."""
+    """Import everything needed to read files and to name tensors; a confined process can import nothing."""
     import torch
 
-    codecs.lookup("cp437")  # of names in archives
+    codecs.lookup("cp437")  # encoding of names in archives
 
     for is_zip in (True, False):
         file = BytesIO()

@@ -30,7 +30,7 @@ from sie_triton.worker.messages import (
     RemoveLora,
 )
 
-# What a loaded worker shares with no other process.
+# Measurement of a loaded worker: its unshared memory, in bytes.
 RESIDENT_BYTES = "private_bytes"
 
 # Of a pass, by their codes; all others are ModelError.
@@ -46,9 +46,9 @@ END_S = 2.0
 
 
 def expected_bytes(load: Load) -> int:
-    """Estimate the memory of the worker in bytes: as measured the last time, else judged by the size of the files.
+    """Estimate the memory of the worker in bytes: the last measurement, else an estimate from the size of the files.
 
-    Loading has each weight in memory twice at most.
+    Loading holds each weight in memory at most twice.
     """
     measured = load.measurements().get(RESIDENT_BYTES)
     if measured:

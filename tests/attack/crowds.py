@@ -1,4 +1,4 @@
-"""Thousands of connections that ask for nothing, or for very little."""
+"""Thousands of idle or very slow connections."""
 
 import resource
 import socket
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-# To each port.
+# Number of connections to each port.
 NUM_IDLE = NUM_SLOW = 2000
 
 SLOWLY = b"POST /v1/encode/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\nX-Padding: "
@@ -14,7 +14,7 @@ SLOWLY = b"POST /v1/encode/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000
 
 @contextmanager
 def crowd(ports: Sequence[int]) -> Iterator[list[int]]:
-    """Keep NUM_IDLE and NUM_SLOW connections to each port, made anew when they are closed; gives how many were made."""
+    """Keep NUM_IDLE and NUM_SLOW connections to each port and reopen closed ones; yield the number opened so far."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     made, stopped = [0], threading.Event()
@@ -30,7 +30,7 @@ def crowd(ports: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _keep(port: int, slow: bool, made: list[int], stopped: threading.Event) -> None:
-    """One byte a second on each slow connection."""
+    """Send one byte a second on each slow connection."""
     held: list[socket.socket] = []
     while not stopped.wait(1.0):
         held = [each for each in held if _is_open(each, SLOWLY[:1] if slow else b"")]

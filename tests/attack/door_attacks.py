@@ -21,14 +21,14 @@ from tests.unit.test_doors_hostile import FIELDS, odd_body, odd_value
 JSON, MSGPACK = "application/json", "application/msgpack"
 VERBS = ("encode", "score", "extract")
 
-# Megabytes are sent seldom, so that the network of one machine carries more than that.
+# Large bodies are rare, so that they do not saturate the network of one machine.
 SMALL, LARGE = 1000, 3_000_000
 
 
 def asked(
     served: Served, path: str, body: bytes, *, method: str = "POST", port: int | None = None, **headers: str
 ) -> str:
-    """The answer, whatever it is; Unanswered after PATIENCE_S. `port`: another than the door's."""
+    """Return any answer; raise Unanswered after PATIENCE_S. `port` replaces the door's port."""
     connection = http.client.HTTPConnection("127.0.0.1", port or served.settings.door_port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -43,7 +43,7 @@ def asked(
 
 
 def sent(served: Served, path: str, content: Any, rng: random.Random, **headers: str) -> str:
-    """As JSON or as msgpack."""
+    """Send the body as JSON or as msgpack."""
     try:
         kind, body = rng.choice([(JSON, orjson.dumps), (MSGPACK, msgpack.packb)])
         return asked(served, path, body(content), Content_Type=kind, **headers)
@@ -56,7 +56,7 @@ def path_of(rng: random.Random) -> str:
 
 
 def dialects(rng: random.Random, served: Served) -> str:
-    """Odd fields on every route of other people's HTTP."""
+    """Send odd fields to every route of the other dialects."""
     path = rng.choice(list(FIELDS))
     body = odd_body(rng, path).replace(b'"a/other"', orjson.dumps(rng.choice(MODELS)))
     return asked(served, path, body, Content_Type=rng.choice([JSON, JSON, MSGPACK, "text/plain", ""]))
@@ -78,7 +78,7 @@ def parameters(rng: random.Random, served: Served) -> str:
 
 
 def bodies(rng: random.Random, served: Served) -> str:
-    """What grows when it is decoded, and what is nested."""
+    """Send bodies that grow when decoded, and deeply nested ones."""
     size = rng.choice([SMALL, SMALL, SMALL, LARGE])
     kind, body = rng.choice(
         [
@@ -117,7 +117,7 @@ def long_text(rng: random.Random, served: Served) -> str:
 
 
 def tiff_of_one_tile(side: int = 60_000) -> bytes:
-    """A picture of 16 × 16 whose only tile is `side` wide and high."""
+    """TIFF picture of 16 × 16 pixels whose only tile is `side` wide and high."""
     data = zlib.compress(bytes(1000))
     tags = [
         *[(256, 4, 1, 16), (257, 4, 1, 16), (258, 3, 1, 8), (259, 3, 1, 8), (262, 3, 1, 1), (277, 3, 1, 1)],
@@ -134,7 +134,7 @@ def tiff_of_one_tile(side: int = 60_000) -> bytes:
 
 
 def files(rng: random.Random, served: Served) -> str:
-    """Pictures, sounds and PDFs that nobody should send, beside good ones."""
+    """Send hostile pictures, sounds and PDFs beside valid ones."""
     model, kind, found = rng.choice(
         [
             (CLIP, "image", [each for each, _ in unreadable.unreadable().values()]),
@@ -158,7 +158,7 @@ def slow_pdf(rng: random.Random, served: Served) -> str:
 
 
 def gone(rng: random.Random, served: Served) -> str:
-    """A client that wants an hour, and hangs up."""
+    """Send a request with a timeout of an hour, and disconnect."""
     body = orjson.dumps({"items": ["how do vines climb? " * 30] * rng.choice([1, 30, 600])})
     head = f"POST /v1/encode/{rng.choice([MINILM, COLBERT])} HTTP/1.1\r\nHost: localhost\r\nX-Request-Timeout: 3600\r\n"
     with socket.create_connection(("127.0.0.1", served.settings.door_port), PATIENCE_S) as connection:
@@ -168,7 +168,7 @@ def gone(rng: random.Random, served: Served) -> str:
 
 
 def half_a_request(rng: random.Random, served: Served) -> str:
-    """Bytes that are no HTTP, a body that never ends, chunks that are none, and WebSockets that say nothing."""
+    """Send bytes that are not HTTP, endless bodies and invalid chunks, and open silent WebSockets."""
     head = b"POST /v1/encode/x HTTP/1.1\r\nHost: localhost\r\n"
     upgrade = b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -200,7 +200,7 @@ def half_a_request(rng: random.Random, served: Served) -> str:
 
 
 def pages(rng: random.Random, served: Served) -> str:
-    """Everything that answers to GET, as a page of somebody else's would ask for it."""
+    """Send GET to every route, with the headers of a foreign page."""
     path = rng.choice(["/", "/healthz", "/readyz", "/health", "/v1/models", "/openapi.json", "/docs", "/info", "/x"])
     headers = rng.choice(
         [{}, {"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Authorization": "Bearer x"}]

@@ -87,7 +87,7 @@ def canary(served: Served, model: str, expected: np.ndarray, seen: Seen, stopped
 
 
 def door_canary(served: Served, seen: Seen, stopped: threading.Event) -> None:
-    """Probe the door without end, on a connection of its own each time."""
+    """Probe the door endlessly, each time on a new connection."""
     while not stopped.wait(0.05):
         started = time.monotonic()
         try:
@@ -186,7 +186,7 @@ def test_ten_minutes_of_attack_and_ten_deaths_of_tritonserver(served):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_after_ten_minutes_of_attack(served):
-    """Without a death: each process stays, and has given back what it took."""
+    """No process is replaced, and each has returned its memory."""
     with attacked(served, attackers=0) as seen:  # everything is loaded
         time.sleep(5.0)
     before = memory_of(served)
@@ -226,13 +226,13 @@ def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
 
 
 def tracebacks(served: Served) -> list[str]:
-    """Logs with an error that nobody foresaw."""
+    """Logs that contain an unexpected error."""
     logs = [path for path in (served.settings.data_dir / "logs").iterdir() if b"Traceback" in path.read_bytes()]
     return [f"{path.name}: …{path.read_text(errors='replace').partition('Traceback')[2][:1500]}" for path in logs]
 
 
 def memory_of(served: Served) -> dict[int, int]:
-    """Bytes of each process that no other shares, in proportion where they do."""
+    """Memory of each process in bytes; shared pages count proportionally."""
     found = {}
     for pid in served.pids():
         with suppress(psutil.Error):

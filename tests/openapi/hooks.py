@@ -1,4 +1,4 @@
-"""Hooks of schemathesis: msgpack, and what JSON schema cannot say of two fields of one body."""
+"""Hooks of schemathesis: msgpack, and relations between fields that JSON schema cannot express."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def read_msgpack(ctx: Any, response: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Arrays are lists to a schema, and integers beyond 64 bits floats to msgpack, as they are to the door's JSON."""
+    """Convert for msgpack: arrays become lists; integers beyond 64 bits become floats, as in the door's JSON."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
 
 @schemathesis.hook
 def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
-    """Make fields fit each other in bodies that are meant to be right."""
+    """Make fields consistent in bodies that are meant to be valid."""
     if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(case.body, dict):
         return
     unset(case.body, "lora")
@@ -44,7 +44,7 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
 
 
 def unset(body: dict[str, Any], name: str) -> None:
-    """No adapter is there, and a model that extracts reads no instruction."""
+    """Remove adapters, which are not installed, and instructions, which the extracting model does not read."""
     params = body.get("params") or {}
     for each in (body, body.get("options") or {}, params, params.get("options") or {}):
         if each.get(name) is not None:
@@ -52,7 +52,7 @@ def unset(body: dict[str, Any], name: str) -> None:
 
 
 def fit_labels(params: dict[str, Any]) -> None:
-    """Thresholds and descriptions are those of labels of the request."""
+    """Keep thresholds and descriptions only for labels of the request."""
     options, labels = params.get("options") or {}, params.get("labels") or []
     for name, value in (("label_thresholds", 0.5), ("label_descriptions", "what it is")):
         if options.get(name) is not None:
@@ -60,7 +60,7 @@ def fit_labels(params: dict[str, Any]) -> None:
 
 
 def fit_documents(body: dict[str, Any]) -> None:
-    """Documents that are objects have the fields that are read of them."""
+    """Give documents that are objects the fields in rank_fields."""
     names = body.get("rank_fields") or ["text"]
     for document in body.get("documents") or ():
         if isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Four models are asked in turns under a limit that holds two of them."""
+"""Requests to four models in turn, under a memory limit that holds two of them."""
 
 import time
 from collections.abc import Iterator

@@ -209,7 +209,7 @@ WRONG = [
     (f"/v1/score/{TINY}", {"query": "a", "items": ["a"]}, 400, "does not score"),
     (f"/v1/score/{CROSS_ENCODER}", {"items": ["a"]}, 400, "query: is missing"),
     (f"/v1/extract/{GLINER}", {"items": ["a"], "params": {"labels": "person"}}, 400, "labels: must be a list"),
-    ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; there are"),
+    ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; served are"),
     (f"/v1/encode/{TINY}-inference", {"items": ["a"]}, 404, "is a step"),
 ]
 
@@ -307,7 +307,7 @@ def counts(server, field):
 
 
 def test_work_for_a_client_that_has_gone_ends(http, server):
-    """Long before the deadline that it chose, which is an hour, and before all is computed."""
+    """The work ends before all is computed, and long before the client's deadline of an hour."""
     texts = [f"how do {i} vines climb the old wall? " * 12 for i in range(4000)]
     items, cancelled = counts(server, "num_items"), counts(server, "num_cancelled")
     with pytest.raises(httpx.ReadTimeout):
@@ -319,7 +319,7 @@ def test_work_for_a_client_that_has_gone_ends(http, server):
 
 
 def test_answers_count_among_the_memory_of_their_requests(server):
-    """What Triton has answered so far, before anything is written of it."""
+    """Number of Triton's answers so far, before any is serialized."""
     body = {"items": ["vines climb " * 40] * 64, "params": {"output_types": ["multivector"]}}
     with opened(server.settings, door_max_memory_bytes=300_000) as url:
         told = httpx.post(f"{url}/v1/encode/{COLBERT}", json=body, timeout=60)

@@ -1,4 +1,4 @@
-"""What both clients say, over both transports, where a model does not take what was sent."""
+"""Messages of both clients, over both transports, if a model does not take the inputs of a call."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

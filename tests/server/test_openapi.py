@@ -34,7 +34,7 @@ class Narrow:
 
 @pytest.fixture(scope="module")
 def url(server: Running) -> Iterator[str]:
-    """A door in this process before the server that all tests share; it asks for a token."""
+    """Door in this process, in front of the server that all tests share; it requires a token."""
     door = Door(server.settings.model_copy(update={"auth_mode": "token", "auth_tokens": "secret"}))
     Narrow(door, MODELS)
     with listening(door) as port:
@@ -44,7 +44,7 @@ def url(server: Running) -> Iterator[str]:
 
 
 def load(url: str) -> None:
-    """Have every model loaded, by the document's own examples."""
+    """Load every model by the document's own examples."""
     with httpx.Client(base_url=url, headers=TOKEN, timeout=60) as client:
         for path, methods in client.get("/openapi.json").json()["paths"].items():
             for body in (each.get("requestBody", {}).get("content", {}) for each in methods.values()):

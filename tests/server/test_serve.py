@@ -228,7 +228,7 @@ def test_perf_analyzer_prints_its_table(server):
 
 
 def test_with_tokens_only_the_door_is_on_the_host_and_no_secret_is_shown(tmp_path):
-    """127.0.0.2 is in place of an address that others reach."""
+    """127.0.0.2 stands for an address that other machines can reach."""
     secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]
     with serving(tmp_path, "--host=127.0.0.2", "--auth-mode=token", *secrets, num_ports=5) as (process, _):
         line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
@@ -258,8 +258,8 @@ def is_open(host: str, port: int) -> bool:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("test/tinny", r"error: model: test/tinny is not served; there are test/tiny, .*"),
-        (OWL, rf"error: model: {OWL} reads image.*; perf sends texts alone"),
+        ("test/tinny", r"error: model: test/tinny is not served; served are test/tiny, .*"),
+        (OWL, rf"error: model: {OWL} reads image.*; perf sends texts only"),
     ],
 )
 def test_a_model_that_perf_cannot_ask_is_one_line(server, model, said):
@@ -293,7 +293,7 @@ def test_a_wrong_model_file_is_told_on_the_terminal_in_the_table_and_to_clients(
 
 
 def ports_of(process: subprocess.Popen[str]) -> list[int]:
-    """As it was given them, in the order of PORT_FLAGS."""
+    """Ports of the running server, in the order of PORT_FLAGS."""
     assert isinstance(process.args, list)
     given = dict(str(argument).split("=", 1) for argument in process.args if "-port=" in str(argument))
     return [int(given[flag]) for flag in PORT_FLAGS if flag in given]

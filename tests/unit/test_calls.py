@@ -1,4 +1,4 @@
-"""Calls whose client still waits, as a door writes them and a stage reads them."""
+"""Open calls, written by a door and read by a stage."""
 
 import multiprocessing
 import os

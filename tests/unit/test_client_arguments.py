@@ -14,7 +14,7 @@ NOBODY = "http://127.0.0.1:9"
 @pytest.mark.parametrize(
     ("items", "complaint"),
     [
-        (["a", {"txt": "b"}], r"items\[1\].txt: is not allowed; give a string, or"),
+        (["a", {"txt": "b"}], r"items\[1\].txt: is not allowed; send a string, or"),
         ([{"text": "a", "video": b"mp4"}], r"items\[0\].video: is not allowed"),
         ([{"image": 5}], r"items\[0\].image: is int; give its bytes, its path, a PIL image, or a uint8 array"),
         ([{"image": "https://example.com/a.png"}], r"items\[0\].image: is a URL, which the client does not download"),
@@ -90,7 +90,7 @@ def test_labels(kind, labels, complaint):
         ("a", [3], r"entities\[0\]\[0\]: must be a mapping, it is int; give {\"start\": …, "),
         ("a", [{"start": object()}], r"entities\[0\]: cannot be written as JSON"),
         ("a", [{"label": "\ud800"}], r"entities\[0\]: cannot be sent as UTF-8"),
-        (["a", "b"], [[]], "entities: has 1 lists for 2 items; give one list for each item"),
+        (["a", "b"], [[]], "entities: has 1 lists for 2 items; send one list for each item"),
         (["a"], [{"start": 0, "end": 1}], r"entities\[0\]: must be a list of entities, it is dict"),
         (["a"], "a", "entities: must be a list of lists, it is str"),
         (["a"], 3, "entities: must be a list of lists, it is int"),

@@ -1,4 +1,4 @@
-"""The controller before clients that hold many connections."""
+"""The controller with clients that hold many connections."""
 
 import asyncio
 import functools
@@ -80,7 +80,7 @@ def events() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def test_the_connection_of_a_request_in_progress_is_kept(events):
-    """And where there is one on each connection, a new one waits."""
+    """If a request is in progress on every connection, a new connection waits."""
 
     async def run() -> None:
         may_end, num_begun, connections = asyncio.Event(), 0, Connections(limit=2)

@@ -35,7 +35,7 @@ DEEP = [
 
 
 def nested(depth):
-    """A list in a list, and so on."""
+    """List nested to the given depth."""
     found = []
     for _ in range(depth):
         found = [found]
@@ -137,7 +137,7 @@ def test_a_rate_of_samples_is_an_integer():
 
 
 class Models:
-    """What a door knows of the models that are served."""
+    """Stand-in for the door's knowledge of the served models."""
 
     async def spec(self, name):
         if name == "a/gone":

@@ -45,7 +45,7 @@ def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge
         ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, it is null"),
         ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
         ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
-        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be chosen here"),
+        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
     ],
 )
 def test_what_is_wrong_is_named(body, message):

@@ -41,7 +41,7 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"documents": ["a", 3]}, r"documents\[1\]: must be a string or an object with text"),
         ({"documents": [{"image": "x"}]}, r"documents\[0\]: must have text"),
         ({"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, r"documents\[0\]: must have title or body"),
-        ({"documents": ["a"] * 101}, "documents: are 101, and SIE_DOOR_MAX_ITEMS allows 100"),
+        ({"documents": ["a"] * 101}, "documents: has 101 entries, and SIE_DOOR_MAX_ITEMS allows 100"),
         ({"rank_fields": "title"}, "rank_fields: must be a list of 1 to 16 names"),
         ({"rank_fields": []}, "rank_fields: must be a list of 1 to 16 names"),
         ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must be a list of 1 to 16 names"),
@@ -98,7 +98,7 @@ class Counting(dict):
 
 
 def test_documents_beyond_the_limit_are_not_read():
-    with pytest.raises(InputError, match=r"^documents: are 200"):
+    with pytest.raises(InputError, match=r"^documents: has 200 entries"):
         asked({**BODY, "documents": [Counting(text="x") for _ in range(200)]})
     assert Counting.lookups == 0
 

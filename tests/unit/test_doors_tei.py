@@ -39,7 +39,7 @@ def test_what_is_asked_for():
     [
         ({"inputs": None}, "inputs: is missing"),
         ({"inputs": []}, "inputs: is empty"),
-        ({"inputs": ["x"] * 101}, "inputs: are 101, and SIE_DOOR_MAX_ITEMS allows 100"),
+        ({"inputs": ["x"] * 101}, "inputs: has 101 entries, and SIE_DOOR_MAX_ITEMS allows 100"),
         ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, it is a list"),
         ({"truncate": False}, "truncate: a text longer than the model reads is always cut"),
         ({"truncation_direction": "Left"}, "truncation_direction: a text is cut on the right"),

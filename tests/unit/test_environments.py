@@ -194,9 +194,7 @@ def test_rendering_warns_of_what_requests_would_fail_of(empty, tmp_path):
     (tmp_path / "models" / "letters.yaml").write_text(f"{content}environment: empty\n")
     settings = read_settings(models_dir=tmp_path / "models", environments_dir=empty.directory.parent, device="cpu")
     (warning,) = write_repository(tmp_path / "repository", settings, [], hook=False)
-    assert warning.startswith(
-        "warning: test/letters: requests fail as long as this is so: environment empty: its Python"
-    )
+    assert warning.startswith("warning: test/letters: requests fail until this is fixed: environment empty: its Python")
     (empty.site_packages / "linked.pth").write_text(str(SITE_PACKAGES))
     assert write_repository(tmp_path / "repository", settings, [], hook=False) == []
 

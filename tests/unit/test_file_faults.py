@@ -1,4 +1,4 @@
-"""What the launcher's terminal says of model files that change while it serves."""
+"""Messages on the launcher's terminal about model files that change while it serves."""
 
 import pytest
 

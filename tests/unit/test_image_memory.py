@@ -1,4 +1,4 @@
-"""What decoding an image costs at its peak, and what it is charged: measured in a process of its own."""
+"""Peak memory of decoding an image, measured in a process of its own, against the memory that it is charged."""
 
 import json
 import os

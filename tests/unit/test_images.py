@@ -83,5 +83,5 @@ def test_what_is_decoded_at_once_is_bounded():
         for each in running:
             each.result(60)
     assert most[0] == 2
-    with pytest.raises(InputError, match=r"takes 53253 bytes of memory to be decoded; .* raise max_decoded_bytes"):
+    with pytest.raises(InputError, match=r"takes 53253 bytes of memory to decode, and .* raise max_decoded_bytes"):
         read(content, max_decoded_bytes=53_252)

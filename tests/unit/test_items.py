@@ -76,5 +76,7 @@ def test_only_models_that_read_images_take_one_as_a_query():
 def test_a_text_beside_a_sound_is_refused_where_one_of_them_is_read():
     sound = AudioFile(b"1", "audio[2]")
     check_alone({"audio": sound}, "audio")
-    with pytest.raises(InputError, match=r"^audio\[2\]: the same item has text, and this model reads text or audio"):
+    with pytest.raises(
+        InputError, match=r"^audio\[2\]: the same item has text, and this model reads either text or audio"
+    ):
         check_alone({"audio": sound, "text": "a"}, "audio")

@@ -235,7 +235,7 @@ def test_a_data_directory_that_others_can_enter_is_closed(tmp_path, content):
 def test_one_that_others_can_enter_and_that_holds_other_files_is_refused(tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ServerError, match=r"holds other files and can be entered by other users; chmod go-rwx it"):
+    with pytest.raises(ServerError, match=r"holds other files and is accessible to other users; chmod go-rwx it"):
         lock(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 

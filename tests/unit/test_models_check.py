@@ -1,4 +1,4 @@
-"""`sie-triton models check` finds what `serve` would refuse, and what requests would stumble over."""
+"""`sie-triton models check` finds faults that `serve` would refuse or that would fail requests."""
 
 import re
 import shutil

@@ -88,7 +88,7 @@ def test_so_is_a_font_that_the_file_brings():
 
 
 def test_another_font_is_replaced_by_one_of_the_librarys_own():
-    """Whether this machine has it or not: none of its files can be opened."""
+    """The font may be installed or not: the drawing process cannot open its files."""
     ((_, found),) = drawn(words(b"<</Type/Font/Subtype/TrueType/BaseFont/DejaVuSans>>"))
     assert (found < 128).any()
 
@@ -184,7 +184,7 @@ def test_a_page_is_no_longer_drawn_once_nobody_waits():
 
 @pytest.fixture
 def stage(tmp_path, clip, clip_directory) -> Iterator[Preprocess]:
-    """Of a model that reads images, with one thread for them."""
+    """Preprocess stage of a model that reads images, with one image thread."""
     of_clip = replace(clip.spec, weights=str(clip_directory), runtime=Runtime(image_workers=1, open_steps=True))
     made = Preprocess(of_clip, StatusWriter(tmp_path, "m", "preprocess", 0))
     made.warm_up()
@@ -197,7 +197,7 @@ def image_request(content: bytes):
 
 
 def test_an_image_does_not_wait_for_a_pdf(stage):
-    """Whose pages are never drawn; once it is cancelled nothing of it is left."""
+    """The PDF's pages are never drawn; nothing of the request is left once it is cancelled."""
     slow, image = image_request(PDF), image_request(saved(PAGES[0]))
     stage.execute([slow])
     until(drawing)
@@ -215,8 +215,7 @@ def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(sta
     texts, images = np.array([[b"", b"a cat"]], object), np.array([[content, content]], object)
     refused, good = run(stage, [asked("encode", text=texts, image=images), image_request(content)])
     assert str(refused) == (
-        "image[1]: the same item has text, and this model reads text or image of an item, not both; "
-        "send them as two items"
+        "image[1]: the same item has text, and this model reads either text or image of an item; send them as two items"
     )
     assert len(good["read"]) == 1
 

@@ -106,7 +106,7 @@ LONG = "why " * 100_000
 
 
 def test_which_texts_are_truncated_is_said(scorer, pairs):
-    """Of a request of any size, items alone: the query is none."""
+    """The indices are those of items in a request of any size; the query is not an item."""
     long = "word " * 40
     for texts_sent, expected in ((["a", long, "b"], [1]), ([long, *["a"] * 200, long], [0, 201])):
         (encoded,) = run(scorer, [asked("encode", text=texts_sent)])
@@ -129,7 +129,7 @@ ENDLESS = " " * 600_000 + "word"
 def test_a_text_of_too_many_characters_is_refused_by_name(stage, given, named, request):
     (answer,) = run(request.getfixturevalue(stage), [asked("score", **given)])
     assert isinstance(answer, InputError)
-    start = f"{named}: has 600004 characters, of which the first 500000 make fewer than "
+    start = f"{named}: has 600004 characters, and the first 500000 make fewer than "
     assert str(answer).startswith(start)
     assert "send at most 500000 characters" in str(answer)
 

@@ -1,4 +1,4 @@
-"""What a process takes, and what its end makes free."""
+"""Memory that a process takes, and memory that ending it frees."""
 
 import mmap
 import os
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 @contextmanager
 def forked() -> Iterator[tuple[int, int]]:
-    """A process and its fork, by their pids."""
+    """Pids of a process and its fork."""
     command = [sys.executable, "-c", FORKS, str(BYTES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -80,7 +80,7 @@ def test_a_child_without_a_watching_parent_gives_no_sign(monkeypatch):
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
-    """Stopped by a signal, or in a loop that waits for ever."""
+    """The process is suspended by a signal, or waits forever in a loop."""
     said: list[str] = []
     descriptors = psutil.Process().num_fds()
     program = BEATS.format(600 if is_stopped else 0.2)
@@ -144,7 +144,7 @@ def answers(port: int) -> bool:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["the door", "the controller"])
 def test_a_stopped_process_of_the_server_is_replaced(tmp_path, name):
-    """Of two doors that share a port one is stopped and one killed."""
+    """Two doors share a port: one is suspended, the other killed."""
     grpc_port, port, controller_port = free_ports(3)
     ports = {"grpc_port": grpc_port, "door_port": port, "controller_port": controller_port}
     settings = read_settings(data_dir=tmp_path, device="cpu", door_workers=2, **ports)

@@ -1,4 +1,4 @@
-"""A failed test has a second try of its own; nothing else has."""
+"""A failed test is rerun by itself; nothing else is."""
 
 import os
 import subprocess

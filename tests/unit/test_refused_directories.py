@@ -64,12 +64,15 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "GGUF": (files(model__gguf=b"GGUF"), r"config\.json is missing, and model\.gguf is GGUF; serve the directory"),
     "ONNX alone": (
         with_file(splade(), "onnx/model.onnx", b"\x08"),
-        r"onnx/model\.onnx is ONNX; models of this kind are read from safetensors alone",
+        r"onnx/model\.onnx is ONNX; models of this kind are read from safetensors only",
     ),
-    "model files": (files(b__yaml=b"", a__yaml=b""), r": holds model files \(a\.yaml\), no model; give --models-dir "),
+    "model files": (
+        files(b__yaml=b"", a__yaml=b""),
+        r": holds model files \(a\.yaml\), not a model; use --models-dir ",
+    ),
     "an ONNX file without its configuration": (
         files(model__onnx=b"\x08", tokenizer__json=b"{}"),
-        r": config\.json is missing beside model\.onnx; put there what the model was exported with$",
+        r": config\.json is missing beside model\.onnx; copy the files there that were exported with the model$",
     ),
     "an ONNX file alone": (files(model__onnx=b"\x08"), r": config\.json and tokenizer\.json are missing beside model"),
     "a pickle alone": (with_file(bare(), "pytorch_model.bin", b"\x80"), "is a pickle; other formats are refused: save"),

@@ -87,7 +87,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
     controller.tick()
     reason, _, text = verdict(controller, pids[0]).partition("\n")
     assert reason == "out of memory"
-    assert "need about 0.00 GiB, but now only 0.00 GiB could be made free: 85 % of 0.00 GiB (test)" in text
+    assert "need about 0.00 GiB, but now only 0.00 GiB can be freed: 85 % of 0.00 GiB (test)" in text
     assert verdict(controller, pids[1]) is None
     answer_path(controller._directory, pids[0]).unlink()
     controller.measured = Memory(100, 1000, "test")
@@ -109,7 +109,7 @@ def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids)
 
 @pytest.mark.parametrize(("wanted", "reason"), [(400, "out of memory"), (1000, "too large")])
 def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
-    """By its own numbers: 85 % of it hold what the server takes, what others use, and the model."""
+    """85 % of the advised limit hold the server, the other programs and the model, by the message's own numbers."""
     mib = 2**20
     measured = Memory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
     controller._meter.measure = lambda *_: measured
@@ -126,7 +126,7 @@ def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
 
 
 def test_short_memory_takes_back_the_tokenizers_of_models_out_of_use(controller, control, pids):
-    """At once, before the load that waits is refused; also of models that failed for want of memory."""
+    """Tokenizers go before the waiting load is refused; also those of models that failed for lack of memory."""
     cold, failed, fresh, waiting = pids
     used = {"state": RESIDENT, "last_used_ns": monotonic_ns()}
     stage(controller, "failed", failed, load_failure=1)
@@ -160,7 +160,7 @@ def test_pressure_is_relieved_while_something_loads(controller, control, pids, w
 def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_once(
     controller, control, pids, worker_bytes, used, evicted
 ):
-    """Both give 300 bytes back: no other model goes for that much."""
+    """Both free 300 bytes, so no other model is evicted for them."""
     old, new, other, _ = pids
     worker_bytes.update({old: 100, new: 200, other: 200})
     stage(controller, "m", old, state=RESIDENT, generation=1, worker_pid=old, num_open=1)

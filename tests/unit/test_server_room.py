@@ -1,4 +1,4 @@
-"""What a server says of its memory limit before it starts anything."""
+"""Messages of a server about its memory limit before it starts anything."""
 
 import re
 

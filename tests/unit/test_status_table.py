@@ -1,4 +1,4 @@
-"""`sie-triton status` as it stands in a terminal, and the picture of it in the README."""
+"""Output of `sie-triton status` in a terminal, and its picture in the README."""
 
 import html
 import io
@@ -94,7 +94,7 @@ def test_a_name_is_text_and_no_markup():
 
 
 def test_the_picture_of_the_readme_is_what_the_command_shows():
-    """`sie-triton status --svg docs/status.svg` makes it."""
+    """`sie-triton status --svg docs/status.svg` writes the picture."""
     drawn = html.unescape(PICTURE.read_text()).replace("\xa0", " ")
     texts = [text.strip() for text in re.findall(">([^<]*)</text>", drawn)]
     cold = [model(f"acme/{name}", idle_s=idle) for name, idle in (("contracts", 24), ("products-en", 19))]

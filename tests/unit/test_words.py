@@ -134,7 +134,7 @@ def test_a_text_of_more_characters_than_are_read_is_refused_by_name(tmp_path, mi
     )
     refused, good = run(stage, [long, short])
     stage.close()
-    assert str(refused) == "text[1]: has 2000002 characters; send at most 2000000, a longer text in parts"
+    assert str(refused) == "text[1]: has 2000002 characters; send at most 2000000, and a longer text in parts"
     assert len(good["lengths"]) == 2
 
 

@@ -1,4 +1,4 @@
-"""YAML that people write, in model files and the settings file: stricter than PyYAML, and bounded."""
+"""Reader of hand-written YAML, that is model files and the settings file: stricter than PyYAML, and bounded."""
 
 import pytest
 import yaml
@@ -33,9 +33,9 @@ def test_values_are_those_of_the_safe_loader(text):
         ("a:\n  b: {c: 1, c: 2}\n", "line 2: c occurs twice, first in line 2"),
         ("- &k a\n- {*k : 1, *k : 2}\n", "a occurs twice"),
         ("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, f"line 1: nested too deeply; at most {MAX_DEPTH} levels"),
-        (BILLION_LAUGHS, f"line 6: holds more than {MAX_NODES} values, those of aliases counted each time"),
+        (BILLION_LAUGHS, f"line 6: holds more than {MAX_NODES} values; each use of an alias counts"),
         ("\n".join(["- x"] * (MAX_NODES + 1)), f"line {MAX_NODES + 1}: holds more than {MAX_NODES} values"),
-        ("a: &a [1, *a]", "line 1: the alias [*]a stands within what it is an alias of"),
+        ("a: &a [1, *a]", "line 1: the alias [*]a is part of its own target"),
         ("#" * (MAX_CHARACTERS + 1), f"longer than {MAX_CHARACTERS} characters"),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_key_that_occurs_twice_in_a_model_file_is_named(tmp_path, tiny_directo
         (b"http_port: 1\nhost: localhost\nhttp_port: 2\n", "line 3: http_port occurs twice, first in line 1"),
         (b"http_port: [", "not valid YAML: while parsing"),
         (b"\xff\xfe\xff", "not valid YAML: 'utf-8' codec can't decode"),
-        (b"[http_port]", "must hold settings by name"),
+        (b"[http_port]", "must hold one setting a line"),
     ],
 )
 def test_what_is_wrong_in_the_settings_file_is_one_line_with_its_path(tmp_path, monkeypatch, content, problem):

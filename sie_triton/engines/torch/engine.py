@@ -159,7 +159,7 @@ class TorchEngine(Engine):
 
 
 def used_bytes(device: str) -> int:
-    """Bytes of the device's memory that the end of this process makes free; on a GPU what PyTorch holds there."""
+    """Device memory, in bytes, that ending this process frees; on a GPU, the memory that PyTorch holds there."""
     if device == "cpu":
         return share_of(os.getpid()).own
     return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES

@@ -27,7 +27,7 @@ from sie_triton.spec import Runtime
 
 
 class ClapProcessor(Processor):
-    """An item is a sound or a text, not both."""
+    """Reads items that are a sound or a text, not both."""
 
     prepares = True
 

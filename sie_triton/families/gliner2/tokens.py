@@ -91,7 +91,7 @@ class Gliner2Tokenizer(Processor):
         return packed(rows)
 
     def _read(self, texts: Sequence[str]) -> list[Words]:
-        """A word of which the tokenizer leaves nothing stands for the token behind it. Unreadable if too long."""
+        """Split texts into words; a word without tokens points to the next token. Unreadable if a text is too long."""
         check_whole(texts)
         spans = [word_spans(text) for text in texts]
         tokens = self._words.tokens(
