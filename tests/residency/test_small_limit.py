@@ -14,7 +14,7 @@ from tests.residency.conftest import LONG, Crowd, Log, answer, serving, wait_for
 MODELS = [f"test/turn-{i}" for i in range(4)]
 
 # Besides two models, for tokenizers and for what a loading model takes beyond what it keeps.
-ROOM_FOR = 2.5
+ROOM_FOR = 2.1
 
 
 @pytest.fixture

@@ -174,23 +174,27 @@ def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server
     """Zipf: some are always there, some come and go. Nobody fails, and nobody gets another's vector."""
     zipf = {name: 1 / rank for rank, name in enumerate(NAMES, 1)} | {"": 1.0}
     traffic, most = Traffic(server, tenants), 0
-    replaced = server.status(TINY)["num_replaced"]
 
     async def watch() -> None:
         nonlocal most
-        await asyncio.sleep(seconds / 2)
-        os.kill(server.status(TINY)["worker_pid"], signal.SIGKILL)
         while not over.is_set():
             most = max(most, len(resident(server)))
             await asyncio.sleep(0.05)
 
+    async def kill() -> None:
+        await asyncio.sleep(seconds / 2)
+        os.kill(server.status(TINY)["worker_pid"], signal.SIGKILL)
+
     async def both() -> None:
-        watching = asyncio.create_task(watch())
+        watching, killing = asyncio.create_task(watch()), asyncio.create_task(kill())
         await traffic.run(zipf, seconds)
         over.set()
-        await watching
+        await asyncio.gather(watching, killing)
 
     over = asyncio.Event()
+    with SIEClient(server.grpc) as client:  # its worker is there to be killed
+        client.encode(TINY, TEXTS[0])
+    replaced = server.status(TINY)["num_replaced"]
     asyncio.run(both())
     print(f"\n{traffic.num_answered.total()} answered in {seconds} s: {dict(traffic.num_answered)}")
     assert (traffic.wrong, traffic.failed) == (0, [])

@@ -27,6 +27,7 @@ from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, OWL, TINY, tiny_model_file
+from tests.controller import wait_for
 
 ROOT = Path(__file__).parents[2]
 PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port", "--door-port")
@@ -242,8 +243,8 @@ def test_with_tokens_only_the_door_is_on_the_host_and_no_secret_is_shown(tmp_pat
         assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body).status_code == 401
         bearer = {"Authorization": "Bearer t0ken"}
         assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body, headers=bearer, timeout=60).status_code == 200
-        (model,) = httpx.get(f"{door}/v1/models", headers=bearer).json()["models"]
-        assert model["state"] == "loaded"  # the door asks the controller, which asks for a token
+        # The door asks the controller, which asks for a token.
+        wait_for(lambda: httpx.get(f"{door}/v1/models", headers=bearer).json()["models"][0]["state"] == "loaded")
         assert httpx.get(f"http://127.0.0.1:{ports[3]}/v1/models").status_code == 401
         flags = [f"--controller-port={ports[3]}", f"--data-dir={tmp_path}", "--admin-token=adm1n"]
         table, _ = sie("status", "--json", *flags).communicate(timeout=30)
