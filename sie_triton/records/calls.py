@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -33,6 +34,7 @@ class CallBook:
 
     def __init__(self, directory: Path) -> None:
         self._door = ProcessId.of(os.getpid())
+        self._name = f"{_namespace()}.{self._door.pid}.{self._door.started}"
         self._path = _path(directory, self._door)
         directory.mkdir(parents=True, exist_ok=True)
         remove_dead(directory)
@@ -50,7 +52,7 @@ class CallBook:
         self._num_calls += 1
         self._numbers[place] = number = self._num_calls
         try:
-            yield {CALL: f"{self._door.pid}.{self._door.started}.{place}.{number}"}
+            yield {CALL: f"{self._name}.{place}.{number}"}
         finally:
             self._numbers[place] = 0
             self._free.append(place)
@@ -107,12 +109,12 @@ class Calls:
         if not token:
             return None
         try:
-            pid, started, place, number = map(int, token.split("."))
+            namespace, pid, started, place, number = map(int, token.split("."))
             if not 0 <= place < NUM_PLACES:
                 raise ValueError(f"place {place}")
         except ValueError as exc:
             raise InputError(f"parameter {CALL}: is set by the server's own HTTP routes only; leave it out") from exc
-        book = self._book(ProcessId(pid, started))
+        book = self._book(ProcessId(pid, started)) if namespace == _namespace() else None
         return None if book is None else Call(book, place, number)
 
     def _book(self, door: ProcessId) -> Book | None:
@@ -125,6 +127,12 @@ class Calls:
                 except (OSError, ValueError):
                     return None
             return found
+
+
+@cache
+def _namespace() -> int:
+    """Return the number of this process's PID namespace: a pid of another one means another process here, or none."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def remove_dead(directory: Path) -> None:

@@ -68,6 +68,7 @@ class OpenRequests:
         self._keys: dict[Request, int] = {}
         self._calls: dict[int, tuple[Request, Call]] = {}
         self._deadlines: list[tuple[int, int]] = []
+        self._poll_at_ns = 0
         self._num_added = 0
         self._clock: Thread | None = None
         self._closed = False
@@ -178,11 +179,13 @@ class OpenRequests:
                 now = monotonic_ns()
                 if self._deadlines and self._deadlines[0][0] <= now:
                     return [heapq.heappop(self._deadlines)[1]]
-                wait_s = (self._deadlines[0][0] - now) / 1e9 if self._deadlines else 3600.0
-                look_s = POLL_S if self._calls else LOOK_S if self._open else 3600.0
-                was_notified = self._changed.wait(min(wait_s, look_s))
-                if self._open and not was_notified:
+                if self._open and now >= self._poll_at_ns:
+                    self._poll_at_ns = now + round((POLL_S if self._calls else LOOK_S) * 1e9)
                     return []
+                until = min(
+                    self._deadlines[0][0] if self._deadlines else NEVER, self._poll_at_ns if self._open else NEVER
+                )
+                self._changed.wait(min((until - now) / 1e9, 3600.0))
             return []
 
     def _revoked(self) -> list[Request]:

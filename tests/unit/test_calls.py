@@ -33,11 +33,11 @@ def test_a_place_that_is_taken_again_is_another_call(tmp_path, monkeypatch):
         assert not stage.find(third[CALL]).is_over()
 
 
-@pytest.mark.parametrize("token", ["x", "1", "1.2.3", "1.2.3.4.5", "../../etc/passwd", "{me}.-1.1", "{me}.4096.1"])
+@pytest.mark.parametrize("token", ["x", "1", "1.2.3.4", "1.2.3.4.5.6", "../../etc/passwd", "{me}.-1.1", "{me}.4096.1"])
 def test_a_token_that_no_door_wrote_is_refused(tmp_path, token):
     book = CallBook(tmp_path)
     with book.call() as right:
-        me = ".".join(right[CALL].split(".")[:2])
+        me = ".".join(right[CALL].split(".")[:3])
         with pytest.raises(InputError, match=r"^parameter sie_call: is set by the server's own HTTP routes"):
             Calls(tmp_path).find(token.format(me=me))
 
@@ -47,6 +47,13 @@ def test_a_door_with_a_directory_of_its_own_has_no_calls_here(tmp_path):
         (tmp_path / each).mkdir()
     with CallBook(tmp_path / "there").call() as elsewhere:
         assert Calls(tmp_path / "here").find(elsewhere[CALL]) is None
+
+
+def test_a_door_in_another_pid_namespace_has_no_calls_here(tmp_path, monkeypatch):
+    """It may share the directory, but not the meaning of a pid."""
+    with CallBook(tmp_path).call() as elsewhere:
+        monkeypatch.setattr(calls, "_namespace", lambda: 1)
+        assert Calls(tmp_path).find(elsewhere[CALL]) is None
 
 
 def _call_and_die(directory, told):
