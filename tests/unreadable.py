@@ -72,7 +72,11 @@ def readable() -> dict[str, bytes]:
     """Odd in what does not matter: these are read."""
     plain = picture(80, 60)
     exif, icc = b"Exif\x00\x00MM\x00*\xff\xff\xff\xff", b"not a profile"
+    first, second = picture(), picture(seed=1)
+    of_two = io.BytesIO()
+    first.save(of_two, "MPO", save_all=True, append_images=[second])  # as many phones save photographs
     return {
+        "a JPEG of two pictures": of_two.getvalue(),
         "damaged exif": saved(plain, "JPEG", exif=exif),
         "damaged icc": saved(plain, "JPEG", icc_profile=icc),
         "damaged icc in a png": saved(plain, icc_profile=icc),

@@ -50,7 +50,11 @@ def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:
     Raise InputError if a TIFF tile has more than `max_pixels`: the decoder allocates whole tiles, whatever the size of
     the image.
     """
-    per_pixel = PROGRESSIVE_PEAK_BYTES if image.info.get("progressive") else PEAK_BYTES[image.format or "JPEG"]
+    per_pixel = (
+        PROGRESSIVE_PEAK_BYTES
+        if image.info.get("progressive")
+        else PEAK_BYTES["JPEG" if image.format in (None, "MPO") else image.format]
+    )
     return image.width * image.height * per_pixel + _block_bytes(image, where, max_pixels)
 
 

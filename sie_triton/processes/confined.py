@@ -101,6 +101,8 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
     _limit(resource.RLIMIT_CORE, 0)
+    # The confined code may ignore SIGALRM; the end of its processor time it may not.
+    _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     code = b"".join(_filter())
