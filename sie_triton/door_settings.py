@@ -21,7 +21,7 @@ class DoorSettings(BaseModel):
     )
     door_max_body_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of the body of a request to door_port")
     door_max_memory_bytes: int = Field(
-        512 * 1024**2,
+        1024**3,
         ge=1,
         description="memory limit of all requests to door_port in progress, in bytes: bodies, their decoded content "
         "and answers; beyond it a request gets 503 with Retry-After",

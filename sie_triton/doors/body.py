@@ -27,22 +27,14 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
     with suppress(ValueError):  # HTTP's own parser has refused what is no number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
-    is_cut = False
     try:
         async with asyncio.timeout(BODY_S) as limit:
-
-            def cut() -> None:
-                nonlocal is_cut
-                is_cut = True
-                if not limit.expired():
-                    limit.reschedule(asyncio.get_running_loop().time())
-
-            held.cut = cut
+            held.end_upload = lambda: limit.reschedule(0) if not limit.expired() else None
             return await _read(receive, max_bytes, limit, held)
     except TimeoutError as exc:
-        raise out_of_memory() if is_cut else _too_slow() from exc
+        raise out_of_memory() if held.is_cut else _too_slow() from exc
     finally:
-        held.cut = None
+        held.end_upload = None
 
 
 async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: Held) -> bytearray:

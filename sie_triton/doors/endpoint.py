@@ -38,6 +38,9 @@ MAX_TIMEOUT_S = 3600.0
 # Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
 SMALL_BODY_BYTES = 32 * 1024
 
+# Upper bound for the copies of a body in memory at a time: as it came, decoded, as tensors, and as it goes to Triton.
+COPIES = 4
+
 
 class Door:
     """What all routes of a process share. Belongs to one event loop."""
@@ -78,8 +81,9 @@ class Request:
         """
         self.kind = media_type(self.header("content-type"), types)
         body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
+        held.take(len(body) * (COPIES - 1))
         if len(body) <= SMALL_BODY_BYTES:
-            num_values(body, self.kind)
+            held.take(num_values(body, self.kind) * VALUE_BYTES)
             self.content = read(body, self.kind)
             return
         held.take(await asyncio.to_thread(num_values, body, self.kind) * VALUE_BYTES)

@@ -12,9 +12,10 @@ OURS = ("output_types", "output_dtype")
 # Maximum length of a model's name with its profile, in characters.
 LONGEST_MODEL = 512
 
-# Maximum number of request parameters, and of characters of each: they travel with every request made from a body.
+# Maximum number of request parameters, and of characters of all of them: they travel with every request made from a
+# body.
 MAX_OPTIONS = 64
-LONGEST_OPTION = 1_000_000
+LONGEST_OPTIONS = 250_000
 
 # Maximum number of rank_fields, and of characters of each: every document is read once for each of them.
 MAX_RANK_FIELDS = 16
@@ -146,11 +147,15 @@ def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
     """Return request parameters; InputError if there are too many or one is too long. The model checks their values."""
     if len(options) > MAX_OPTIONS:
         raise InputError(f"body: has {len(options)} request parameters; send at most {MAX_OPTIONS}")
-    for name, value in options.items():
+    for name in options:
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
             raise InputError(f"body: {shown(name)} is not a request parameter")
-        if isinstance(value, (str, bytes)) and len(value) > LONGEST_OPTION:
-            raise InputError(f"{name}: has {len(value)} characters; send at most {LONGEST_OPTION}")
+    sizes = {name: len(value) for name, value in options.items() if isinstance(value, (str, bytes))}
+    if sum(sizes.values()) > LONGEST_OPTIONS:
+        name = max(sizes, key=sizes.__getitem__)
+        raise InputError(
+            f"{name}: has {sizes[name]} characters; send at most {LONGEST_OPTIONS} in all parameters together"
+        )
     return dict(options)
 
 

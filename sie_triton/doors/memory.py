@@ -18,13 +18,23 @@ class Held:
         self._memory = memory
         self.num_bytes = 0
         self.since = asyncio.get_running_loop().time()
-        self.cut: Callable[[], None] | None = None  # ends the upload; None once the body is complete
+        self.end_upload: Callable[[], None] | None = None  # None once the body is complete
+        self.is_cut = False
 
     def take(self, num_bytes: int) -> None:
-        """Reserve more; Failure 503 if the memory is not free even after ending slow uploads."""
+        """Reserve more; Failure 503 if ending slow uploads does not free enough, or if this upload was ended."""
+        if self.is_cut:
+            raise out_of_memory()
         self._memory.make_room(num_bytes, self)
         self._memory.used += num_bytes
         self.num_bytes += num_bytes
+
+    def cut(self) -> None:
+        """End the upload and release its memory."""
+        assert self.end_upload is not None
+        self.is_cut = True
+        self.release()
+        self.end_upload()
 
     def release(self) -> None:
         self._memory.used -= self.num_bytes
@@ -62,16 +72,17 @@ class Memory:
             del self._held[held]
 
     def make_room(self, num_bytes: int, wanted_by: Held) -> None:
-        """End slow uploads, oldest first, until `num_bytes` are free; Failure 503 if they are not enough."""
-        now = asyncio.get_running_loop().time()
-        for held in list(self._held):
-            if self.used + num_bytes <= self._max_bytes:
-                return
-            if held is not wanted_by and held.cut is not None and now - held.since > SLOW_S:
-                held.release()
-                held.cut()
-        if self.used + num_bytes > self._max_bytes:
+        """End slow uploads, oldest first, until `num_bytes` are free; if that cannot be, end none: Failure 503."""
+        missing = self.used + num_bytes - self._max_bytes
+        if missing <= 0:
+            return
+        before = asyncio.get_running_loop().time() - SLOW_S
+        slow = [each for each in self._held if each.end_upload and each.since < before and each is not wanted_by]
+        if sum(each.num_bytes for each in slow) < missing:
             raise out_of_memory()
+        for each in slow:
+            if self.used + num_bytes > self._max_bytes:
+                each.cut()
 
 
 def out_of_memory() -> Failure:

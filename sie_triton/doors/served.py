@@ -5,6 +5,7 @@ import json
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from time import monotonic
 from typing import Any
 
@@ -112,10 +113,10 @@ class Served:
         try:
             with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
                 found = json.loads(answer.read())
-        except (OSError, ValueError):
+            models = {each["model"]: each for each in found["models"]}
+            return States(found.get("unserved", {}), models, found["memory"], monotonic())
+        except (OSError, HTTPException, ValueError, KeyError):
             return States({}, {}, {}, monotonic())
-        models = {each["model"]: each for each in found["models"]}
-        return States(found.get("unserved", {}), models, found["memory"], monotonic())
 
 
 def state_of(told: Mapping[str, Any]) -> str:

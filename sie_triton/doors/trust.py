@@ -3,7 +3,6 @@
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings, words
@@ -34,15 +33,15 @@ class Trust:
             message = f"Host: {host[:80]} is not a name of this server; add it to SIE_DOOR_ALLOWED_HOSTS"
             raise Failure(403, "FORBIDDEN", message)
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
-        is_own = urlsplit(origin).netloc == host
+        is_own = origin.partition("://")[2] == host
         if origin and not is_own and not {"*", origin} & self._origins:
             message = f"Origin: pages of {origin[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
             raise Failure(403, "FORBIDDEN", message)
 
     def _may_be_called(self, name: str) -> bool:
-        if self._hosts:
-            return name in self._hosts
-        return not self._is_private or name in ("", "localhost") or is_address(name)
+        if name in ("", "localhost") or is_address(name):  # such as probes use; no page can choose either
+            return True
+        return name in self._hosts if self._hosts else not self._is_private
 
     def _check_token(self, authorization: bytes | None) -> None:
         """Raise Failure 401 unless the header holds one of the tokens, as Bearer, or bare as SIE's clients may send it.
