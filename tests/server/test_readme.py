@@ -50,7 +50,7 @@ NOT_RUN = {
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
     "scripts/serve my-models/colbert.yaml": "tests/unit/test_refresh.py does it",
-    "sie-triton models ls --known": COMMANDS,
+    "sie-triton models ls": COMMANDS,
     "sie-triton models show BAAI/bge-m3": COMMANDS,
     "sie-triton models init ./my-model --output m.yaml": COMMANDS,
     "sie-triton models check my-models": COMMANDS,
