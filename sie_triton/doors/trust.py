@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings, words
@@ -68,6 +69,7 @@ def name_of(host: str) -> str:
     return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
+@lru_cache(256)
 def is_address(name: str) -> bool:
     """
     >>> is_address("127.0.0.1"), is_address("[::1]"), is_address("evil.example")

@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
@@ -46,7 +47,7 @@ class TritonRequest:
         self._request = request
         self._sender: Any = None
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, Any]:
         try:
             parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
