@@ -9,6 +9,7 @@ from sie_triton.doors.app import application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
+from sie_triton.processes.freed import keep_returning
 from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
 
@@ -36,6 +37,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        keep_returning()
         for each in sockets or []:
             each.listen(BACKLOG)
 

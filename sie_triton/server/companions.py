@@ -11,6 +11,7 @@ from typing import Any
 from sie_triton.engines import IN_NURSERY
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.freed import LARGE_BLOCKS
 from sie_triton.processes.log import Log
 from sie_triton.processes.nursery import nursery_directory
 from sie_triton.processes.supervisor import Companion
@@ -27,9 +28,6 @@ CONTROLLER_LOG, DOOR_LOG = "controller.log", "door.log"
 # A door answers what is in progress for so long, and is ended a little later.
 DRAIN_S = 8.0
 
-# Settings of glibc's allocator for a process of many large, short-lived bodies: it returns freed ones to the system.
-GIVES_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144"}
-
 Say = Callable[[str], None]
 
 
@@ -44,7 +42,7 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
     """The processes that share the door's port, each of which drains at the end; all of them at once."""
     log = log_of(settings.data_dir, DOOR_LOG)
-    environment = {**resolved(settings), **marked, **GIVES_BACK}
+    environment = {**resolved(settings), **marked, **LARGE_BLOCKS}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
     processes = [Companion(name, ["sie_triton.doors"], log, environment, say, **options) for name in names]

@@ -9,6 +9,7 @@ from pathlib import Path
 import sie_triton
 from sie_triton.errors import ServerError
 from sie_triton.private import private_directory
+from sie_triton.processes.freed import LARGE_BLOCKS
 from sie_triton.server.preflight import shared_libpython
 
 NGC_ROOT = Path("/opt/tritonserver")
@@ -29,7 +30,7 @@ def find_triton(binary: Path | None, data_dir: Path) -> Triton:
     ngc = binary or NGC_ROOT / "bin" / "tritonserver"
     if ngc.is_file():
         ngc = ngc.absolute()
-        return Triton(ngc, ngc.parents[1] / "backends", dict(os.environ), embedded=False)
+        return Triton(ngc, ngc.parents[1] / "backends", {**LARGE_BLOCKS, **os.environ}, embedded=False)
     if binary is not None:
         raise ServerError(f"--tritonserver: {binary} does not exist")
     return _embedded(data_dir)
@@ -78,4 +79,4 @@ def stub_environment() -> dict[str, str]:
         raise ServerError(f"{sys.executable} has no shared libpython; install your system's python3-dev")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     loader = os.pathsep.join(filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")]))
-    return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": loader}
+    return {**LARGE_BLOCKS, **os.environ, "PATH": path, "LD_LIBRARY_PATH": loader}

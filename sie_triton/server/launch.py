@@ -116,6 +116,7 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.inner_host}",
             f"--grpc-port={s.grpc_port}",
+            "--grpc-infer-allocation-pool-size=0",  # else it keeps the eight largest requests and answers
             f"--metrics-address={s.inner_host}",
             f"--metrics-port={s.metrics_port}",
         ]

@@ -22,6 +22,7 @@ from platformdirs import user_cache_path
 from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.private import private_directory, temporary_directory
+from sie_triton.processes.freed import keep_returning
 from sie_triton.processes.pids import Process
 from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter
@@ -116,6 +117,7 @@ class Model(ABC):
     def initialize(self, args: Mapping[str, str]) -> None:
         _log_to_triton()
         _end_with_tritonserver()
+        keep_returning()
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
         self._stage = self.build(spec.on(instance_device(spec.runtime.device, args)), parameters, args)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgpack
 import numpy as np
 import psutil
 import pytest
@@ -16,10 +18,24 @@ from sie_triton import SIEClient
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.errors import SIEError
 from sie_triton.processes.log import MAX_FILE_BYTES
+from sie_triton.records.status import all_records
+from tests import pictures, sounds
 from tests.attack.attacks import ATTACKS, Unanswered
-from tests.attack.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE, Served, serving
+from tests.attack.conftest import (
+    CLAP,
+    CLIP,
+    COLBERT,
+    CROSS_ENCODER,
+    GLINER,
+    MINILM,
+    MODELS,
+    SPLADE,
+    Served,
+    serving,
+)
 from tests.attack.crowds import crowd
-from tests.attack.door_attacks import DOOR_ATTACKS, asked
+from tests.attack.door_attacks import DOOR_ATTACKS, MSGPACK, asked
+from tests.attack.probes import Probes, probed
 
 # A canary's request: answered within this time, through any restart.
 DEADLINE_S = 60.0
@@ -37,6 +53,8 @@ DEAF_S = 1.0
 
 # What nobody outside may see.
 INSIDE = ("Traceback", 'File "', "/sie_triton/", "site-packages")
+
+VERBS = {CROSS_ENCODER: "score", GLINER: "extract"}
 
 TEXTS = ["hello vine", "Paris is the capital of France.", "climbing " * 60]
 
@@ -63,10 +81,12 @@ class Seen:
     told: dict[str, int] = field(default_factory=dict)
     leaked: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    deaf_s: float = 0.0  # longest time in which the door did not answer a probe
+    door: Probes = field(default_factory=Probes)
 
     def check(self) -> None:
         assert (self.wrong, self.failed, self.late, self.leaked, self.broken) == ([], [], [], [], [])
+        assert self.door.failed == []
+        assert self.door.num_answered
         assert all(self.answered.values())
 
 
@@ -84,19 +104,6 @@ def canary(served: Served, model: str, expected: np.ndarray, seen: Seen, stopped
                     seen.wrong.append(model)
             if time.monotonic() - started > DEADLINE_S + GRACE_S:
                 seen.late.append(time.monotonic() - started)
-
-
-def door_canary(served: Served, seen: Seen, stopped: threading.Event) -> None:
-    """Probe the door endlessly, each time on a new connection."""
-    while not stopped.wait(0.05):
-        started = time.monotonic()
-        try:
-            told = asked(served, "/healthz", b"", method="GET")
-        except Unanswered as exc:
-            told = str(exc)
-        seen.deaf_s = max(seen.deaf_s, time.monotonic() - started)
-        if told != "200 ok":
-            seen.failed.append(f"the door: {told}")
 
 
 def attacker(served: Served, seed: int, seen: Seen, stopped: threading.Event) -> None:
@@ -121,9 +128,8 @@ def attacked(served: Served, attackers: int) -> Iterator[Seen]:
     with SIEClient(served.grpc) as client:
         expected = {model: ask(client, model, DEADLINE_S) for model in models}
     seen.answered = {model: [] for model in models}
-    with ThreadPoolExecutor(attackers + len(models) + 1) as pool:
+    with probed([served.settings.door_port]) as seen.door, ThreadPoolExecutor(attackers + len(models)) as pool:
         tasks = [pool.submit(canary, served, model, expected[model], seen, stopped) for model in models]
-        tasks.append(pool.submit(door_canary, served, seen, stopped))
         tasks += [pool.submit(attacker, served, seed, seen, stopped) for seed in range(attackers)]
         try:
             yield seen
@@ -175,30 +181,33 @@ def test_a_short_attack_and_one_death_of_tritonserver(served):
 def test_ten_minutes_of_attack_and_ten_deaths_of_tritonserver(served):
     seen, back = fuzz(served, seconds=600, kills=10)
     print(f"\nattacks {seen.told}; canaries { ({m: len(t) for m, t in seen.answered.items()}) }")
-    print(f"back after {', '.join(f'{seconds:.1f}' for seconds in back)} s; the door was deaf for {seen.deaf_s:.2f} s")
+    print(
+        f"back after {', '.join(f'{seconds:.1f}' for seconds in back)} s; the door was deaf for {seen.door.longest_s:.2f} s"
+    )
     seen.check()
     assert set(seen.told) == {attack.__name__ for attack in (*ATTACKS, *DOOR_ATTACKS)}
     assert tracebacks(served) == []
     assert max(back) <= BACK_S
-    assert seen.deaf_s <= DEAF_S
+    assert seen.door.longest_s <= DEAF_S
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_after_ten_minutes_of_attack(served):
-    """No process is replaced, and each has returned its memory."""
-    with attacked(served, attackers=0) as seen:  # everything is loaded
-        time.sleep(5.0)
+    """No process is replaced, and each has returned its memory a minute later."""
+    use_every_model(served)
     before = memory_of(served)
     with attacked(served, attackers=4) as seen:
         time.sleep(600)
+    print(f"\nattacks {seen.told}; the door was deaf for {seen.door.longest_s:.2f} s")
+    grown = grown_after_a_minute(served, before)
+    for pid, then in sorted(before.items(), key=lambda each: -each[1]):
+        print(f"{named(served, pid):60} {then >> 20:5} → {memory_of(served).get(pid, 0) >> 20:5} MiB")
+    print(f"shared memory of all stages: {shared_memory(served) >> 20} MiB")
     seen.check()
-    deadline = time.monotonic() + 60
-    while (grown := grown_since(before, served)) and time.monotonic() < deadline:
-        time.sleep(1)
-    print(f"\nattacks {seen.told}; deaf {seen.deaf_s:.2f} s; before {before}; now {memory_of(served)}")
     assert grown == {}
     assert tracebacks(served) == []
+    assert seen.door.longest_s <= DEAF_S
     logs = [path.stat().st_size for path in (served.settings.data_dir / "logs").iterdir()]
     assert max(logs) <= MAX_FILE_BYTES
 
@@ -209,19 +218,15 @@ def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
     """Door and controller answer beside 2,000 idle connections and 2,000 that send a byte a second, to each."""
     given = {"data_dir": tmp_path / "data", **ports_of_a_server()}
     settings = served.settings.model_copy(update=given)
-    with serving(settings, max_descriptors=1024) as few, crowd([settings.door_port, settings.controller_port]) as num:
-        longest, ports = 0.0, {"door": settings.door_port, "controller": settings.controller_port}
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            for name, port in ports.items():
-                started = time.monotonic()
-                assert asked(few, "/healthz", b"", method="GET", port=port).startswith("200"), name
-                longest = max(longest, time.monotonic() - started)
-            time.sleep(0.2)
-        with SIEClient(few.grpc) as client:  # a cold model gets room
-            ask(client, COLBERT, DEADLINE_S)
-        print(f"\n{num} connections were made; the slowest answer of door and controller took {longest:.2f} s")
-        assert longest <= DEAF_S
+    ports = [settings.door_port, settings.controller_port]
+    with serving(settings, max_descriptors=1024) as few, crowd(ports) as num:
+        with probed(ports) as seen:
+            time.sleep(60)
+            with SIEClient(few.grpc) as client:  # a cold model gets room
+                ask(client, COLBERT, DEADLINE_S)
+        print(f"\n{num} connections were made; the slowest of {seen.num_answered} answers took {seen.longest_s:.2f} s")
+        assert seen.failed == []
+        assert seen.longest_s <= DEAF_S
         assert all(path.stat().st_size <= MAX_FILE_BYTES for path in (settings.data_dir / "logs").iterdir())
 
 
@@ -231,19 +236,52 @@ def tracebacks(served: Served) -> list[str]:
     return [f"{path.name}: …{path.read_text(errors='replace').partition('Traceback')[2][:1500]}" for path in logs]
 
 
+def use_every_model(served: Served) -> None:
+    """Load each model and have it compute a full batch, through the door."""
+    items = {CLIP: {"image": {"data": pictures.pictures()[0]}}, CLAP: {"audio": {"data": sounds.sounds()[0]}}}
+    for model in MODELS:
+        path = f"/v1/{VERBS.get(model, 'encode')}/{model}"
+        body = {"items": [items.get(model, {"text": "how do vines climb? " * 30})] * 64}
+        body |= {"query": {"text": "why?"}, "params": {"labels": ["plant"]}}
+        told = asked(served, path, msgpack.packb(body), Content_Type=MSGPACK)
+        assert told.startswith("200 "), told
+
+
 def memory_of(served: Served) -> dict[int, int]:
-    """Memory of each process in bytes; shared pages count proportionally."""
-    found = {}
-    for pid in served.pids():
-        with suppress(psutil.Error):
-            found[pid] = psutil.Process(pid).memory_full_info().pss
-    return found
+    """Resident memory of each process in bytes, without the shared memory of Triton's stages."""
+    return {pid: own_memory(pid) for pid in served.pids()}
 
 
-def grown_since(before: dict[int, int], served: Served) -> dict[str, str]:
-    now = memory_of(served)
-    return {
-        " ".join(psutil.Process(pid).cmdline()[-3:]): f"{then >> 20} → {now[pid] >> 20} MiB"
-        for pid, then in before.items()
-        if now.get(pid, 0) > 1.5 * then
-    }
+def own_memory(pid: int) -> int:
+    """Anonymous and file pages of a process in bytes; 0 if there is none."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return (
+            sum(int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon", "RssFile"))) * 1024
+        )
+    return 0
+
+
+def shared_memory(served: Served) -> int:
+    return sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").glob(f"sie_{served.process.pid}_*"))
+
+
+def named(served: Served, pid: int) -> str:
+    """Name of the process `pid`: its model and stage where it has them, else its command."""
+    for model, stages in all_records(served.settings.status_dir).items():
+        for stage, records in stages.items():
+            for record in records:
+                if pid in (record["pid"], record["worker_pid"]):
+                    return f"{model} {stage}{' worker' if pid == record['worker_pid'] else ''}"
+    return " ".join(psutil.Process(pid).cmdline()[:3])[-60:]
+
+
+def grown_after_a_minute(served: Served, before: dict[int, int]) -> dict[str, str]:
+    """Return the processes that exceed 1.5 times their memory before for the whole minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        now = memory_of(served)
+        grown = {pid: then for pid, then in before.items() if now.get(pid, 0) > 1.5 * then}
+        if not grown or time.monotonic() > deadline:
+            return {named(served, pid): f"{then >> 20} → {now[pid] >> 20} MiB" for pid, then in grown.items()}
+        time.sleep(1)

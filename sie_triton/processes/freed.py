@@ -1,0 +1,76 @@
+"""Return freed memory to the system, in processes that hold large requests for a short time.
+
+Three things keep it: glibc puts blocks of up to 32 MiB into heaps, where a used block behind a free one keeps both;
+its heaps return only their ends by themselves; and Python collects cycles late, such as those of exceptions, whose
+frames refer to whole requests. ARCHITECTURE.md, "Freed memory", has what each keeps.
+"""
+
+import ctypes
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+# Environment of a process whose glibc returns each freed block of 1 MiB and more at once.
+LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+
+# Polling interval of `keep_returning`, in seconds.
+LOOK_S = 10.0
+
+# Growth in bytes, since the last return, from which memory is returned. A return takes some milliseconds.
+SLACK_BYTES = 8 * 2**20
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous resident memory of this process, in bytes."""
+    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - of_files) * PAGE_BYTES
+
+
+class Returner:
+    """Returns the freed memory of this process once it has grown. Belongs to one thread.
+
+    `measure` gives the memory of this process in bytes, `give_back` returns what is free.
+    """
+
+    def __init__(
+        self, measure: Callable[[], int] = anonymous_bytes, give_back: Callable[[], None] | None = None
+    ) -> None:
+        self._measure = measure
+        self._give_back = give_back or return_freed
+        self._kept = measure()
+
+    def look(self) -> None:
+        """Return freed memory if this process holds SLACK_BYTES more than after the last return."""
+        if self._measure() >= self._kept + SLACK_BYTES:
+            self._give_back()
+            self._kept = self._measure()
+
+
+def return_freed() -> None:
+    """Collect cycles, and return the free pages of glibc's heaps; other C libraries keep theirs."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def keep_returning() -> None:
+    """Start a daemon thread that returns freed memory for as long as this process lives.
+
+    What exists now is never looked at again by Python's collector, so that each return is short.
+    """
+    gc.collect()
+    gc.freeze()
+    returner = Returner()
+
+    def look_endlessly() -> None:
+        while True:
+            sleep(LOOK_S)
+            returner.look()
+
+    Thread(target=look_endlessly, name="freed memory", daemon=True).start()

@@ -1,0 +1,75 @@
+"""Freed memory goes back to the system."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sie_triton.processes.freed import LARGE_BLOCKS, SLACK_BYTES, Returner
+
+MIB = 2**20
+
+# Prints the anonymous memory in MiB before and after `return_freed`, of a process that holds 64 MiB in a cycle.
+CYCLE = """
+import gc
+from sie_triton.processes.freed import anonymous_bytes, return_freed
+gc.disable()
+cycle = [bytearray(b"x") * (64 * 2**20)]
+cycle.append(cycle)
+del cycle
+before = anonymous_bytes()
+return_freed()
+print([before >> 20, anonymous_bytes() >> 20])
+"""
+
+# Prints the anonymous memory in MiB before, with 16 blocks of 16 MiB, and after all but the last are freed.
+BLOCKS = """
+from sie_triton.processes.freed import anonymous_bytes
+def block(): return bytearray(b"x") * (16 * 2**20)
+first = block(); del first  # a freed block tells glibc to keep blocks of its size in a heap
+told = [anonymous_bytes() >> 20]
+blocks = [block() for _ in range(16)]
+told.append(anonymous_bytes() >> 20)
+del blocks[:-1]
+print([*told, anonymous_bytes() >> 20])
+"""
+
+
+def run(program: str, **environment: str) -> list[int]:
+    command = [sys.executable, "-c", program]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    found: list[int] = json.loads(subprocess.check_output(command, env={**plain, **environment}, text=True))
+    return found
+
+
+def test_a_cycle_is_collected_and_its_memory_returned():
+    before, after = run(CYCLE)
+    assert before - after >= 60
+
+
+def test_large_blocks_are_returned_whatever_lies_behind_them():
+    start, held, left = run(BLOCKS, **LARGE_BLOCKS)
+    assert held - start >= 250
+    assert left - start <= 20
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc's own behaviour")
+def test_glibc_itself_keeps_them():
+    start, _, left = run(BLOCKS)
+    assert left - start >= 200
+
+
+def test_memory_is_returned_only_when_it_has_grown():
+    memory, returns = [100 * MIB], []
+
+    def give_back() -> None:
+        returns.append(memory[0])
+        memory[0] -= 2 * MIB
+
+    returner = Returner(lambda: memory[0], give_back)
+    for grown in (0, SLACK_BYTES - 1, SLACK_BYTES, SLACK_BYTES + MIB, 2 * SLACK_BYTES):
+        memory[0] = 100 * MIB + grown
+        returner.look()
+    assert returns == [100 * MIB + SLACK_BYTES, 100 * MIB + 2 * SLACK_BYTES]
