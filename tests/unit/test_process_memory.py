@@ -30,7 +30,8 @@ def forked() -> Iterator[tuple[int, int]]:
     """Pids of a process and its fork. Both have returned their memory at the end."""
     command = [sys.executable, "-c", FORKS, str(BYTES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
+        assert parent.stdin is not None
+        assert parent.stdout is not None
         yield parent.pid, int(parent.stdout.readline())
         parent.stdin.close()
         parent.stdout.read()  # ends with the fork: a process returns its memory before it closes its files
