@@ -266,11 +266,11 @@ def shared_memory(served: Served) -> int:
 
 def named(served: Served, pid: int) -> str:
     """Name of the process `pid`: its model and stage where it has them, else its command."""
-    for model, stages in all_records(served.settings.status_dir).items():
-        for stage, records in stages.items():
+    for stage, models in all_records(served.settings.status_dir).items():
+        for model, records in models.items():
             for record in records:
                 if pid in (record["pid"], record["worker_pid"]):
-                    return f"{model} {stage}{' worker' if pid == record['worker_pid'] else ''}"
+                    return f"{stage} {model}{' worker' if pid == record['worker_pid'] else ''}"
     return " ".join(psutil.Process(pid).cmdline()[:3])[-60:]
 
 
