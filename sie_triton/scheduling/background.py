@@ -58,17 +58,25 @@ class Background:
                 thread.start()
 
     def _run(self) -> None:
-        while (job := self._next_job()) is not None:
-            steps, failed = job
-            try:
-                next(steps)
-            except StopIteration:
-                self._end_turn(None)
-            except BaseException as exc:
-                self._end_turn(None)
-                failed(exc)
-            else:
-                self._end_turn(job)
+        while self._take_turn():
+            pass
+
+    def _take_turn(self) -> bool:
+        """Run one step of the next job; False once closed. On return this thread refers to no job: it may hold much."""
+        job = self._next_job()
+        if job is None:
+            return False
+        steps, failed = job
+        try:
+            next(steps)
+        except StopIteration:
+            self._end_turn(None)
+        except BaseException as exc:
+            self._end_turn(None)
+            failed(exc)
+        else:
+            self._end_turn(job)
+        return True
 
     def _end_turn(self, job: Job | None) -> None:
         """Put `job` back in line. None: the job has ended, and the first waiting one takes its place."""

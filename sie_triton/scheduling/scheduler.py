@@ -125,16 +125,23 @@ class Scheduler(Generic[J]):
             lane.join()
 
     def _lane(self) -> None:
-        while (taken := self._next()) is not None:
-            sub_batch, num_lanes = taken
-            started = monotonic_ns()
-            try:
-                self._run(sub_batch, self.threads(num_lanes))
-                # A server far away answers a short item about as late as a quarter of a sub-batch.
-                least = int(SMALLEST * self.budget) if self._is_remote else 0
-                self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
-            finally:
-                self._now_idle(num_lanes)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Run the next sub-batch; False once closed. On return this lane refers to no job, which may hold much."""
+        if (taken := self._next()) is None:
+            return False
+        sub_batch, num_lanes = taken
+        started = monotonic_ns()
+        try:
+            self._run(sub_batch, self.threads(num_lanes))
+            # A server far away answers a short item about as late as a quarter of a sub-batch.
+            least = int(SMALLEST * self.budget) if self._is_remote else 0
+            self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
+        finally:
+            self._now_idle(num_lanes)
+        return True
 
     def _next(self) -> tuple[SubBatch[J], int] | None:
         """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""

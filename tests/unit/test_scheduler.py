@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -34,6 +35,30 @@ def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
     gate.set()
     background.close()
     assert log == ["a0", "b0", "a1", "b1", "a2", "RuntimeError"]
+
+
+class Large:
+    """Stands for what a request holds."""
+
+
+def test_an_idle_thread_holds_no_job():
+    background = Background("test", lambda: None)
+    large = Large()
+    background.submit(iter([None]), lambda error, held=large: None)
+    left = weakref.ref(large)
+    del large
+    wait_for(lambda: left() is None)
+    background.close()
+
+
+def test_an_idle_lane_holds_no_sub_batch():
+    scheduler = Scheduler("gpu", lambda sub_batch, threads: None, budget=10)
+    slots = Slots(1)
+    left = weakref.ref(slots)
+    scheduler.submit(list(slots))
+    del slots
+    wait_for(lambda: left() is None)
+    scheduler.close()
 
 
 class Slots:
