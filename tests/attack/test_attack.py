@@ -222,7 +222,9 @@ def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
             time.sleep(60)
             with SIEClient(few.grpc) as client:  # a cold model gets room
                 ask(client, COLBERT, DEADLINE_S)
-        print(f"\n{num[0]} connections were made; the slowest of {seen.num_answered} answers took {seen.longest_s:.2f} s")
+        print(
+            f"\n{num[0]} connections were made; the slowest of {seen.num_answered} answers took {seen.longest_s:.2f} s"
+        )
         assert seen.failed == []
         assert seen.longest_s <= DEAF_S
         assert all(path.stat().st_size <= MAX_FILE_BYTES for path in (settings.data_dir / "logs").iterdir())
