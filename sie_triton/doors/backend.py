@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sie_triton.client import AsyncSIEClient
@@ -15,7 +14,7 @@ from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
-from sie_triton.records.calls import CallBook
+from sie_triton.records.calls import CallBook, OpenCall
 from sie_triton.settings import Settings
 
 # Requests that one large one is sent as, at a time.
@@ -93,27 +92,31 @@ class Backend:
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
-        with self._options(parameters) as options:
-            return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
+        with self._call() as token:
+            return await self._client.encode(
+                _ensemble(model), items, options=_given(parameters) | token, timeout=seconds
+            )
 
     async def score(
         self, model: str, query: Mapping[str, Any], items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> ScoreResult:
-        with self._options(parameters) as options:
-            return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
+        with self._call() as token:
+            return await self._client.score(
+                _ensemble(model), query, items, options=_given(parameters) | token, timeout=seconds
+            )
 
     async def extract(
         self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
     ) -> list[ExtractResult]:
-        with self._options(parameters) as options:
-            return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
+        with self._call() as token:
+            return await self._client.extract(
+                _ensemble(model), items, labels, options=_given(parameters) | token, timeout=seconds
+            )
 
-    @contextmanager
-    def _options(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Context manager with the request parameters of one call; on exit the call ends."""
+    def _call(self) -> OpenCall:
+        """Return a context manager with the request parameters that name one call; on exit the call ends."""
         assert self._calls is not None
-        with self._calls.call() as token:
-            yield {name: value for name, value in parameters.items() if value is not None} | token
+        return self._calls.call()
 
     async def names(self) -> list[str]:
         """Of the models that are served, as `org/name`."""
@@ -128,6 +131,10 @@ class Backend:
     async def ask(self, method: str, **arguments: Any) -> Any:
         """Anything but inference, by a method of tritonclient's."""
         return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
+
+
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """Default model of a request that names none, and the reason why a model cannot serve a request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.tensors import ITEMS, TEXT
@@ -65,19 +64,25 @@ class Capable:
             return None
 
 
-@asynccontextmanager
-async def explaining(door: Door, model: str, verb: str, items: Items, output: str = "") -> AsyncIterator[None]:
-    """Replace an InputError by the reason in the model's specification, if there is one.
+class Explaining:
+    """Context manager that replaces an InputError by the reason in the model's specification, if there is one.
 
     Triton's own messages name tensors if a request does not fit the kind of model.
     """
-    try:
-        yield
-    except NotServed:
-        raise
-    except InputError as exc:
-        reason = await _reason(door, model, verb, items, output)
-        raise (InputError(reason) if reason else exc) from exc.__cause__
+
+    __slots__ = ("_door", "_items", "_model", "_output", "_verb")
+
+    def __init__(self, door: Door, model: str, verb: str, items: Items, output: str = "") -> None:
+        self._door, self._model, self._verb, self._items, self._output = door, model, verb, items, output
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, InputError) and not isinstance(error, NotServed):
+            reason = await _reason(self._door, self._model, self._verb, self._items, self._output)
+            if reason:
+                raise InputError(reason) from error.__cause__
 
 
 async def _reason(door: Door, model: str, verb: str, items: Items, output: str) -> str:

@@ -42,13 +42,10 @@ class Connection(H11Protocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        before = self.conn.their_state
-        if before is h11.IDLE and self._head is None:
-            self._expect_head()
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._expect_no_head()
-        elif before is h11.SEND_BODY:  # end of a body that was not read, not the head of the next request
+        elif self._head is None:  # part of a head, or the end of a body whose request was answered before it
             self._expect_head()
         self._tell_phase()
 

@@ -171,7 +171,8 @@ class Endpoint:
                 response = failure_response(self._retold(failure), self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
-                await response(scope, receive, send_all(send))
+                is_small = len(response.body) <= SMALL_BODY_BYTES
+                await response(scope, receive, send if is_small else send_all(send))
 
     async def _answered(self, request: Request, receive: Receive, held: Held) -> Response | None:
         """Return the answer; None if the client has disconnected."""
@@ -221,7 +222,7 @@ def send_all(send: Send) -> Send:
     """Return a `send` that continues once the client has read nearly all of the body."""
 
     async def sent(message: Message) -> None:
-        if message["type"] == "http.response.body" and len(message["body"]) > SMALL_BODY_BYTES:
+        if message["type"] == "http.response.body":
             await send({**message, "more_body": True})
             message = {"type": "http.response.body", "body": b""}  # uvicorn waits here until the client has read
         await send(message)

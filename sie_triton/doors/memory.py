@@ -1,8 +1,7 @@
 """Memory limit of all requests of a door together: bodies during upload, their decoded content and large answers."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
@@ -12,7 +11,9 @@ SLOW_S = 2.0
 
 
 class Held:
-    """Memory that one request holds, in bytes. Belongs to the event loop of its door."""
+    """Memory that one request holds, in bytes: a context manager. Belongs to the event loop of its door."""
+
+    __slots__ = ("_before", "_memory", "end_upload", "is_cut", "num_bytes", "since")
 
     def __init__(self, memory: "Memory") -> None:
         self._memory = memory
@@ -20,6 +21,16 @@ class Held:
         self.since = asyncio.get_running_loop().time()
         self.end_upload: Callable[[], None] | None = None  # None once the body is complete
         self.is_cut = False
+
+    def __enter__(self) -> "Held":
+        self._memory.requests[self] = None
+        self._before = _current.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._before)
+        self.release()
+        del self._memory.requests[self]
 
     def take(self, num_bytes: int) -> None:
         """Reserve more; Failure 503 if ending slow uploads does not free enough, or if this upload was ended."""
@@ -51,25 +62,16 @@ def hold(num_bytes: int) -> None:
 
 
 class Memory:
-    """Budget of `max_bytes`, and the share of each request. Belongs to one event loop."""
+    """Budget of `max_bytes`, and the share of each of `requests`. Belongs to one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.used = 0
         self._max_bytes = max_bytes
-        self._held: dict[Held, None] = {}  # oldest first
+        self.requests: dict[Held, None] = {}  # oldest first
 
-    @contextmanager
-    def held(self) -> Iterator[Held]:
-        """Context manager with the reservation of one request, released on exit."""
-        held = Held(self)
-        self._held[held] = None
-        before = _current.set(held)
-        try:
-            yield held
-        finally:
-            _current.reset(before)
-            held.release()
-            del self._held[held]
+    def held(self) -> Held:
+        """Return the reservation of one request: a context manager, released on exit."""
+        return Held(self)
 
     def make_room(self, num_bytes: int, wanted_by: Held) -> None:
         """End slow uploads, oldest first, until `num_bytes` are free; if that cannot be, end none: Failure 503."""
@@ -77,7 +79,7 @@ class Memory:
         if missing <= 0:
             return
         before = asyncio.get_running_loop().time() - SLOW_S
-        slow = [each for each in self._held if each.end_upload and each.since < before and each is not wanted_by]
+        slow = [each for each in self.requests if each.end_upload and each.since < before and each is not wanted_by]
         if sum(each.num_bytes for each in slow) < missing:
             raise out_of_memory()
         for each in slow:

@@ -13,7 +13,7 @@ from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of
-from sie_triton.doors.capable import explaining
+from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Fields
@@ -52,7 +52,7 @@ async def embeddings(request: Request) -> Answer:
 async def _encoded(request: Request, wanted: "Embeddings") -> list[EncodeResult]:
     door, items = request.door, items_of(wanted.texts)
     parameters = wanted.options | {"output_types": DENSE.name}
-    async with explaining(door, wanted.model, "encode", items, DENSE.name):
+    async with Explaining(door, wanted.model, "encode", items, DENSE.name):
         return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 
 

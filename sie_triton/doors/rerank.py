@@ -14,7 +14,7 @@ from starlette.routing import Route
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import told
-from sie_triton.doors.capable import explaining
+from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, Fields, check_query
@@ -53,7 +53,7 @@ async def rerank(version: str, request: Request) -> Answer:
     door, wanted = request.door, asked(fields_of(request))
     check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
-    async with explaining(door, wanted.model, "score", items):
+    async with Explaining(door, wanted.model, "score", items):
         result = await door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
     return answered(answer(version, wanted, in_order(result), result["token_count"]), told(result["timing"]))
 

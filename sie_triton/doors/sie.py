@@ -10,7 +10,7 @@ from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.answers import encoded, extracted, needs_dims, scored, timing_headers
-from sie_triton.doors.capable import explaining
+from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
@@ -35,7 +35,7 @@ async def encode(request: Request) -> Answer:
     items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found, "output_types", "output_dtype", "instruction")
     _check_names(parameters.get("output_types"), "params.output_types")
-    async with explaining(door, model, "encode", items):
+    async with Explaining(door, model, "encode", items):
         results = await door.backend.encode(model, items, request.seconds, parameters)
     dtype = parameters.get("output_dtype") or "float32"
     dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
@@ -53,7 +53,7 @@ async def score(request: Request) -> Answer:
         if isinstance(query.get(kind), (str, bytes)):
             check_query(query[kind], items, f"query.{kind}", door.settings.door_max_body_bytes)
     parameters = checked_options(_options(found, "options") | {"instruction": found.get("instruction")})
-    async with explaining(door, model, "score", [query, *items]):
+    async with Explaining(door, model, "score", [query, *items]):
         result = await door.backend.score(model, query, items, request.seconds, parameters)
     return _answer(request, scored(result))
 
@@ -64,7 +64,7 @@ async def extract(request: Request) -> Answer:
     parameters = parameters_in(found, "labels", "output_schema", "instruction")
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
-    async with explaining(door, model, "extract", items):
+    async with Explaining(door, model, "extract", items):
         results = await door.backend.extract(model, items, labels, request.seconds, parameters)
     return _answer(request, extracted(model, results))
 

@@ -7,8 +7,6 @@ names slot and number. The call is over once the slot holds another number, or i
 
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -25,6 +23,9 @@ CALL = "sie_call"
 # Maximum number of calls of one door process that can be cancelled; further calls run to their deadline.
 NUM_PLACES = 4096
 
+# What stands for a slot where none is free.
+NO_PLACE = -1
+
 # Seconds for which a door counts as alive after a check.
 ALIVE_S = 1.0
 
@@ -38,27 +39,45 @@ class CallBook:
         self._path = _path(directory, self._door)
         directory.mkdir(parents=True, exist_ok=True)
         remove_dead(directory)
-        self._numbers = np.memmap(self._path, "<i8", "w+", shape=(NUM_PLACES,))
+        self._numbers = np.asarray(np.memmap(self._path, "<i8", "w+", shape=(NUM_PLACES,)))
         self._free = deque(range(NUM_PLACES))
         self._num_calls = 0
 
-    @contextmanager
-    def call(self) -> Iterator[dict[str, str]]:
-        """Context manager of one call: yields its token as a request parameter, none if no slot is free."""
+    def call(self) -> "OpenCall":
+        return OpenCall(self)
+
+    def begin(self) -> tuple[int, str]:
+        """Return a slot for a new call, and the call's token; NO_PLACE and no token if no slot is free."""
         if not self._free:
-            yield {}
-            return
+            return NO_PLACE, ""
         place = self._free.popleft()
         self._num_calls += 1
-        self._numbers[place] = number = self._num_calls
-        try:
-            yield {CALL: f"{self._name}.{place}.{number}"}
-        finally:
+        self._numbers[place] = self._num_calls
+        return place, f"{self._name}.{place}.{self._num_calls}"
+
+    def end(self, place: int) -> None:
+        if place != NO_PLACE:
             self._numbers[place] = 0
             self._free.append(place)
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+class OpenCall:
+    """Context manager of one call: returns its token as a request parameter, none if no slot is free."""
+
+    __slots__ = ("_book", "_place")
+
+    def __init__(self, book: CallBook) -> None:
+        self._book, self._place = book, NO_PLACE
+
+    def __enter__(self) -> dict[str, str]:
+        self._place, token = self._book.begin()
+        return {CALL: token} if token else {}
+
+    def __exit__(self, *_: object) -> None:
+        self._book.end(self._place)
 
 
 class Call:
@@ -80,7 +99,7 @@ class Book:
     def __init__(self, directory: Path, door: ProcessId) -> None:
         """Raise OSError or ValueError if there is no such file."""
         self._door = door
-        self._numbers = np.memmap(_path(directory, door), "<i8", "r", shape=(NUM_PLACES,))
+        self._numbers = np.asarray(np.memmap(_path(directory, door), "<i8", "r", shape=(NUM_PLACES,)))
         self._is_alive, self._seen = True, 0.0
 
     def number(self, place: int) -> int:

@@ -68,7 +68,8 @@ class OpenRequests:
         self._keys: dict[Request, int] = {}
         self._calls: dict[int, tuple[Request, Call]] = {}
         self._deadlines: list[tuple[int, int]] = []
-        self._poll_at_ns = 0
+        self._polled_ns = 0
+        self._wakes_ns = NEVER
         self._num_added = 0
         self._clock: Thread | None = None
         self._closed = False
@@ -90,7 +91,8 @@ class OpenRequests:
             if deadline < NEVER:
                 heapq.heappush(self._deadlines, (deadline, key))
             self._start_clock()
-            self._changed.notify()
+            if self._next_ns() < self._wakes_ns:
+                self._changed.notify()
 
     def is_over(self, request: Request, *, asks_triton: bool = True) -> bool:
         """True if the client no longer waits for a deferred `request`, so that its work must end.
@@ -176,17 +178,26 @@ class OpenRequests:
         """Return the keys whose deadline has passed; none when it is time to poll the calls, and after `close`."""
         with self._changed:
             while not self._closed:
-                now = monotonic_ns()
-                if self._deadlines and self._deadlines[0][0] <= now:
+                now, following = monotonic_ns(), self._next_ns()
+                if following > now:
+                    self._sleep_until(following, now)
+                elif self._deadlines and self._deadlines[0][0] <= now:
                     return [heapq.heappop(self._deadlines)[1]]
-                if self._open and now >= self._poll_at_ns:
-                    self._poll_at_ns = now + round((POLL_S if self._calls else LOOK_S) * 1e9)
+                else:
+                    self._polled_ns = now
                     return []
-                until = min(
-                    self._deadlines[0][0] if self._deadlines else NEVER, self._poll_at_ns if self._open else NEVER
-                )
-                self._changed.wait(min((until - now) / 1e9, 3600.0))
             return []
+
+    def _next_ns(self) -> int:
+        """Return when the clock has something to do: at the next deadline or poll, NEVER if there is none."""
+        poll = self._polled_ns + round((POLL_S if self._calls else LOOK_S) * 1e9) if self._open else NEVER
+        return min(self._deadlines[0][0], poll) if self._deadlines else poll
+
+    def _sleep_until(self, at_ns: int, now_ns: int) -> None:
+        """Sleep, or return earlier if `add` or `close` notifies. `add` does so only if it needs the clock earlier."""
+        self._wakes_ns = at_ns
+        self._changed.wait(min((at_ns - now_ns) / 1e9, 3600.0))
+        self._wakes_ns = 0
 
     def _revoked(self) -> list[Request]:
         with self._changed:

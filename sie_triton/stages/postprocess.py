@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from time import monotonic_ns
 
 import numpy as np
+import numpy.typing as npt
 
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.model import Ints
@@ -103,10 +104,17 @@ class Postprocess:
         outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
         also = {
             TOKEN_COUNT.name: arrived.lengths,
-            TRUNCATED.name: np.isin(np.arange(len(arrived.lengths)), arrived.context.truncated),
+            TRUNCATED.name: _marked(arrived.context.truncated, len(arrived.lengths)),
             TIMING_MS.name: timing_ms(arrived.context, started_ns),
         }
         return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
+
+
+def _marked(indices: list[int], num_items: int) -> npt.NDArray[np.bool_]:
+    """Return bool [items], True at `indices`."""
+    marked = np.zeros(num_items, np.bool_)
+    marked[indices] = True
+    return marked
 
 
 def _pages(context: Context) -> Outputs:

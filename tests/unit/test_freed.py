@@ -37,6 +37,17 @@ print([*told, anonymous_bytes() >> 20])
 """
 
 
+# Prints the page faults of each of 100 buffers that are filled and freed.
+BUFFERS = """
+from resource import RUSAGE_SELF, getrusage
+def buffer(): return bytearray(b"x") * (256 * 2**10)
+for _ in range(100): buffer()
+before = getrusage(RUSAGE_SELF).ru_minflt
+for _ in range(100): buffer()
+print([(getrusage(RUSAGE_SELF).ru_minflt - before) // 100])
+"""
+
+
 def run(program: str, **environment: str) -> list[int]:
     command = [sys.executable, "-c", program]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
@@ -53,6 +64,10 @@ def test_large_blocks_are_returned_whatever_lies_behind_them():
     start, held, left = run(BLOCKS, **LARGE_BLOCKS)
     assert held - start >= 250
     assert left - start <= 20
+
+
+def test_receive_buffers_keep_their_pages():
+    assert run(BUFFERS, **LARGE_BLOCKS) == [0]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc's own behaviour")

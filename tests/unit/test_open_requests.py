@@ -19,6 +19,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 10**12
         self.is_waited_for = threading.Event()
+        self.num_notified = 0
         self._changed: threading.Condition | None = None
         self._until = 0
 
@@ -27,6 +28,10 @@ class Clock:
         clock = self
 
         class Waiting(threading.Condition):
+            def notify(self, n=1):
+                clock.num_notified += 1
+                super().notify(n)
+
             def wait(self, timeout=None):
                 clock._until = clock.now + round(timeout * 1e9)
                 clock.is_waited_for.set()
@@ -182,6 +187,17 @@ def test_the_clock_looks_whether_clients_have_gone(clock):
     assert request.answered.wait(30)
     assert isinstance(request.answers[0], Cancelled)
     requests.close()
+
+
+def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):
+    requests.add(Request(clock), clock.now + 1000 * MS)
+    assert clock.is_waited_for.wait(10)
+    clock.num_notified = 0
+    for deadline in (NEVER, clock.now + 1000 * MS, clock.now + 5000 * MS):
+        requests.add(Request(clock), deadline)
+    assert clock.num_notified == 0
+    requests.add(Request(clock), clock.now + 999 * MS)
+    assert clock.num_notified == 1
 
 
 def test_deadlines_of_answered_requests_are_dropped(requests, clock):
