@@ -23,6 +23,8 @@ from sie_triton.settings import CONTROL_KEY, Settings
 READY_TIMEOUT_S = 300.0
 # Triton gives a stub 30 s, which hundreds that start at once on a busy machine do not keep; the dead it sees at once.
 STUB_TIMEOUT_S = 300
+# Threads of tritonserver that hand on the answers of one stage. Triton starts 32 for each, 777 for seven models.
+NUM_SENDERS = 4
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
 CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
@@ -107,6 +109,7 @@ class Server:
             f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
             f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT_S}",
+            f"--backend-config=python,thread-pool-size={NUM_SENDERS}",
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._ensembles),
             "--disable-auto-complete-config",

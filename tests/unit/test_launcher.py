@@ -111,6 +111,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
         assert loaded("b", "b-score") == ["a", "b", "b-score"]
         # Triton's own, 30 s, is too short for the first start of many on a busy machine.
         assert "--backend-config=python,stub-timeout-seconds=300" in server.command()
+        assert "--backend-config=python,thread-pool-size=4" in server.command()
 
 
 def test_a_program_that_is_not_there_is_said():
