@@ -1,4 +1,4 @@
-"""The model file: which weights, what the model does, its profiles. Immutable once read."""
+"""The model file: its weights, its tasks and its profiles. Immutable once read."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,10 +28,12 @@ EnvironmentName = Annotated[str, AfterValidator(check_environment)]
 
 
 class ModelConfig(Frozen):
-    """One model file. `hf_id` or `weights_path` says where the weights are, never both; `package_backed`: a package
-    brings them. `max_sequence_length` None: the checkpoint says it. `allow_pickle: tensors`: weights that are there as
-    a pickle only are converted. `environment` is the one that its workers run in. `loras` are the LoRA adapters
-    that requests may name, and where each is.
+    """The contents of one model file.
+
+    Exactly one of `hf_id`, `weights_path` and `package_backed` says where the weights are; `package_backed` means that
+    the family's Python package contains them. If `max_sequence_length` is None, the checkpoint decides. With
+    `allow_pickle: tensors`, weights that exist only as a pickle are converted. `environment` is that of the model's
+    workers. `loras` maps the names of the LoRA adapters that requests may use to their locations.
     """
 
     sie_id: ModelName
@@ -57,7 +59,7 @@ class ModelConfig(Frozen):
         if [self.hf_id is None, self.weights_path is None, not self.package_backed].count(False) != 1:
             raise ValueError("give exactly one of hf_id, weights_path, package_backed")
         if self.hf_revision is not None and self.hf_id is None:
-            raise ValueError("hf_revision: belongs to hf_id, and weights_path is given")
+            raise ValueError("hf_revision: can only be given together with hf_id")
         if "default" not in self.profiles:
             raise ValueError("profiles: a profile named default is required")
         for name in self.profiles:
@@ -65,7 +67,10 @@ class ModelConfig(Frozen):
         return self
 
     def found_in(self, source: Path, reason: str = "") -> "ModelConfig":
-        """Itself, saying from now on which model file or directory it was read from; of a directory, what says so."""
+        """Record the model file or directory that this config was read from, and return self.
+
+        `reason` says why a directory was recognised as this model.
+        """
         self._source, self._reason = str(source), reason
         return self
 
@@ -75,31 +80,31 @@ class ModelConfig(Frozen):
 
     @property
     def base(self) -> str:
-        """Of a variant the model whose profile it is; else empty."""
+        """Name of the model whose profile this variant is; empty if this is no variant."""
         return self._base
 
     @property
     def weights(self) -> str:
         if self.weights_path is not None:
             return self.weights_path
-        if self.package_backed:  # what there is lies with the family's code
+        if self.package_backed:  # the weights are in the family's own package
             package, *path = family(self.family).__module__.split(".")
             return f"package://{package}/{'/'.join(path)}"
         return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
 
     def profile(self, name: str) -> Profile:
-        """The profile with its chain of `extends` applied."""
+        """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
         chain: list[str] = []
         while name not in chain:
             if name not in self.profiles:
-                raise ValueError(f"profiles: no profile {name!r}; there are {', '.join(self.profiles)}")
+                raise ValueError(f"profiles: there is no profile {name!r}; this file has {', '.join(self.profiles)}")
             chain.append(name)
             parent = self.profiles[name].extends
             if parent is None:
                 break
             name = parent
         else:
-            raise ValueError(f"profiles: {' extends '.join([*chain, name])} never ends")
+            raise ValueError(f"profiles: extends is circular: {' extends '.join([*chain, name])}")
         resolved = self.profiles[chain[-1]]
         for child in reversed(chain[:-1]):
             resolved = self.profiles[child].over(resolved)
@@ -107,34 +112,37 @@ class ModelConfig(Frozen):
 
     @property
     def dims(self) -> dict[str, int]:
-        """The output types of encode, and the size of each."""
+        """Dimension of each output type of encode."""
         return {name: output["dim"] for name, output in (self.tasks.encode or Encode()).model_dump().items() if output}
 
     def _scaled(self, has_muvera: bool) -> tuple[str, ...]:
-        """MUVERA's encoding as the vectors that it is made of."""
+        """Return the outputs that come with scales; MUVERA's encoding has them if the multivectors have them."""
         outputs = self.tasks.encode or Encode()
         scaled = [name for name in SCALED if (output := getattr(outputs, name, None)) and output.scales]
         return (*scaled, *(["muvera"] if has_muvera and "multivector" in scaled else []))
 
     @property
     def family(self) -> str:
-        """CatalogError where there is none of that name, UnbuiltFamily where there is none yet."""
+        """Family of the default profile.
+
+        CatalogError if the name is unknown; UnbuiltFamily if this version does not implement the family yet.
+        """
         return family_of(self.profile("default").adapter_path, f"{self.source}: profiles.default")
 
     @cached_property
     def apart(self) -> Mapping[str, tuple[str, ...]]:
-        """The profiles that cannot share the default's weights, and the keys in which they differ."""
+        """Profiles that cannot share the default profile's weights, with the keys in which they differ."""
         found = {name: tuple(self._differences(name)) for name in self.profiles}
         return {name: keys for name, keys in found.items() if keys}
 
     def _unknown_options(self) -> Iterator[str]:
-        """In any profile of a family that is there."""
+        """Yield a line for each unknown option, in all profiles whose family this version implements."""
         for name in self.profiles:
             if other := self._family(name):
                 yield from unknown_options(name, self.profile(name), other, family(other))
 
     def _family(self, name: str) -> str:
-        """Of a profile; empty where this version has none of that name."""
+        """Return the profile's family; empty if this version does not implement it."""
         try:
             return family_of(self.profile(name).adapter_path, "")
         except CatalogError:
@@ -149,8 +157,9 @@ class ModelConfig(Frozen):
         yield from (key for key in mine if mine[key] != theirs[key])
 
     def variants(self) -> "list[ModelConfig]":
-        """Its profiles that need weights of their own, each as a model: `org/name.profile`; those whose family is not
-        served fail when they are resolved.
+        """Return each profile that needs weights of its own as a separate model, `org/name.profile`.
+
+        A variant whose family is not implemented fails only when it is resolved.
         """
         return [self._variant(name) for name in self.apart]
 
@@ -168,7 +177,10 @@ class ModelConfig(Frozen):
         return variant
 
     def warnings(self) -> list[str]:
-        """What stands in the file and has no effect, or another than one may think; what a directory was taken for."""
+        """Return warnings about keys without effect or with a surprising effect.
+
+        For a recognised directory, return only what it was recognised as.
+        """
         if self._reason:
             return [f"recognised: {self.source}: {self.family}: {self._reason}"]
         kind, lines = family(self.family), []
@@ -176,7 +188,7 @@ class ModelConfig(Frozen):
             keys = self.apart.get(name, ())
             if keys:
                 differs = f"{', '.join(keys)} differs from profiles.default"
-                lines.append(f"profiles.{name}: is a model of its own, {self.sie_id}.{name}: {differs}")
+                lines.append(f"profiles.{name}: is served as a separate model, {self.sie_id}.{name}: {differs}")
             elif not self._is_served(name):
                 lines.append(f"profiles.{name}: is not served: the family {self.family} takes no LoRA adapters")
             else:
@@ -184,18 +196,18 @@ class ModelConfig(Frozen):
         return [f"warning: {self.source}: {line}" for line in lines]
 
     def notes(self) -> list[str]:
-        """What stands in the file for other servers than this one."""
+        """Return notes about keys that only other servers need."""
         lines = [line for name, each in self._served_profiles().items() for line in not_needed(name, each)]
         return [f"note: {self.source}: {line}" for line in lines]
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """What it does: the names of its tasks; encode only where it names an output."""
+        """Names of the model's tasks; encode only if the file names one of its outputs."""
         given = (task for task in Tasks.model_fields if getattr(self.tasks, task) is not None)
         return tuple(task for task in given if task != "encode" or self.dims)
 
     def _score_modes(self, modes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of `modes` that the model's outputs allow."""
+        """Return those `modes` for which the model has all outputs."""
         if "score" not in self.verbs or not modes:
             return ()
         possible = tuple(mode for mode in modes if set(SCORE_MODES[mode]) <= set(self.dims))
@@ -205,17 +217,17 @@ class ModelConfig(Frozen):
         return possible
 
     def _served_profiles(self) -> dict[str, Profile]:
-        """Those that the weights of the default profile serve too."""
+        """Return the profiles that share the default profile's weights, the default first."""
         names = ["default", *(name for name in self.profiles if name != "default")]
         return {name: self.profile(name) for name in names if self._is_served(name)}
 
     def _is_served(self, name: str) -> bool:
-        """Not one that needs weights of its own, or an adapter that the family does not take."""
+        """Return False if the profile needs weights of its own, or a LoRA adapter that the family cannot apply."""
         can_be = not self.profile(name).adapter_options.runtime.lora_id or family(self.family).takes_loras
         return name == "default" or (can_be and name not in self.apart)
 
     def _check_served(self, kind: Family) -> None:
-        """CatalogError names what is asked for and the family does not do."""
+        """Raise CatalogError with a line for each key of the file that the family cannot serve."""
         name = self.family
         wanted = [*(f"encode.{output}" for output in self.dims), *(verb for verb in self.verbs if verb != "encode")]
         refused = [*unread(self.inputs.model_dump(), name, kind)]
@@ -230,15 +242,18 @@ class ModelConfig(Frozen):
             raise CatalogError("\n".join(f"{self.source}: {line}" for line in refused))
 
     def _local_only(self) -> Iterator[str]:
-        """Of a model that is computed elsewhere."""
+        """Yield a line for each key that a model with a remote endpoint cannot have."""
         if self.profile("default").computed_by == REMOTE:
             given = (key for key in ("loras", "environment", "allow_pickle") if getattr(self, key))
             yield from (
-                f"{key}: cannot be served with an endpoint, which holds the weights; leave it out" for key in given
+                f"{key}: cannot be used with an endpoint, which holds the weights; leave it out" for key in given
             )
 
     def _muvera(self, profiles: Mapping[str, RuntimeOptions]) -> MuveraConfig | None:
-        """A model has one MUVERA encoding, which a profile has or has not."""
+        """Return the model's MUVERA options; None if no profile has them.
+
+        CatalogError if the profiles' options differ, since a model has one MUVERA encoding.
+        """
         found = {name: each.muvera for name, each in profiles.items() if each.muvera is not None}
         if found and "multivector" not in self.dims:
             raise CatalogError(f"{self.source}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
@@ -247,12 +262,12 @@ class ModelConfig(Frozen):
         return next((MuveraConfig(**each.model_dump()) for each in found.values()), None)
 
     def _dims(self, muvera: MuveraConfig | None) -> dict[str, int]:
-        """With MUVERA's encoding, which is made of multivector."""
+        """Return the dimensions of all outputs, including MUVERA's encoding of the multivectors."""
         made = {"muvera": muvera.dim(self.dims["multivector"])} if muvera is not None else {}
         return {**self.dims, **made}
 
     def resolve(self, runtime: Runtime) -> ModelSpec:
-        """What the stages of this model need; CatalogError if this server cannot run it."""
+        """Return the spec that the model's stages need; CatalogError if this server cannot run the model."""
         profile, kind = self.profile("default"), family(self.family)
         self._check_served(kind)
         options, profiles = profile.adapter_options.runtime, self._served_profiles()

@@ -1,4 +1,4 @@
-"""Where a model file says that a server of somebody's computes the model: SGLang, vLLM, or one with the same API."""
+"""The model file's `endpoint`: a remote server that computes the model (SGLang, vLLM, or one with the same API)."""
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
@@ -13,32 +13,34 @@ EXAMPLE = "http://host:30000"
 
 
 def check_url(url: str) -> str:
-    """What the API's paths follow, without the /v1 that these begin with; pydantic's ValueError says what is wrong."""
+    """Return the API's base URL without its trailing /v1; ValueError, for pydantic, says what is wrong."""
     if not url.isprintable() or " " in url:
-        raise ValueError(f"must hold no spaces and no control characters; write one like {EXAMPLE}")
+        raise ValueError(f"must not contain spaces or control characters; write it like {EXAMPLE}")
     try:
         parts = urlsplit(url)
         has_host, _ = bool(parts.hostname), parts.port
     except ValueError as exc:
-        raise ValueError(f"is no URL ({exc}); write one like {EXAMPLE}") from exc
+        raise ValueError(f"is not a URL ({exc}); write it like {EXAMPLE}") from exc
     if parts.scheme not in ("http", "https") or not has_host:
-        raise ValueError(f"must be a URL of http or https, like {EXAMPLE}")
+        raise ValueError(f"must be an http or https URL, like {EXAMPLE}")
     if "@" in parts.netloc:
-        raise ValueError("must hold no user and no password; name an environment variable with a key in api_key_env")
+        raise ValueError(
+            "must not contain a user or a password; name an environment variable that holds the key in api_key_env"
+        )
     if "?" in url or "#" in url:
-        raise ValueError(f"must end with the host, or with a path, like {EXAMPLE}")
+        raise ValueError(f"must not contain a query or a fragment; end it with the host or a path, like {EXAMPLE}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def check_key_variable(name: str) -> str:
-    """Name of an environment variable that is not a setting of this server; ValueError says what is allowed."""
+    """Return `name`; ValueError if this environment variable is a setting of this server."""
     if name.upper().startswith("SIE_"):
-        raise ValueError("must not name a setting of this server; give the key a variable of its own")
+        raise ValueError("must not begin with SIE_, like this server's settings; put the key into another variable")
     return name
 
 
 class EndpointOptions(BaseModel):
-    """`model` is its name there; None: that of its weights on the hub, else its sie_id."""
+    """The endpoint of a profile. `model` is the model's name there; the default is its `hf_id`, else its `sie_id`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +51,7 @@ class EndpointOptions(BaseModel):
     ) = None
 
     def resolved(self, name: str) -> Endpoint:
-        """`name` is what the model is called there where nobody says."""
+        """Return the Endpoint; `name` is the model's default name there."""
         return Endpoint(self.url, self.model or name, self.api_key_env or "")
 
 
@@ -69,5 +71,5 @@ def check_key(endpoint: Endpoint, patterns: Collection[str]) -> None:
 
 
 def as_written(given: Any) -> Any:
-    """A URL alone is enough."""
+    """Return the options as a mapping; a string stands for its URL alone."""
     return {"url": given} if isinstance(given, str) else given

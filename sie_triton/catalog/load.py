@@ -1,4 +1,4 @@
-"""Reads model files; every complaint names the file, the key and what is legal there."""
+"""Reads model files; every error names the file, the key and the allowed values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
 
 
 def load_file(path: Path) -> ModelConfig:
-    """Read one model file; CatalogError names the file, the key and the legal values."""
+    """Read one model file; CatalogError names the file, the key and the allowed values."""
     try:
         raw = read_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as exc:
@@ -30,8 +30,8 @@ def load_file(path: Path) -> ModelConfig:
     except (yaml.YAMLError, ValueError) as exc:
         raise CatalogError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     if not isinstance(raw, dict):
-        what = "is empty" if raw is None else f"holds {shortened(raw)} alone"
-        raise CatalogError(f"{path}: {what}; a model file has the keys {', '.join(NEEDED)} (docs/model-files.md)")
+        what = "is empty" if raw is None else f"contains only {shortened(raw)}"
+        raise CatalogError(f"{path}: {what}; a model file needs the keys {', '.join(NEEDED)} (docs/model-files.md)")
     try:
         return ModelConfig.model_validate(raw).found_in(path)
     except ValidationError as exc:
@@ -40,14 +40,17 @@ def load_file(path: Path) -> ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Models in the order of their files; what is wrong with others, by their source. One never stops the other."""
+    """The models that were read, in the order of their files, and the errors of the others, by source.
+
+    A file with an error never affects the other models.
+    """
 
     models: Sequence[ModelConfig]
     problems: Mapping[str, str]
 
 
 def load_directory(directory: Path) -> Found:
-    """All model files in it; CatalogError where there is no such directory."""
+    """Read all model files in the directory; CatalogError if the directory cannot be read."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
     except OSError as exc:
@@ -66,18 +69,18 @@ def load_files(paths: Iterable[Path]) -> Found:
 
 
 def starter_set() -> list[ModelConfig]:
-    """The model files that come with the package and need no hub."""
+    """Return the models that the package ships and that need no access to the hub."""
     return [load_file(path) for path in sorted((_shipped() / "models").glob("*.yaml"))]
 
 
 def known_models() -> Sequence[str]:
-    """The names of public models whose files come with the package."""
+    """Return the names of the public models whose model files the package ships, sorted."""
     names = (path.stem.replace("__", "/", 1) for path in (_shipped() / "known").glob("*.yaml"))
     return sorted(names, key=str.lower)
 
 
 def known_model(name: str) -> ModelConfig | None:
-    """The file that comes with the package for a public model."""
+    """Return the shipped config of a public model; None if the package ships none."""
     path = _shipped() / "known" / f"{triton_name(name)}.yaml"
     return load_file(path) if has_file(path) else None
 
@@ -87,13 +90,13 @@ def _shipped() -> Path:
 
 
 def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """A pydantic error in sentences: key, what is wrong, what is legal there."""
+    """Return one line per error of pydantic: the key, what is wrong and what is allowed."""
     lines = []
     for e in error.errors(include_url=False):
         key = ".".join(str(part) for part in e["loc"])
         if e["type"] == "extra_forbidden":
             known = ", ".join(_fields_at(root, e["loc"][:-1]))
-            lines.append(f"{key}: unknown key; known here are {known}")
+            lines.append(f"{key}: unknown key; allowed keys are {known}")
         else:
             given = "" if e["type"] == "missing" or not key else f" (given {shortened(e['input'])})"
             lines.append(f"{key}: {e['msg']}{given}" if key else e["msg"])

@@ -1,4 +1,4 @@
-"""The LoRA adapters of a model file: those it names, and those that its profiles bring."""
+"""The LoRA adapters of a model file: those under `loras`, and those of its profiles."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -14,7 +14,11 @@ Loras = dict[Annotated[str, AfterValidator(check_name)], Annotated[str, AfterVal
 
 
 def adapters(named: Mapping[str, str], profiles: Mapping[str, RuntimeOptions], source: str) -> dict[str, str]:
-    """Name → where. A `lora_id` that is none of those `named` says itself where it is, and is its own name."""
+    """Return the location of each adapter, by name.
+
+    A profile's `lora_id` that is not one of `named` is both the location of an adapter and its name. CatalogError if it
+    is no valid location, or too long for a name.
+    """
     found = dict(named)
     for profile, options in profiles.items():
         name = options.lora_id

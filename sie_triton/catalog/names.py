@@ -1,4 +1,4 @@
-"""What a model may be called, and which names cannot stand side by side."""
+"""Rules for model names, and which names conflict."""
 
 import re
 from typing import Annotated
@@ -12,11 +12,17 @@ SUFFIXES = ("-preprocess", "-inference", "-postprocess", *(f"-{task}" for task i
 
 
 def check_name(name: str) -> str:
-    """Part of URLs, files and directories; the names of a model's steps and further tasks are its own with a suffix."""
+    """Return `name`; ValueError if a model cannot have it.
+
+    Names become parts of URLs and paths. The suffixes are reserved for a model's steps and tasks.
+    """
     if not NAME.fullmatch(name):
-        raise ValueError("must be name or org/name, of letters a to z, digits, _, . and -, with no . or - first")
+        raise ValueError(
+            "must be name or org/name; each part consists of the letters a to z, digits, _, . and -, "
+            "and must not begin with . or -"
+        )
     if name.endswith(SUFFIXES):
-        raise ValueError(f"must not end in {', '.join(SUFFIXES)}; they name parts of a model")
+        raise ValueError(f"must not end in {', '.join(SUFFIXES)}, which are reserved for the parts of a model")
     return name
 
 
@@ -24,7 +30,7 @@ ModelName = Annotated[str, StringConstraints(max_length=200), AfterValidator(che
 
 
 def triton_name(model: str) -> str:
-    """Triton's name of a model; Triton forbids the slash.
+    """Return the model's name in Triton, which forbids the slash.
 
     >>> triton_name("BAAI/bge-m3")
     'BAAI__bge-m3'
@@ -33,7 +39,7 @@ def triton_name(model: str) -> str:
 
 
 def place_of(model: str) -> str:
-    """Equal for names that cannot stand side by side, also where a file system knows no capitals.
+    """Return a key that is equal for conflicting names, also on a case-insensitive file system.
 
     >>> place_of("A/x") == place_of("a/x") == place_of("a__x")
     True

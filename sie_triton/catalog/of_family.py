@@ -1,4 +1,4 @@
-"""What a model file says for its family: options, engine, and the request parameters that profiles set."""
+"""The keys of a model file that its family defines: options, and the request parameters that profiles set."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -23,7 +23,7 @@ def own_parameters(kind: Family) -> frozenset[str]:
 
 
 def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, Any]:
-    """As the family's schema has them, without those of None; CatalogError says which key is wrong, and the legal."""
+    """Return the family's validated options, without those that are None; CatalogError names each invalid key."""
     options, names = profile.adapter_options, option_names(kind)
     at_loadtime, at_runtime = (
         {name: value for name, value in given.items() if name in names}
@@ -40,7 +40,7 @@ def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, 
 
 
 def with_defaults(name: str, profile: Profile, kind: Family, source: str) -> RuntimeOptions:
-    """The profile's runtime options; CatalogError where what loadtime says for them is wrong."""
+    """Return the profile's runtime options; CatalogError if a default that loadtime gives for one is invalid."""
     try:
         return profile.with_defaults(option_names(kind), own_parameters(kind))
     except ValidationError as exc:
@@ -56,14 +56,17 @@ def _loadtime_key(location: Sequence[int | str]) -> str:
 def profile_spec(
     name: str, options: RuntimeOptions, outputs: Sequence[str], parameters: Iterable[Parameter], source: str
 ) -> ProfileSpec:
-    """`outputs` are those of the model, `parameters` the family's own; CatalogError names what is not allowed."""
+    """Return the profile as the stages read it; CatalogError names each value that is not allowed.
+
+    `outputs` are those of the model, `parameters` the family's own.
+    """
     has = tuple(each for each in outputs if each != "muvera" or options.muvera is not None)
-    # SIE gives a MUVERA encoding under the name of dense.
+    # In SIE's model files, dense stands for the MUVERA encoding.
     wanted = ["muvera" if each == "dense" and "dense" not in has else each for each in options.output_types]
     if set(wanted) - set(has):
         raise CatalogError(
             f"{source}: profiles.{name}: adapter_options.runtime.output_types: "
-            f"there are {', '.join(has)} (given {', '.join(options.output_types)})"
+            f"must be among {', '.join(has)} (given {', '.join(options.output_types)})"
         )
     chosen: dict[str, Any] = {"output_types": ",".join(wanted or has)} if has else {}
     if options.normalize is not None:
@@ -88,7 +91,7 @@ def _own(name: str, options: RuntimeOptions, parameters: Iterable[Parameter], so
 
 
 def said(error: Any) -> str:
-    """A complaint of pydantic's, behind its key."""
+    """Return the part of an error line that follows the key: pydantic's message and the given value."""
     given = "" if error["type"] == "missing" else f" (given {shortened(error['input'])})"
     return f": {error['msg']}{given}"
 

@@ -61,7 +61,7 @@ def doubts(spec: ModelSpec) -> Iterator[str]:
     if name != spec.family and asked - _tasks(found):
         yield (
             f"adapter_path: {directory} is recognised as {name}, which does {', '.join(sorted(_tasks(found)))} "
-            f"({found.reason}); {spec.family} makes something else of its weights"
+            f"({found.reason}); {spec.family} may misread its weights"
         )
 
 

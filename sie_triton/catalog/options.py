@@ -1,4 +1,4 @@
-"""A model file's profiles and their options."""
+"""The profiles of a model file and their options."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from sie_triton.spec import ONNX, REMOTE
 
 LORA = "adapter_options.runtime.lora_id"
 
-# What stands under loadtime or under runtime.
+# Options that may be given under loadtime or under runtime.
 OF_BOTH = ("normalize", "default_instruction")
 
 
@@ -19,7 +19,7 @@ class Frozen(BaseModel):
 
 
 class MuveraOptions(Frozen):
-    """Of SIE's model files; see sie_triton.spec.MuveraConfig."""
+    """MUVERA options as SIE's model files name them; see sie_triton.spec.MuveraConfig."""
 
     num_repetitions: Annotated[int, Field(ge=1, le=1000)] = 40
     num_simhash_projections: Annotated[int, Field(ge=1, le=12)] = 6
@@ -31,24 +31,24 @@ class MuveraOptions(Frozen):
 
 
 class LoadtimeOptions(BaseModel):
-    """What else stands here belongs to the family; see sie_triton.families.Options.
+    """Options that apply when a model is loaded. All keys are the family's; see sie_triton.families.Options.
 
-    `normalize` and `default_instruction` are what a profile's runtime options say where they do not.
+    `normalize` and `default_instruction` are defaults for the same runtime options.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     @property
     def own(self) -> dict[str, Any]:
-        """What the file says for the family, or for SIE."""
+        """Options in the file that belong to the family, or to SIE."""
         return self.__pydantic_extra__ or {}
 
 
 def check_template(template: str) -> str:
-    """`{text}` once, `{instruction}` where it is wanted, and no other braces."""
+    """Return `template`; ValueError unless it has `{text}` once and no other braces but those of `{instruction}`."""
     fields = re.findall(r"\{[^{}]*\}?|\}", template)
     if template and (fields.count("{text}") != 1 or set(fields) - {"{text}", "{instruction}"}):
-        raise ValueError("must hold {text} once, and no braces but those of {text} and {instruction}")
+        raise ValueError("must contain {text} once, and no braces except those of {text} and {instruction}")
     return template
 
 
@@ -56,9 +56,9 @@ Template = Annotated[str, AfterValidator(check_template)]
 
 
 class RuntimeOptions(BaseModel):
-    """What a profile may say of its requests; what else stands here are options or request parameters of the family.
+    """Options that apply to requests. Other keys are options or request parameters of the family.
 
-    `output_similarity` is for readers of the file.
+    `output_similarity` only informs readers of the file.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -76,7 +76,7 @@ class RuntimeOptions(BaseModel):
 
     @property
     def own(self) -> dict[str, Any]:
-        """What the file says for the family."""
+        """Options in the file that belong to the family."""
         return self.__pydantic_extra__ or {}
 
 
@@ -98,18 +98,18 @@ class Profile(Frozen):
     @model_validator(mode="after")
     def _check(self) -> "Profile":
         if self.endpoint is not None and self.engine not in (None, REMOTE):
-            raise ValueError(f"engine: with an endpoint it is {REMOTE}, or left out (given {self.engine!r})")
+            raise ValueError(f"engine: with an endpoint, must be {REMOTE} or left out (given {self.engine!r})")
         if self.onnx_file is not None and self.computed_by != ONNX:
-            raise ValueError(f"onnx_file: goes with the engine {ONNX} alone (given {self.computed_by!r})")
+            raise ValueError(f"onnx_file: can only be used with the engine {ONNX} (given {self.computed_by!r})")
         return self
 
     @property
     def computed_by(self) -> str | None:
-        """The engine that it names; None: the usual one of its family."""
+        """Engine that the profile names or implies; None for the family's default."""
         return self.engine or (REMOTE if self.endpoint else ONNX if self.onnx_file else None)
 
     def over(self, parent: "Profile") -> "Profile":
-        """This profile with `parent` filling what it leaves open.
+        """Return this profile, with the keys that it leaves out taken from `parent`.
 
         A non-empty `loadtime` or `runtime` replaces the parent's as a whole.
         """
@@ -129,9 +129,9 @@ class Profile(Frozen):
         )
 
     def loading(self, options: frozenset[str]) -> dict[str, object]:
-        """What decides how weights are loaded and run; profiles that differ in it cannot share them.
+        """Return the keys that decide how weights are loaded and run; profiles that differ in one cannot share weights.
 
-        `options` are the names of those of the family, whose name is for the caller to compare.
+        `options` are the names of the family's options. The caller compares the families themselves.
         """
         loadtime, runtime = self.adapter_options.loadtime, self.adapter_options.runtime
         return {
@@ -145,8 +145,10 @@ class Profile(Frozen):
         }
 
     def with_defaults(self, options: frozenset[str], parameters: frozenset[str] = frozenset()) -> RuntimeOptions:
-        """`runtime`, filled from loadtime: what may stand in both, unless it is one of the family's `options`, its
-        request `parameters`, and an empty `muvera` from `muvera_config`.
+        """Return the runtime options, with missing ones filled from loadtime.
+
+        Filled are the keys that may stand in both, unless they are family `options`; the family's request `parameters`;
+        and an empty `muvera`, from `muvera_config`.
         """
         runtime, given = self.adapter_options.runtime, self.adapter_options.loadtime.own
         filled = {key: given[key] for key in (*OF_BOTH, *parameters) if key in given and key not in options}

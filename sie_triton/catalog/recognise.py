@@ -1,4 +1,4 @@
-"""A directory as a library saves it → ModelConfig; no model file written. Each family knows what is its own."""
+"""Recognises a checkpoint directory, by the rules of each family, and describes it as a ModelConfig."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,17 +20,17 @@ from sie_triton.weights.locate import locate
 def recognise(directory: Path, model: str, source: dict[str, Any], family_name: str = "") -> ModelConfig:
     """Describe the model in `directory`; `source` is its hf_id or weights_path.
 
-    With `family_name` that family says what it would make of it, where the files alone do not say it is one.
-    Raises CatalogError when the directory holds no model this server can run.
+    `family_name` names the family if the files alone do not determine it. CatalogError if the directory holds no model
+    that this server can run.
     """
     return explain(directory, model, source, family_name)[0]
 
 
 def explain(directory: Path, model: str, source: dict[str, Any], family_name: str = "") -> tuple[ModelConfig, str]:
-    """As `recognise`, with what in the directory says so."""
+    """Return the result of `recognise`, and why the directory was recognised."""
     try:
         name, found = family_in(directory, family_name)
-        if "weights_path" in source and found.weights:  # of the hub only small files are here yet
+        if "weights_path" in source and found.weights:  # from the hub, only small files are local yet
             check_complete(*found.weights, takes_onnx=ONNX in family(name).engines)
     except LoadError as exc:
         raise CatalogError(str(exc)) from exc
@@ -41,7 +41,7 @@ def explain(directory: Path, model: str, source: dict[str, Any], family_name: st
 
 
 def config_of(model: str, source: Mapping[str, Any], family_name: str, found: Recognised) -> ModelConfig:
-    """What that family has found, as a model file says it; pydantic's ValidationError where `model` is no name."""
+    """Return the recognised model as a ModelConfig; pydantic's ValidationError if `model` is not a valid name."""
     usual, reads = Inputs().model_dump(), family(family_name).inputs
     encode = {"encode": {output: {"dim": dim} for output, dim in found.dims.items()}} if found.dims else {}
     done = {"score": found.scores, "extract": found.extracts}
@@ -61,20 +61,20 @@ def config_of(model: str, source: Mapping[str, Any], family_name: str, found: Re
 
 
 def to_yaml(config: ModelConfig, reason: str) -> str:
-    """The model file of a config, `reason` as a comment at its top: `load_file` reads an equal one."""
+    """Return the config as a model file with `reason` as a comment on top; `load_file` reads back an equal config."""
     shown = ("".join(letter if letter.isprintable() else " " for letter in line) for line in reason.splitlines())
     comment = "".join(f"# {line}\n" for line in shown)
     content = config.model_dump(mode="json", exclude_unset=True)
     readable, escaped = (
         yaml.safe_dump(content, sort_keys=False, allow_unicode=each, width=110) for each in (True, False)
     )
-    return comment + (escaped if "\x85" in readable else readable)  # PyYAML takes it for a line break
+    return comment + (escaped if "\x85" in readable else readable)  # PyYAML reads \x85 as a line break
 
 
 def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
-    """The first that knows what is in `directory`; LoadError where it is none, or cannot be served.
+    """Return the first family that recognises `directory`; LoadError if none does, or if the model cannot be served.
 
-    `family_name`: that one alone, doubtful or not.
+    If `family_name` is given, only that family is tried, and its doubts are ignored.
     """
     asked = [(family_name, family(family_name))] if family_name else families()
     for name, kind in asked:
@@ -82,21 +82,21 @@ def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
             found = kind.recognise(directory)
         except LoadError:
             raise
-        except Exception as exc:  # of a family from outside
-            raise LoadError(f"{directory}: the family {name} fails on it: {type(exc).__name__}: {exc}") from exc
+        except Exception as exc:  # a third-party family may raise anything
+            raise LoadError(f"{directory}: the family {name} failed to read it: {type(exc).__name__}: {exc}") from exc
         if found is not None and found.doubt and not family_name:
             raise LoadError(found.doubt, "unsupported")
         if found is not None:
             return name, found
-    who = f"the family {family_name} does not know" if family_name else "no family knows"
-    raise LoadError(f"{directory}: {who} what this is", "unsupported")
+    who = f"the family {family_name} does not recognise" if family_name else "no family recognises"
+    raise LoadError(f"{directory}: {who} this model", "unsupported")
 
 
 def _runtime(found: Recognised) -> Mapping[str, Any]:
-    """What requests leave open, as the files have it: a request's instruction stands in place of the prompt of queries.
+    """Return the runtime options that the checkpoint's files imply: defaults for what a request leaves out.
 
-    The prompts of other texts are left to the files: a doc_template would stand before texts without a role too, and
-    whatever the request's instruction is.
+    A request's instruction replaces the checkpoint's query prompt. Prompts of other texts are not turned into a
+    doc_template, because a doc_template also applies to texts without a role, and regardless of the instruction.
     """
     given: dict[str, Any] = {} if found.normalize is None else {"normalize": found.normalize}
     if found.query_prompt:
@@ -105,9 +105,9 @@ def _runtime(found: Recognised) -> Mapping[str, Any]:
 
 
 def check_dims(config: ModelConfig) -> None:
-    """CatalogError where a model file's dims are not what a directory at hand says.
+    """Raise CatalogError if the dims of a model file differ from those of its local directory.
 
-    What is not at hand, or costs more than a look at small files, is compared when the weights are loaded.
+    If the weights are not local, or if recognition reads more than small files, the dims are compared at load time.
     """
     kind = family(config.family)
     if config.weights.startswith("hub://") or not kind.recognises_quickly:
@@ -115,7 +115,7 @@ def check_dims(config: ModelConfig) -> None:
     try:
         directory = locate(config.weights, allow_hub=False)
         found = kind.recognise(directory)
-    except LoadError:  # the same then, and a directory may be put right until then
+    except LoadError:  # raised again at load time; the directory may be repaired before that
         return
     for name, dim in (found.dims if found is not None else {}).items():
         given = config.dims.get(name)

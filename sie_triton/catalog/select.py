@@ -1,4 +1,4 @@
-"""Names as a user types them → ModelConfigs: model files, directories, public models we know, hub ids."""
+"""Resolves names that a user types to ModelConfigs: model files, directories, known public models, hub ids."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ NO_FILES = Found((), {})
 
 
 def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()) -> Found:
-    """The models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
+    """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
-    `matching` are patterns of names (`BAAI/*`), of which a model of `models_dir` matches one; none: all of them.
-    CatalogError says where a name was looked for, and which of the named cannot be served together; of a directory,
-    what cannot be served is left out and told of.
+    A model of `models_dir` is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
+    patterns. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
+    Model files of `models_dir` that cannot be served are left out and reported as problems.
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
     problems: dict[str, str] = {}
@@ -37,7 +37,7 @@ def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, ma
     if not models_dir:
         return Found(apart(with_variants(starter_set()), problems), problems)
     if not own.models and not own.problems:
-        raise CatalogError(f"models_dir: {models_dir}: holds no model file (*.yaml, *.yml)")
+        raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
     matched = [model for model in own.models if matches(model.sie_id, matching)]
     if own.models and not matched:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
@@ -46,7 +46,8 @@ def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, ma
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """
+    """Return whether a pattern matches the name; without patterns, every name matches.
+
     >>> matches("BAAI/bge-m3", ["BAAI/*"]), matches("BAAI/bge-m3", []), matches("BAAI/bge-m3", ["intfloat/*"])
     (True, True, False)
     """
@@ -63,17 +64,17 @@ def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
     try:
         return _unlisted(name, known, allow_hub=allow_hub)
     except CatalogError as exc:
-        # It may be in a file that cannot be read.
+        # The model may be defined in a file that cannot be read.
         raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
 
 
 def file_named(name: str) -> Path:
-    """Absolute path of a model file, from the path that a user typed."""
+    """Return the absolute path of a model file, given the path that the user typed."""
     return Path(os.path.expanduser(name)).absolute()
 
 
 def variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
-    """Of `org/name.profile` the one model."""
+    """Return the variant called `name`, which is `org/name.profile`; None if there is none."""
     for at in (at for at, character in enumerate(name) if character == "."):
         base = known.get(name[:at]) or known_model(name[:at])
         if base is not None:
@@ -86,16 +87,17 @@ def with_variants(models: Iterable[ModelConfig]) -> Iterable[ModelConfig]:
         yield model
         try:
             yield from model.variants()
-        except CatalogError:  # of its family: said when it is resolved
+        except CatalogError:  # an error of its family, raised again when the model is resolved
             continue
 
 
 def apart(
     models: Iterable[ModelConfig], problems: dict[str, str], served: Mapping[str, str] = MappingProxyType({})
 ) -> list[ModelConfig]:
-    """Those whose names can stand side by side: each once, of two the one that is `served` already, else the first.
+    """Return the models without duplicates and name conflicts.
 
-    `served` says which source a name is served from; of the others `problems` gets a line.
+    Of two conflicting models, the one that is served already stays, else the first; the other gets a line in
+    `problems`. `served` maps the names of served models to their sources.
     """
     taken: dict[str, tuple[str, str]] = {}
     found: list[ModelConfig] = []
@@ -110,10 +112,10 @@ def apart(
 
 def clash(model: ModelConfig, other: str, source: str) -> str:
     names = sorted({triton_name(other), triton_name(model.sie_id)})
-    how = f"be served as {names[0]}" if len(names) == 1 else f"share a directory where capitals do not count: {names}"
+    how = f"be served as {names[0]}" if len(names) == 1 else f"share a directory on a case-insensitive disk: {names}"
     return (
         f"{source} and {model.source}: both would {how}; "
-        "give one another sie_id, in a model file with its weights_path if it is a directory"
+        "give one of them another sie_id; for a directory, write a model file with its weights_path"
     )
 
 
@@ -126,14 +128,14 @@ def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool) -> ModelConfi
 
 
 def hub_source(name: str, directory: Path) -> dict[str, str]:
-    """What is served is what was looked at: the cache names a directory by the commit."""
+    """Return the source keys of a recognised hub model, pinned to the commit, by which the cache names `directory`."""
     return {"hf_id": name, "hf_revision": directory.name}
 
 
 def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Path:
-    """Directory with all files of a model on the hub but its weights; CatalogError if the hub has no such model.
+    """Return a local directory with all files of a hub model except its weights.
 
-    `known` are further candidates for a misspelt name.
+    CatalogError if the hub has no such model. `known` are further suggestions for a misspelt name.
     """
     meant = did_you_mean(name, (*known, *known_models()))
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -146,5 +148,5 @@ def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Pat
 
 
 def recognised_by() -> tuple[str, ...]:
-    """Patterns of the files that families look at in a directory."""
+    """Return the patterns of the files that families read to recognise a directory."""
     return (*SMALL_FILES, *(pattern for _, kind in families() for pattern in kind.files))

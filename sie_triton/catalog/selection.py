@@ -1,4 +1,4 @@
-"""The models of a server, whose files may change while it runs: one that is wrong never stops the others."""
+"""The models of a running server, whose files may change. An invalid file never affects the other models."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from sie_triton.serving import file_of, is_model_file
 
 @dataclass
 class Selection:
-    """`models` to serve; names of those that are `kept` as they are; `problems`, by the file that has them."""
+    """The models to serve, the names of models that stay unchanged (`kept`), and the problems of files, by file."""
 
     models: list[ModelConfig] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
@@ -28,7 +28,10 @@ class Selection:
 def first_selection(
     names: Sequence[str], models_dir: Path | None, added: Sequence[Path], *, allow_hub: bool, matching: Sequence[str]
 ) -> Selection:
-    """At the start. CatalogError for what is wrong with what was asked for; the files in `added` only have problems."""
+    """Select the models at start-up.
+
+    CatalogError if one of `names` or `models_dir` cannot be served; errors of the files in `added` become problems.
+    """
     chosen = Selection()
     more = chosen.read(added)
     known = {model.sie_id for model in more}
@@ -50,10 +53,11 @@ def selection(
     removed: Sequence[str],
     matching: Sequence[str],
 ) -> Selection:
-    """Later. `own` are the files of the user's directory, None where there is none; `served` says where each is from.
+    """Select the models again, after files have changed.
 
-    A model whose file became wrong, or whose directory of files cannot be read, stays as it is, and so does one that
-    was recognised in a directory.
+    `own` are the model files in the user's models_dir: None without a models_dir, the error if it cannot be read.
+    `served` maps each served model to its source. A model stays unchanged if its file has become invalid, if the
+    models_dir of its file cannot be read, or if it was recognised in a directory.
     """
     chosen = Selection()
     if isinstance(own, OSError):

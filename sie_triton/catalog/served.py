@@ -1,5 +1,7 @@
-"""What a model file may ask for and is not served: refused where it would serve something else than was asked for,
-warned about where it changes nothing."""
+"""Keys of a model file that this server does not support.
+
+A key is refused if ignoring it would change results; otherwise the user is warned that it has no effect.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,41 +11,44 @@ from sie_triton.catalog.options import LORA, OF_BOTH, Profile
 from sie_triton.families import FAMILIES, Family, family
 from sie_triton.spec import REMOTE
 
-# Of runtime options: those of texts that are not read in pairs.
+# Runtime options for single texts, without effect in a family that reads pairs of texts.
 OF_SINGLE_TEXTS = ("query_template", "doc_template", "default_instruction")
 
-# Of SIE's model files, under loadtime: how its own libraries are told to compute the same.
+# Keys under loadtime that SIE's own libraries need and this server does not, with the reason.
 ELSEWHERE_LOADTIME: Mapping[str, str] = {
-    "trust_remote_code": "a model's own code is never run; transformers' own is, where it knows the architecture",
-    "code_revision": "a model's own code is never run",
-    "attn_implementation": "SIE_ATTENTION_BACKEND says it for all models",
-    "config_kwargs": "nothing here has these switches",
-    "uses_legacy_transformers_cache": "nothing here keeps such a cache",
-    "mem_fraction_static": "the controller shares memory among models",
-    "dropout": "it is of training",
+    "trust_remote_code": "code from a model repository is never run; transformers' implementation is used instead",
+    "code_revision": "code from a model repository is never run",
+    "attn_implementation": "SIE_ATTENTION_BACKEND sets it for all models",
+    "config_kwargs": "this server has no such switches",
+    "uses_legacy_transformers_cache": "this server has no such cache",
+    "mem_fraction_static": "the controller divides memory among models",
+    "dropout": "it only matters in training",
     "append_eos": "the tokenizer's own files decide",
 }
 ELSEWHERE_RUNTIME: Mapping[str, str] = {
     "batch_size": "batches are formed by cost",
-    "precompute_labels": "what a bi-encoder makes of labels is always kept",
+    "precompute_labels": "a bi-encoder's label embeddings are always cached",
 }
 
 CONFIG_KWARGS = ("unpad_inputs", "use_memory_efficient_attention", "use_cache")
 
 
 def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]:
-    """A client would be told that a model has inputs which it has not."""
+    """Yield a line for each input that the file promises and the family does not read, or the reverse.
+
+    Otherwise the server would advertise inputs to clients that the model does not have.
+    """
     for each, wanted in inputs.items():
         if wanted != (each in kind.inputs) and each not in kind.unread_inputs:
             said = str(wanted).lower()
             read = " and ".join(kind.inputs)
-            yield f"inputs.{each}: {said} cannot be served; the family {name} reads {read} and nothing else"
+            yield f"inputs.{each}: {said} cannot be served; the family {name} reads only {read}"
 
 
 def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
-    """Of what the default profile asks of the weights."""
+    """Yield a line for each key of the default profile that the family cannot apply to its weights."""
     if (lora := default.adapter_options.runtime.lora_id) and not kind.takes_loras:
-        remedy = "leave it out to serve the weights without it, or merge it into them"
+        remedy = "remove it to serve the base weights, or merge the adapter into them"
         yield f"profiles.default.{LORA}: {lora!r} cannot be served; the family {name} takes no LoRA adapters; {remedy}"
     engine, usable = default.computed_by, ", ".join(kind.engines)
     if engine is not None and engine not in kind.engines:
@@ -59,18 +64,18 @@ def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> It
     of_both = own_parameters(kind) | set(OF_BOTH)
     for key in sorted(options.loadtime.own.keys() - names - of_both - set(ELSEWHERE_LOADTIME)):
         allowed = ", ".join(sorted(names | of_both))
-        yield f"{where}.loadtime.{key}: is no option of the family {name}; it has {allowed}"
+        yield f"{where}.loadtime.{key}: is not an option of the family {name}; its options are {allowed}"
     asked = options.loadtime.own.get("config_kwargs") or {}
     for key in sorted(set(asked) - set(CONFIG_KWARGS)):
         yield f"{where}.loadtime.config_kwargs.{key}: cannot be served; allowed are {', '.join(CONFIG_KWARGS)}"
     own = options.runtime.own.keys() - set(ELSEWHERE_RUNTIME)
     for key in sorted(own - names - own_parameters(kind) - known_elsewhere()):
         known = ", ".join((*type(options.runtime).model_fields, *sorted(names | own_parameters(kind))))
-        yield f"{where}.runtime.{key}: unknown key; known here are {known}"
+        yield f"{where}.runtime.{key}: unknown key; allowed keys are {known}"
 
 
 def without_effect(name: str, profile: Profile, family_name: str, kind: Family) -> Iterator[str]:
-    """Of a profile that is served: what another family would use."""
+    """Yield a line for each key of a served profile that only other families use."""
     runtime = profile.adapter_options.runtime
     yield from _computed_elsewhere(name, profile, kind)
     pairs = [key for key in OF_SINGLE_TEXTS if kind.scores_pairs and getattr(runtime, key) is not None]
@@ -80,7 +85,7 @@ def without_effect(name: str, profile: Profile, family_name: str, kind: Family) 
 
 
 def _computed_elsewhere(name: str, profile: Profile, kind: Family) -> Iterator[str]:
-    """What its endpoint decides."""
+    """Yield a line for each key that the profile's engine ignores, for instance because the endpoint decides."""
     engine, options = profile.computed_by or kind.engines[0], profile.adapter_options
     unread = kind.unread_options.get(engine, ())
     keys = [
@@ -92,7 +97,7 @@ def _computed_elsewhere(name: str, profile: Profile, kind: Family) -> Iterator[s
 
 
 def not_needed(name: str, profile: Profile) -> Iterator[str]:
-    """Of a profile that is served: what SIE's own adapters want to be told."""
+    """Yield a line for each key of a served profile that only SIE's own adapters need."""
     options, where = profile.adapter_options, f"profiles.{name}.adapter_options"
     for key in sorted(options.loadtime.own.keys() & ELSEWHERE_LOADTIME.keys()):
         yield f"{where}.loadtime.{key}: is not needed: {ELSEWHERE_LOADTIME[key]}"
@@ -101,6 +106,6 @@ def not_needed(name: str, profile: Profile) -> Iterator[str]:
 
 
 def known_elsewhere() -> frozenset[str]:
-    """What some family of ours would read at run time."""
+    """Return the names of all options and request parameters of all built-in families."""
     kinds = [family(name) for name in FAMILIES]
     return frozenset().union(*(option_names(kind) | own_parameters(kind) for kind in kinds))

@@ -1,4 +1,4 @@
-"""Model files of the package → docs/models.md: `python -m sie_triton.catalog.table > docs/models.md`."""
+"""Writes docs/models.md from the shipped model files: `python -m sie_triton.catalog.table > docs/models.md`."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ version reads them yet. An empty cell is left to the hub and to the checkpoint. 
 
 
 def shipped() -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The model files that come with the package, as they stand, by the names of the models."""
+    """Yield the path and the contents of each shipped model file, sorted by model name."""
     directory = Path(str(resources.files("sie_triton.catalog")))
     paths = [*directory.glob("models/*.yaml"), *directory.glob("known/*.yaml")]
     found = [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in paths]
@@ -35,7 +35,8 @@ def page() -> str:
 
 
 def row(model: Mapping[str, Any]) -> str:
-    """
+    """Return the table row of one model file.
+
     >>> row({"sie_id": "a/b", "tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
     '| a/b | score | | | | cross_encoder |'
     """

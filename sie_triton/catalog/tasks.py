@@ -1,4 +1,4 @@
-"""A model file's inputs and tasks: what goes in, what comes out."""
+"""The inputs and tasks of a model file."""
 
 from typing import Annotated, Any
 
@@ -8,24 +8,24 @@ from sie_triton.catalog.options import Frozen
 from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, TASKS
 from sie_triton.contract.tensors import TEXT
 
-# Outputs of vectors, which may come with scales.
+# Vector outputs, which may have scales.
 SCALED = tuple(name for name, output in ENCODE_OUTPUTS.items() if output.scales)
 
-# Kinds that SIE's model files name; no family of ours reads video.
+# Input kinds that SIE's model files name; no built-in family reads video.
 INPUTS = (*ITEMS, "video")
 _kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
 Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
 
 
 class Output(Frozen):
-    """`scales`: int8 and uint8 come with the scale of each row, one tensor more."""
+    """One output of encode. With `scales`, int8 and uint8 vectors come with a tensor of one scale per row."""
 
     dim: Annotated[int, Field(gt=0, le=10_000_000)]
     scales: bool = False
 
 
 class Encode(BaseModel):
-    """What else stands here are outputs of the family's own."""
+    """Outputs of encode. Other keys are outputs that the family defines."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Output | None]
@@ -36,7 +36,7 @@ class Encode(BaseModel):
 
 
 class Plain(Frozen):
-    """A verb that says no more than that the model does it."""
+    """A task without options."""
 
 
 class Encodes(Frozen):

@@ -71,18 +71,18 @@ def test_a_profile_extends_another(tmp_path):
     ("old", "new", "complaint"),
     [
         ("max_sequence_length: 256", "max_sequence_length: 0", "max_sequence_length: Input should be greater than 0"),
-        ("max_sequence_length: 256", "max_seq: 1", "max_seq: unknown key; known here are sie_id, hf_id"),
-        ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; known here are dim"),
+        ("max_sequence_length: 256", "max_seq: 1", "max_seq: unknown key; allowed keys are sie_id, hf_id"),
+        ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; allowed keys are dim"),
         ("pooling: cls", "pooling: first", "'cls', 'max', 'mean'"),
         (
             "runtime: {pooling: mean}",
             "runtime: {pool: mean}",
-            "runtime.pool: unknown key; known here are normalize, muvera",
+            "runtime.pool: unknown key; allowed keys are normalize, muvera",
         ),
         ("compute_precision: null", "compute_precision: int8", "'float16', 'bfloat16' or 'float32'"),
         ("hf_id: org/name", "hf_id: org/name\nweights_path: here", "exactly one of hf_id, weights_path"),
-        ("extends: default", "extends: other", "no profile 'other'; there are default, child"),
-        ("extends: default", "extends: child", "child extends child never ends"),
+        ("extends: default", "extends: other", "there is no profile 'other'; this file has default, child"),
+        ("extends: default", "extends: child", "extends is circular: child extends child"),
         ("  default:", "  main:", "a profile named default is required"),
         ("sie_id: org/name", "sie_id: a/b/c", "sie_id"),
         ("tasks:", "tasks: [", "not valid YAML"),
@@ -273,11 +273,11 @@ def test_profiles_that_share_the_weights_are_served(tmp_path):
 @pytest.mark.parametrize(
     ("runtime", "complaint"),
     [
-        ("query_template: 'query: '", "query_template: .*must hold {text} once"),
-        ("query_template: '{text} {text}'", "query_template: .*must hold {text} once"),
-        ("doc_template: '{text} {title}'", "doc_template: .*no braces but those of {text} and {instruction}"),
-        ("doc_template: '{text} {'", "doc_template: .*no braces but"),
-        ("output_types: [sparse]", r"profiles.default: .*output_types: there are dense \(given sparse\)"),
+        ("query_template: 'query: '", "query_template: .*must contain {text} once"),
+        ("query_template: '{text} {text}'", "query_template: .*must contain {text} once"),
+        ("doc_template: '{text} {title}'", "doc_template: .*no braces except those of {text} and {instruction}"),
+        ("doc_template: '{text} {'", "doc_template: .*no braces except"),
+        ("output_types: [sparse]", r"profiles.default: .*output_types: must be among dense \(given sparse\)"),
     ],
 )
 def test_templates_and_output_types_are_checked(tmp_path, runtime, complaint):

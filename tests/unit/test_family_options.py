@@ -61,8 +61,11 @@ def test_what_a_family_reads_at_load_time_is_no_parameter_of_a_profile(tmp_path)
     [
         ({"runtime": {"threshold": 2}}, "adapter_options.runtime: parameter threshold: 2 is not allowed"),
         ({"runtime": {"labels": "middle"}}, "adapter_options.runtime: parameter labels: 'middle' is not allowed"),
-        ({"runtime": {"nope": 1}}, "adapter_options.runtime.nope: unknown key; known here are .*depth, labels, thresh"),
-        ({"loadtime": {"nope": 1}}, "adapter_options.loadtime.nope: is no option of the family"),
+        (
+            {"runtime": {"nope": 1}},
+            "adapter_options.runtime.nope: unknown key; allowed keys are .*depth, labels, thresh",
+        ),
+        ({"loadtime": {"nope": 1}}, "adapter_options.loadtime.nope: is not an option of the family"),
     ],
 )
 def test_what_no_profile_may_say_is_refused_in_each(tmp_path, profile, given, complaint):
@@ -94,7 +97,9 @@ def test_an_engine_that_the_family_cannot_use_is_refused(tmp_path):
 def test_a_profile_that_needs_weights_of_its_own_is_a_model_of_its_own(tmp_path, other, key):
     default = {"engine": f"{family_double.__name__}:OwnEngine"}
     (line,) = resolve(tmp_path, default=default, other=other, warnings=True)
-    assert line.endswith(f"profiles.other: is a model of its own, my/m.other: {key} differs from profiles.default")
+    assert line.endswith(
+        f"profiles.other: is served as a separate model, my/m.other: {key} differs from profiles.default"
+    )
     assert [each.name for each in resolve(tmp_path, default=default, other=other).profiles] == ["default"]
 
 

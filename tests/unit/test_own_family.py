@@ -60,9 +60,9 @@ def test_recognised_and_written_down_are_the_same_model(directory):
     ("options", "said"),
     [
         ({"loadtime": {"window": "flat"}}, "loadtime.window: Input should be 'none' or 'hann' .given 'flat'"),
-        ({"loadtime": {"pooling": "cls"}}, "loadtime.pooling: is no option of the family frames_family:Frames"),
+        ({"loadtime": {"pooling": "cls"}}, "loadtime.pooling: is not an option of the family frames_family:Frames"),
         ({"runtime": {"power": "much"}}, "runtime: parameter power: 'much' is not allowed; give a number from 1 to 4"),
-        ({"runtime": {"powr": 2}}, "runtime.powr: unknown key; known here are .*power"),
+        ({"runtime": {"powr": 2}}, "runtime.powr: unknown key; allowed keys are .*power"),
         ({"dims": {"spectrum": 8, "sparse": 8}}, "encode.sparse cannot be served; .* encode.dense, encode.spectrum"),
     ],
 )
@@ -85,7 +85,7 @@ def test_an_output_of_another_size(directory):
 
 def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
     monkeypatch.setattr(Frames, "recognise", lambda self, directory: 1 / 0)
-    with pytest.raises(CatalogError, match="the family frames_family:Frames fails on it: ZeroDivisionError"):
+    with pytest.raises(CatalogError, match="the family frames_family:Frames failed to read it: ZeroDivisionError"):
         recognise(directory, "test/letters", {"weights_path": str(directory)})
 
 

@@ -103,7 +103,7 @@ def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
 
 
 def test_the_family_that_is_named_is_asked_and_no_other(tmp_path, minilm_directory, tiny_directory):
-    with pytest.raises(CatalogError, match="the family splade does not know what this is"):
+    with pytest.raises(CatalogError, match="the family splade does not recognise this model"):
         recognise(tiny_directory, "my/m", {"weights_path": str(tiny_directory)}, "splade")
     directory = changed(bare(), "config.json", architectures=None)(tmp_path / "saved", minilm_directory)
     assert recognise(directory, "my/m", {"hf_id": "my/m"}, "sentence_transformer").dims == {"dense": 64}

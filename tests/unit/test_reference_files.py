@@ -116,7 +116,7 @@ def test_profiles_that_need_weights_of_their_own(directory, monkeypatch):
     assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse"], ("flag",))
     said = "\n".join(config.warnings())
     assert "profiles.banking: is not served: the family bge_m3 takes no LoRA adapters" in said
-    assert "profiles.flag: is a model of its own, org/bge-m3.flag: compute_precision, " in said
+    assert "profiles.flag: is served as a separate model, org/bge-m3.flag: compute_precision, " in said
 
 
 def test_a_profile_with_an_adapter_is_served_where_the_family_takes_some(directory, monkeypatch):

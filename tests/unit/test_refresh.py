@@ -257,7 +257,7 @@ def keyed(url: str, key: str) -> bytes:
     [
         ("", "https://far", "DATABASE_PASSWORD", "an added model may not use DATABASE_PASSWORD"),
         ("FAR_*,OTHER", "https://far", "A_FAR_KEY", "an added model may not use A_FAR_KEY"),
-        ("*", "https://far", "SIE_ADMIN_TOKEN", "must not name a setting of this server"),
+        ("*", "https://far", "SIE_ADMIN_TOKEN", "must not begin with SIE_"),
         ("FAR_*", "http://far", "FAR_KEY", "endpoint.url: must begin with https"),
         ("FAR_*", "https://far", "FAR_KEY", ""),
         ("OTHER, FAR_KEY", "http://localhost:9", "FAR_KEY", ""),
