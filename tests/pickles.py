@@ -44,9 +44,9 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
 
 
-ELSE = "holds something else than tensors"
+ELSE = "contains something other than tensors"
 DENSE = "allowed are dense"
-NO_NAME = "is no name of a tensor"
+NO_NAME = "is not a valid tensor name"
 
 # By what they are: how to save them, and what is said of them.
 HOSTILE: dict[str, tuple[Save, str]] = {
@@ -55,15 +55,18 @@ HOSTILE: dict[str, tuple[Save, str]] = {
     "code in a plain pickle": (lambda path: path.write_bytes(pickle.dumps(Trap())), ELSE),
     "an entry that is a number": (
         lambda path: torch.save({"model": torch.zeros(1), "epoch": 3}, path),
-        "'epoch' is no tensor but int; save the model's state_dict by itself",
+        "'epoch' is not a tensor but int; save only the model's state_dict",
     ),
-    "tensors in an entry": (lambda path: torch.save({"model": {"a": torch.zeros(1)}}, path), "is no tensor but dict"),
-    "a list": (lambda path: torch.save([torch.zeros(1)], path), "must hold tensors by name"),
-    "nothing": (lambda path: torch.save({}, path), "must hold tensors by name"),
-    "numbers for names": (lambda path: torch.save({1: torch.zeros(1)}, path), "1 is no name of a tensor"),
+    "tensors in an entry": (
+        lambda path: torch.save({"model": {"a": torch.zeros(1)}}, path),
+        "is not a tensor but dict",
+    ),
+    "a list": (lambda path: torch.save([torch.zeros(1)], path), "must contain tensors by name"),
+    "nothing": (lambda path: torch.save({}, path), "must contain tensors by name"),
+    "numbers for names": (lambda path: torch.save({1: torch.zeros(1)}, path), "1 is not a valid tensor name"),
     "the header's own name": (
         lambda path: torch.save({"__metadata__": torch.zeros(1)}, path),
-        "is no name of a tensor",
+        "is not a valid tensor name",
     ),
     "complex numbers": (
         lambda path: torch.save({"a": torch.zeros(1, dtype=torch.complex64)}, path),
@@ -75,7 +78,7 @@ HOSTILE: dict[str, tuple[Save, str]] = {
         "far more than its size",
     ),
     "two billion numbers that are not there": (huge, "can't allocate memory"),
-    "a bomb of an archive": (deflated, "it holds more than its size"),
+    "a bomb of an archive": (deflated, "its contents exceed its size"),
     "half of it": (cut_off, "cannot be converted"),
     "text": (lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), ELSE),
     "no byte": (lambda path: path.write_bytes(b""), "cannot be converted"),

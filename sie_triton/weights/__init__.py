@@ -1,4 +1,4 @@
-"""Where weights come from: a directory, a Python package, or the model hub."""
+"""Sources of weights: a directory, a Python package, or the model hub."""
 
 from sie_triton.weights.locate import cache_of, loadable, locate, pin_of
 

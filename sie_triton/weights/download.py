@@ -1,7 +1,6 @@
-"""Files of a commit that the local cache lacks, fetched from the hub: several at once, and each from where an earlier
-attempt left off, in this process or another.
+"""Downloads the files of a commit that the local cache lacks, several at a time.
 
-huggingface_hub starts again from nothing when a process ends in the middle of a file.
+An interrupted download is resumed, by this or another process; huggingface_hub would start the file again.
 """
 
 import errno
@@ -29,10 +28,10 @@ from sie_triton.weights.hub_errors import HTTPError, explained, is_passing
 AT_ONCE = 4
 CHUNK_BYTES = 1 << 20
 
-# How often the caller is told how far it is.
+# Interval between calls that report progress, in seconds.
 LOOK_S = 0.5
 
-# Attempts that brought nothing, one after the other, and the time between them.
+# Consecutive attempts that may transfer nothing, and the pause between attempts in seconds.
 RETRIES = 3
 PAUSE_S = 1.0
 
@@ -51,12 +50,12 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """Nobody waits for it any more."""
+    """The download was stopped because its caller has given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file as the hub describes it; the cache keeps it by its `etag`."""
+    """A file as the hub describes it; the cache stores it under its `etag`."""
 
     name: str
     url: str
@@ -65,9 +64,9 @@ class Remote:
 
 
 def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
-    """Fetch the files that match and are missing. `tell` gets a line twice a second, and stops it by raising.
+    """Download the missing files that match. `tell` gets a progress line twice a second; it may raise to stop.
 
-    Raise LoadError for a fault of the hub, the network or the disk, or if the missing files have more than `max_bytes`.
+    Raise LoadError for a fault of the hub, the network or the disk, or if the missing files exceed `max_bytes` in all.
     Partial downloads stay for the next attempt.
     """
     names = snapshot.missing(patterns)
@@ -85,14 +84,14 @@ def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: in
         raise _of_disk(exc, snapshot) from exc
     finally:
         transfer.stop.set()
-        # Whoever waits for a hub that has stalled does so alone.
+        # A thread that waits for a stalled hub is left behind.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _all(
     pool: ThreadPoolExecutor, do: Callable[[Item], Result], items: Sequence[Item], tick: Callable[[], None]
 ) -> list[Result]:
-    """`do` of each, in their order; the first error of one."""
+    """Return `do` of each item, in order; raise the first error."""
     futures = [pool.submit(do, item) for item in items]
     left = set(futures)
     while left:
@@ -105,12 +104,12 @@ def _all(
 
 def _of_disk(error: OSError, snapshot: Snapshot) -> LoadError:
     if error.errno == errno.ENOSPC:
-        return LoadError(f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; make room there", "disk full")
-    return LoadError(f"weights: {snapshot.repo} cannot be kept in {constants.HF_HUB_CACHE}: {first_line(error)}")
+        return LoadError(f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; free disk space", "disk full")
+    return LoadError(f"weights: {snapshot.repo} cannot be stored in {constants.HF_HUB_CACHE}: {first_line(error)}")
 
 
 class Transfer:
-    """One fetching of files. `look_up` and `get` are called by several threads, until `stop` is set."""
+    """One download of several files. Threads of a pool call `look_up` and `get` until `stop` is set."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -129,18 +128,18 @@ class Transfer:
         url = hf_hub_url(self._snapshot.repo, name, revision=self._snapshot.commit)
         found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         if not found.etag or not ETAG.fullmatch(found.etag):
-            raise LoadError(f"weights: {self._snapshot.repo}: {constants.ENDPOINT} is no model hub", "network")
+            raise LoadError(f"weights: {self._snapshot.repo}: {constants.ENDPOINT} is not a model hub", "network")
         return Remote(name, url, found.etag, found.size)
 
     def prepare(self, files: Sequence[Remote], max_bytes: int | None) -> None:
-        """Raise LoadError if the missing files exceed `max_bytes`, or their missing part the free disk space."""
+        """Raise LoadError if the missing files exceed `max_bytes`, or if what is left exceeds the free disk space."""
         self._blobs.mkdir(parents=True, exist_ok=True)
         left = [file for file in files if not (self._blobs / file.etag).exists()]
         self._total = sum(file.size or 0 for file in left)
         if max_bytes is not None and self._total > max_bytes:
             raise LoadError(
                 f"weights: {self._snapshot.repo} has {self._total / 1e6:.0f} MB to fetch, and {max_bytes / 1e6:.0f} MB "
-                "are allowed; download it yourself, and name its directory",
+                "are allowed; download it yourself, and give its directory instead",
                 "unsupported",
             )
         here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]
@@ -148,17 +147,17 @@ class Transfer:
         if self._total - sum(here) > free:
             raise LoadError(
                 f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
-                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; make room there",
+                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; free disk space",
                 "disk full",
             )
 
     def get(self, remote: Remote) -> None:
-        """Into the cache, and under its name in the snapshot."""
+        """Download the file into the cache and link it in the snapshot."""
         blob = self._blobs / remote.etag
         if not blob.exists():
             with self._partial(remote).open("ab") as file:
                 self._hold(file)
-                # Of the process that held it until now.
+                # The process that held the lock may have completed the file.
                 if not blob.exists():
                     self._receive(remote, file)
                     self._check(remote, file)
@@ -169,7 +168,7 @@ class Transfer:
         return self._blobs / f"{remote.etag}.sie-partial"
 
     def _hold(self, file: IO[bytes]) -> None:
-        """Whoever held it may have added to it meanwhile."""
+        """Lock the file and seek to its end, since the lock's previous owner may have extended it."""
         while True:
             self._check_stop()
             with suppress(BlockingIOError):
@@ -202,7 +201,7 @@ class Transfer:
         file.flush()
 
     def _stream(self, remote: Remote, file: IO[bytes]) -> None:
-        """What is still missing, in one request. The library's client takes the token only to the hub's own host."""
+        """Request the rest of the file. The library's HTTP client sends the token only to the hub's own host."""
         start = file.tell()
         headers = {**self._headers, "Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
         seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
@@ -210,7 +209,7 @@ class Transfer:
             "GET", remote.url, headers=headers, timeout=seconds, follow_redirects=True
         ) as response:
             hf_raise_for_status(response)
-            if start and response.status_code == 200:  # all of it
+            if start and response.status_code == 200:  # the server ignored Range and sends the whole file
                 _empty(file)
                 self._add(-start)
             for chunk in response.iter_bytes(CHUNK_BYTES):
@@ -222,7 +221,7 @@ class Transfer:
                 self._add(len(chunk))
 
     def _check(self, remote: Remote, file: IO[bytes]) -> None:
-        """Of weights the etag is the hash."""
+        """Raise LoadError if the content does not match its etag; for weights, the etag is the SHA-256 hash."""
         os.fsync(file.fileno())
         if not SHA256.fullmatch(remote.etag):
             return
@@ -233,7 +232,7 @@ class Transfer:
         raise self._damaged(remote)
 
     def _damaged(self, remote: Remote) -> LoadError:
-        message = f"weights: {self._snapshot.repo}: {remote.name} came damaged; the next attempt fetches it again"
+        message = f"weights: {self._snapshot.repo}: {remote.name} arrived damaged; the next load fetches it again"
         return LoadError(message, "network")
 
     def _link(self, blob: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is computed from its ONNX file, and from which."""
+"""Decides whether a checkpoint is run from an ONNX file, and from which one."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -11,21 +11,21 @@ SAFETENSORS = "*.safetensors"
 
 
 def is_transformers(name: str) -> bool:
-    """Not of a layer behind it."""
+    """Return whether the file belongs to the transformer, and not to a layer after it."""
     return "/" not in name or name.startswith("0_Transformer/")
 
 
 def graph_of(spec: ModelSpec, engines: Sequence[str], names: Sequence[str]) -> str:
-    """The file of a checkpoint that ONNX Runtime computes; empty where another engine of the family's is to be used.
+    """Return the ONNX file that ONNX Runtime is to run; empty if another engine is to be used.
 
-    LoadError where the model file asks for one that is not there.
+    LoadError if the model file requires an ONNX file that does not exist.
     """
     found = graphs(names)
     if spec.engine == ONNX:
         if (spec.onnx_file or (found or [""])[0]) not in found:
             there = f"it has {', '.join(found)}" if found else "it has no *.onnx and no onnx/*.onnx"
             asked = f"onnx_file: {spec.onnx_file}" if spec.onnx_file else f"engine: {ONNX}"
-            raise LoadError(f"weights: {asked} cannot be had of {spec.weights}; {there}", "not found")
+            raise LoadError(f"weights: {asked} cannot be served from {spec.weights}; {there}", "not found")
         return spec.onnx_file or found[0]
     if ONNX not in engines or spec.engine != TORCH or spec.runtime.engine == TORCH or not found:
         return ""

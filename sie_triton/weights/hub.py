@@ -1,7 +1,6 @@
-"""org/name[@revision] → one commit of a repository in the hub's local cache, as huggingface_hub lays that out.
+"""Resolves org/name[@revision] to one commit of a repository in the local cache, in huggingface_hub's layout.
 
-The revision is looked up once, and every file is of the commit that it was then. Where the hub cannot be asked the
-cache answers.
+The revision is resolved once, and all files are of that commit. If the hub cannot be reached, the local cache is used.
 """
 
 import fcntl
@@ -31,7 +30,7 @@ DEFAULT_REVISION = "main"
 class Snapshot:
     """One commit of a repository; `home` is the repository's directory in the cache.
 
-    `files`: all that the hub has of it, None where the hub could not be asked; `unknown` then says why.
+    `files` lists all files that the hub has. It is None if the hub could not be asked; `unknown` then says why.
     """
 
     repo: str
@@ -46,27 +45,27 @@ class Snapshot:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of its files, as far as they are known."""
+        """Names of all files of the commit; only the cached ones if the hub could not be asked."""
         return listing(self.directory) if self.files is None else self.files
 
     def matching(self, patterns: Sequence[str]) -> list[str]:
         return [name for name in self.names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
     def missing(self, patterns: Sequence[str]) -> list[str]:
-        """The files that match and are not in the cache."""
+        """Return the matching files that are not in the cache."""
         return [name for name in self.matching(patterns) if not (self.directory / name).exists()]
 
 
 def snapshot(reference: str, *, allow_hub: bool, pin: Path | None = None) -> Snapshot:
-    """What `reference` is now; with a file `pin`, what it was when the first asked who named that file.
+    """Resolve `reference` to a commit; with a file `pin`, to the commit that the first caller with that file got.
 
-    LoadError says why it cannot be had, and what to do.
+    LoadError says why that is impossible and what to do.
     """
     repo, _, revision = reference.partition("@")
     if pin is None:
         return _look_up(repo, revision, allow_hub)
     with pin.open("a+") as file:
-        # Whoever comes second waits for what the first finds out.
+        # Other processes wait for the lookup of the first one.
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         known = _read_pin(file.read(), reference)
@@ -113,17 +112,17 @@ def _ask(repo: str, revision: str, home: Path) -> Snapshot:
         found = HfApi().model_info(repo, revision=revision or None, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except (HTTPError, OSError) as exc:
         raise explained(exc, repo, revision or DEFAULT_REVISION) from exc
-    except (ValueError, TypeError, KeyError) as exc:  # the answer of something else
-        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} is no model hub", "network") from exc
+    except (ValueError, TypeError, KeyError) as exc:  # the server is not a model hub
+        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} is not a model hub", "network") from exc
     if found.id and found.id != repo:
-        log.warning("weights: %s is called %s now", repo, found.id)
+        log.warning("weights: %s has been renamed to %s", repo, found.id)
     commit, files = str(found.sha), tuple(each.rfilename for each in found.siblings or ())
     if not COMMIT.fullmatch(commit):
-        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} names no commit of it", "network")
+        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} did not return a commit", "network")
     for name in files:
-        inside(home, name, f"weights: {repo}: a file of it")
+        inside(home, name, f"weights: {repo}: a file of the repository")
     if not COMMIT.fullmatch(revision):
-        with suppress(OSError):  # a cache that can only be read
+        with suppress(OSError):  # the cache may be read-only
             _keep(inside(home / "refs", revision or DEFAULT_REVISION, "hf_revision"), commit)
     return Snapshot(repo, commit, home, files)
 
@@ -136,12 +135,12 @@ def _home(repo: str) -> Path:
     try:
         validate_repo_id(repo)
     except HFValidationError as exc:
-        raise LoadError(f"weights: {repo} is no name of a model of the hub (org/name)", "not found") from exc
+        raise LoadError(f"weights: {repo} is not a valid hub id (org/name)", "not found") from exc
     return Path(constants.HF_HUB_CACHE).expanduser() / f"models--{repo.replace('/', '--')}"
 
 
 def _known_commit(home: Path, revision: str) -> str:
-    """By the cache; empty where it does not know."""
+    """Return the commit that the cache records for the revision; empty if it records none."""
     if COMMIT.fullmatch(revision):
         return revision
     with suppress(OSError):

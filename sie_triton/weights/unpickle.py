@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 REFUSED = 3
 
-# Of a file: what its tensors may take together. Names that share one tensor get a copy each.
+# Maximum total size of a file's tensors, as a multiple of its size. Names that share one tensor get a copy each.
 MOST_TIMES = 4
 
-# Beside what the file's tensors take.
+# Memory allowed in addition to the tensors, in bytes.
 SPARE_BYTES = 512_000_000
 
-# Far more than a slow disk needs.
+# Time limit: a constant, and time for the size of the files; far more than a slow disk needs.
 SECONDS, BYTES_PER_SECOND = 120, 10_000_000
 
 DTYPES = {
@@ -51,13 +51,13 @@ DTYPES = {
     "bool": "BOOL",
 }
 
-# As transformers wants it in the header.
+# Entry that transformers expects in the header.
 METADATA = "__metadata__"
 MADE_BY = {"format": "pt"}
 
 
 def main(files: Sequence[tuple[Path, int]]) -> None:
-    """Pickles, and the descriptors that what they hold is written to."""
+    """Convert pickles; `files` are their paths, and the descriptors to write the safetensors to. Ends the process."""
     try:
         opened = [(path, path.open("rb"), descriptor) for path, descriptor in files]
         sizes = [os.fstat(file.fileno()).st_size for _, file, _ in opened]
@@ -70,12 +70,12 @@ def main(files: Sequence[tuple[Path, int]]) -> None:
         status = REFUSED
     else:
         status = 0
-    # The interpreter's own end would need more than is allowed.
+    # Normal interpreter shutdown would need more than a confined process is allowed.
     os._exit(status)
 
 
 def time_limit(num_bytes: int) -> int:
-    """Seconds that files of that size together may take."""
+    """Return how many seconds the conversion of that many bytes may take."""
     return SECONDS + num_bytes // BYTES_PER_SECOND
 
 
@@ -90,7 +90,7 @@ def _confine(sizes: Sequence[int]) -> None:
             memory_bytes=2 * max(sizes) + SPARE_BYTES, file_bytes=_most(max(sizes)), seconds=time_limit(sum(sizes))
         )
     except OSError as exc:
-        message = f"pickles are not read, as this system cannot confine the process that would: {exc}"
+        message = f"pickles are not read, because this system cannot confine the process that would read them: {exc}"
         raise LoadError(f"{message}; save the model as safetensors elsewhere", "unsupported") from exc
 
 
@@ -114,12 +114,12 @@ def _explaining(path: Path) -> Iterator[None]:
     except LoadError:
         raise
     except MemoryError as exc:
-        raise LoadError(f"{path}: takes more memory than its size allows", "corrupt") from exc
+        raise LoadError(f"{path}: needs more memory than its size allows", "corrupt") from exc
     except UnpicklingError as exc:
-        # What PyTorch says of it is how to run the code that is in there.
-        message = f"{path}: holds something else than tensors, or is no file that PyTorch saved"
+        # PyTorch's own message explains how to run the code in the file.
+        message = f"{path}: contains something other than tensors, or was not saved by PyTorch"
         raise LoadError(message, "unsupported") from exc
-    except Exception as exc:  # of a file from anywhere
+    except Exception as exc:  # the file is untrusted, and may cause any error
         reason = "disk full" if isinstance(exc, OSError) and exc.errno == errno.ENOSPC else "corrupt"
         said = f"{type(exc).__name__}: {first_line(exc)}"
         raise LoadError(f"{path}: cannot be converted to safetensors: {said}", reason) from exc
@@ -135,30 +135,30 @@ def _convert(path: Path, file: IO[bytes], size: int, descriptor: int) -> None:
     if zipfile.is_zipfile(file):
         _check_archive(path, file, size)
     file.seek(0)
-    # Allows tensors, numbers, texts and containers of them, and runs no code.
+    # weights_only allows tensors, numbers, texts and containers of them, and runs no code.
     loaded = torch.load(file, map_location="cpu", weights_only=True)
     _write(_checked(loaded, path, _most(size)), descriptor)
 
 
 def _check_archive(path: Path, file: IO[bytes], size: int) -> None:
-    """As PyTorch writes them, archives hold what they hold once and as it is: nothing grows by being read."""
+    """Raise LoadError unless the archive is uncompressed and its entries fit its size, as PyTorch writes it."""
     entries = zipfile.ZipFile(file).infolist()
     if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
-        raise LoadError(f"{path}: is no archive of PyTorch's: it holds more than its size", "corrupt")
+        raise LoadError(f"{path}: is not an archive that PyTorch wrote: its contents exceed its size", "corrupt")
 
 
 def _checked(loaded: Any, path: Path, most: int) -> "Mapping[str, torch.Tensor]":
-    """LoadError unless it is tensors by name and nothing else."""
+    """Return the tensors by name; LoadError if `loaded` contains anything else."""
     import torch
 
     if not isinstance(loaded, dict) or not loaded:
-        raise LoadError(f"{path}: must hold tensors by name (given {shortened(loaded)})", "unsupported")
+        raise LoadError(f"{path}: must contain tensors by name (given {shortened(loaded)})", "unsupported")
     for name, value in loaded.items():
         if not isinstance(name, str) or name == METADATA:
-            raise LoadError(f"{path}: {shortened(name)} is no name of a tensor", "unsupported")
+            raise LoadError(f"{path}: {shortened(name)} is not a valid tensor name", "unsupported")
         if not isinstance(value, torch.Tensor):
             kind = type(value).__name__
-            message = f"{path}: {shortened(name)} is no tensor but {kind}; save the model's state_dict by itself"
+            message = f"{path}: {shortened(name)} is not a tensor but {kind}; save only the model's state_dict"
             raise LoadError(message, "unsupported")
         dtype = str(value.dtype).removeprefix("torch.")
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu" or dtype not in DTYPES:
@@ -166,12 +166,12 @@ def _checked(loaded: Any, path: Path, most: int) -> "Mapping[str, torch.Tensor]"
             raise LoadError(message, "unsupported")
     num_bytes = sum(value.numel() * value.element_size() for value in loaded.values())
     if num_bytes > most:
-        raise LoadError(f"{path}: says it holds {num_bytes} bytes of tensors, far more than its size", "corrupt")
+        raise LoadError(f"{path}: claims to hold {num_bytes} bytes of tensors, far more than its size", "corrupt")
     return {name: value.detach() for name, value in loaded.items()}
 
 
 def _write(tensors: "Mapping[str, torch.Tensor]", descriptor: int) -> None:
-    """As safetensors, one tensor after another, the widest numbers first so that all are aligned."""
+    """Write the tensors as safetensors, one at a time, the widest numbers first so that all are aligned."""
     import torch
 
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))

@@ -61,5 +61,5 @@ def test_its_encoders_files_are_asked_for(saved, tmp_path):
         family_in(old)
     asked = spec(weights=str(old), family="gliner")
     kind = family("gliner")
-    with pytest.raises(LoadError, match=r"the files that it leaves to .* cannot be had"):
+    with pytest.raises(LoadError, match=r"its further files are in the repository .* and cannot be fetched"):
         loadable(asked, kind.files, cache=tmp_path, elsewhere=kind.elsewhere)

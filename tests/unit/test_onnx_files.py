@@ -128,9 +128,11 @@ def test_what_decides(given, setting, names, file):
 
 
 def test_a_file_that_is_not_there_is_told():
-    with pytest.raises(LoadError, match=r"onnx_file: model\.onnx cannot be had of .*; it has onnx/model\.onnx, onnx/"):
+    with pytest.raises(
+        LoadError, match=r"onnx_file: model\.onnx cannot be served from .*; it has onnx/model\.onnx, onnx/"
+    ):
         graph_of(spec(engine=ONNX, onnx_file="model.onnx"), ("torch", "onnx"), BOTH)
-    with pytest.raises(LoadError, match=r"engine: onnx cannot be had of .*; it has no \*\.onnx and no onnx/"):
+    with pytest.raises(LoadError, match=r"engine: onnx cannot be served from .*; it has no \*\.onnx and no onnx/"):
         graph_of(spec(engine=ONNX), ("torch", "onnx"), ["model.safetensors"])
 
 

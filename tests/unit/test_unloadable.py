@@ -65,7 +65,7 @@ def test_what_the_hub_has_not_is_told_and_nothing_is_fetched(hub):
     hub.put("org/name", MODEL)
     found = causes(read_settings(), of_hub("org/name", "org/none"))
     assert {cause: list(models) for cause, models in found.items()} == {
-        "weights: the hub has no org/none, or HF_TOKEN may not see it": ["org/none"]
+        "weights: the hub has no org/none, or HF_TOKEN does not give access to it": ["org/none"]
     }
     assert hub.num_asked("resolve") == 0
 

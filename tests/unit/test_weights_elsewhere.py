@@ -47,7 +47,9 @@ def test_all_who_share_a_pin_get_one_commit_of_the_other_repository(hub, tmp_pat
 
 def test_another_repository_that_cannot_be_had(hub, tmp_path):
     hub.put("org/name", LEAVING["of"])
-    said = r"the files that it leaves to org/other cannot be had: .*; or put them into a directory other beside its own"
+    said = (
+        r"in the repository org/other and cannot be fetched: .*; or put them into a subdirectory other of the model's"
+    )
     with pytest.raises(LoadError, match=said):
         load(tmp_path, elsewhere=of_other)
     hub.put("org/other", LEAVING["other"])

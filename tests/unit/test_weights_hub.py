@@ -150,7 +150,7 @@ def test_damaged_parts_are_fetched_again(hub, tmp_path):
     blobs = tmp_path / "cache" / "models--org--name" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").write_bytes(b"x" + BIG[1:])
-    with pytest.raises(LoadError, match="came damaged") as told:
+    with pytest.raises(LoadError, match="arrived damaged") as told:
         load(tmp_path)
     assert not told.value.is_permanent
     assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
@@ -203,10 +203,14 @@ def refusing(status: int) -> Callable[[Hub, pytest.MonkeyPatch], object]:
 
 NOWHERE = "http://127.0.0.1:9"
 CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], object], str, str]] = {
-    "missing": (lambda hub, _: hub.repos.clear(), "the hub has no org/name, or HF_TOKEN may not see it", "not found"),
+    "missing": (
+        lambda hub, _: hub.repos.clear(),
+        "the hub has no org/name, or HF_TOKEN does not give access to it",
+        "not found",
+    ),
     "gated": (lambda hub, _: hub.gated.add("org/name"), "accept its terms on the hub, then set HF_TOKEN", "gated"),
-    "wrong token": (lambda _, patch: patch.setenv("HF_TOKEN", "hf_no"), "does not know this HF_TOKEN", "gated"),
-    "weak token": (refusing(403), "HF_TOKEN does not allow to read it", "gated"),
+    "wrong token": (lambda _, patch: patch.setenv("HF_TOKEN", "hf_no"), "does not accept this HF_TOKEN", "gated"),
+    "weak token": (refusing(403), "HF_TOKEN has no read access to it", "gated"),
     "broken": (refusing(503), "answers with status 503", "network"),
     "no hub": (lambda _, patch: patch.setattr(constants, "ENDPOINT", NOWHERE), f"reached at {NOWHERE}", "network"),
     "silent": (lambda hub, _: setattr(hub, "silent", True), "takes too long to answer", "network"),
@@ -239,7 +243,7 @@ def test_no_more_is_kept_than_the_hub_has_announced(hub, tmp_path):
     """A hub that sends more fills no disk, and is not asked again and again."""
     hub.put("org/name", MODEL)
     hub.size_said = 1000
-    with pytest.raises(LoadError, match=r"model\.safetensors came damaged") as told:
+    with pytest.raises(LoadError, match=r"model\.safetensors arrived damaged") as told:
         load(tmp_path)
     assert told.value.reason == "network"
     assert partial(tmp_path).stat().st_size == 0
@@ -251,7 +255,7 @@ def test_a_file_without_a_size_is_bounded_all_the_same(hub, tmp_path, monkeypatc
     monkeypatch.setattr(download, "MAX_UNSIZED_BYTES", 1 << 20)
     look_up = download.Transfer.look_up
     monkeypatch.setattr(download.Transfer, "look_up", lambda *given: replace(look_up(*given), size=None))
-    with pytest.raises(LoadError, match=r"model\.safetensors came damaged"):
+    with pytest.raises(LoadError, match=r"model\.safetensors arrived damaged"):
         load(tmp_path)
     assert partial(tmp_path).stat().st_size == 0
 
@@ -283,7 +287,7 @@ def test_a_disk_that_is_full(hub, tmp_path):
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     blobs = tmp_path / "cache" / "models--org--name" / "blobs"
     (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").symlink_to("/dev/full")
-    with pytest.raises(LoadError, match="cache is full; make room there") as told:
+    with pytest.raises(LoadError, match="cache is full; free disk space") as told:
         load(tmp_path)
     assert told.value.reason == "disk full"
 
@@ -297,7 +301,7 @@ def test_a_revision_that_is_not_there(hub, tmp_path):
 
 @pytest.mark.parametrize("name", ["a/b/c", "org/na--me", "../x", "org/name x", ""])
 def test_no_name_of_a_model(hub, tmp_path, name):
-    with pytest.raises(LoadError, match="is no name of a model") as told:
+    with pytest.raises(LoadError, match="is not a valid hub id") as told:
         load(tmp_path, name)
     assert told.value.is_permanent
     assert hub.asked == []
@@ -314,7 +318,7 @@ def test_a_renamed_repository_is_found(hub, tmp_path, caplog):
     hub.put("org/newer", MODEL)
     hub.renamed["org/name"] = "org/newer"
     assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
-    assert "org/name is called org/newer now" in caplog.text
+    assert "org/name has been renamed to org/newer" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["silent", "forbidden"])

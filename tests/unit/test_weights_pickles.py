@@ -233,7 +233,7 @@ def test_what_the_process_says_is_not_believed_either(tmp_path, monkeypatch):
     other.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(other))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with pytest.raises(LoadError, match="what was made of it is no safetensors"):
+    with pytest.raises(LoadError, match="its conversion is not valid safetensors"):
         load(tmp_path, tmp_path / "cache")
     assert "hf_secret" not in (tmp_path / "environment").read_text()
     for said in (b"", b"[]", b'{"reason": "no such reason", "message": "x"}', b'{"reason": "failed"}'):
