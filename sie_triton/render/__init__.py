@@ -1,4 +1,4 @@
-"""ModelSpec in, a Triton model repository out."""
+"""Renders ModelSpecs into a Triton model repository."""
 
 from sie_triton.render.repository import check, render
 

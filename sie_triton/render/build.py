@@ -1,4 +1,4 @@
-"""Settings and model names → the repository: the catalog and render arrows joined."""
+"""Builds a model repository from settings and model names: joins catalog and render."""
 
 import tempfile
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ def write_repository(
     runtime: Runtime | None = None,
     hook: bool = True,
 ) -> list[str]:
-    """Render the selected models into `directory`; returns warnings worth showing.
+    """Render the selected models into `directory`; return warnings for the user.
 
-    `runtime` is what the stages shall obey; by default a portable one with no path of this machine.
+    `runtime` holds the settings of the stages; the default is portable and contains no path of this machine.
     """
     found = selected(settings, names)
     specs = specs_of(settings, found.models, runtime)
@@ -38,15 +38,15 @@ def write_repository(
 
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
-    """What differs between `directory` and a fresh rendering."""
+    """Return the differences between `directory` and a fresh rendering."""
     specs = specs_of(settings, selected(settings, names).models, None)
     return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
 def selected(settings: Settings, names: Sequence[str]) -> Found:
-    """The models that can be served, and what is wrong with others.
+    """Return the models that can be served, and the problems of the others.
 
-    CatalogError where that is one of `names`, or where no model is left.
+    CatalogError if one of `names` cannot be served, or if no model is left.
     """
     found = select(names, settings.models_dir, allow_hub=settings.hf_fallback, matching=settings.name_patterns)
     models, problems = [], dict(found.problems)
@@ -65,7 +65,7 @@ def selected(settings: Settings, names: Sequence[str]) -> Found:
 
 
 def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
-    """CatalogError for the first that cannot be served."""
+    """Resolve each model; CatalogError for the first one that cannot be served."""
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
     for model in models:
         check_dims(model)
@@ -73,13 +73,13 @@ def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime
 
 
 def _of_this_machine(spec: ModelSpec) -> ModelSpec:
-    """Wherever a stage is started."""
+    """Return the spec with absolute paths, valid in any working directory."""
     loras = {name: _absolute(where) for name, where in spec.loras.items()}
     return replace(spec, weights=_absolute(spec.weights), loras=loras)
 
 
 def _absolute(weights: str) -> str:
-    """
+    """Return a path as an absolute path, and a URL unchanged.
 
     >>> _absolute("hub://org/model"), _absolute("/a/b")
     ('hub://org/model', '/a/b')
@@ -88,7 +88,7 @@ def _absolute(weights: str) -> str:
 
 
 def checked_options(settings: Settings, served: Sequence[str]) -> RenderOptions:
-    """SettingsError where a model is to be loaded that is not `served`."""
+    """Return the options of rendering; SettingsError if a model to preload is not `served`."""
     unknown = sorted(settings.preloaded - set(served))
     if unknown:
         raise SettingsError(f"preload_models: not served: {', '.join(unknown)}; served are {', '.join(served)}")

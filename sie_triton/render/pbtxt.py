@@ -1,4 +1,4 @@
-"""ModelSpec → the Triton ModelConfig protobufs of a model: an ensemble for each task, and their three steps."""
+"""Converts a ModelSpec to Triton's ModelConfig protobufs: an ensemble for each task, and the three shared steps."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ MAX_QUEUE_DELAY_US = 0
 
 
 def ensembles(spec: ModelSpec, name: str, steps: str) -> Iterable[ModelConfig]:
-    """The models clients call, one a verb over the same `steps`; the first verb has the bare name.
+    """Yield the models that clients call: one per task, over the same `steps`; the first task has the bare name.
 
     They have no batch dimension: `reshape` adds it for the steps.
     """
@@ -28,14 +28,14 @@ def ensembles(spec: ModelSpec, name: str, steps: str) -> Iterable[ModelConfig]:
 
 
 def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelConfig:
-    """`name` is what those of the steps begin with."""
+    """Return the ensemble of one verb; `name` is the prefix of the steps' names."""
     raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
     inputs = verb.inputs(model.spec.inputs)
     optional = {"optional": True} if _may_lack(inputs) else {}
     outputs = [*verb.outputs(model), *common_outputs(model)]
     between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
     asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
-    # The steps know the verb by the names that its inputs have there.
+    # The steps recognise the verb by the names that its inputs have there.
     entry, passed_on = ({verb.input_name(t): t.name for t in each} for each in (inputs, verb.passed_on(model)))
     lengths = {LENGTHS.name: model.lengths}
     steps = [
@@ -65,9 +65,10 @@ def composing_models(
     residency: str,
     at_start: bool = True,
 ) -> Iterable[ModelConfig]:
-    """preprocess, inference and postprocess, each batching ragged requests; `name` is what their names begin with.
+    """Yield preprocess, inference and postprocess, each with ragged batching; `name` is the prefix of their names.
 
-    Where verbs share them, what only one verb sends is optional. Triton waits for weights only `at_start`.
+    If several verbs share the steps, a tensor that only one verb sends is optional. Triton waits for weights only
+    `at_start`.
     """
     tensors, optional = _step_tensors(spec)
     parameters = {
@@ -93,7 +94,7 @@ def composing_models(
 
 
 def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], list[Tensor]]], set[Tensor]]:
-    """Inputs and outputs of each step, and those inputs that not every request brings."""
+    """Return the inputs and outputs of each step, and the inputs that a request may lack."""
     model, verbs = model_of(spec), [VERBS[task] for task in spec.tasks]
     of_verbs = {verb.name: [_entry(verb, tensor) for tensor in verb.inputs(spec.inputs)] for verb in verbs}
     entry = [tensor for inputs in of_verbs.values() for tensor in inputs]
@@ -112,9 +113,9 @@ def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], lis
 
 
 def _may_lack(inputs: Iterable[Tensor]) -> bool:
-    """Of a verb with optional inputs all are so for Triton, which counts inputs and takes one for another.
+    """Return whether to declare all inputs optional: if one is.
 
-    Preprocess says which is missing.
+    Triton only counts inputs, so that one input could stand in for another. Preprocess reports a missing input.
     """
     return any(tensor.optional for tensor in inputs)
 
@@ -128,7 +129,7 @@ def _distinct(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
 
 
 def _dims(model: Model, verb: Verb) -> dict[str, int]:
-    """The size of each output, which Triton's own dims leave open."""
+    """Return the size of each output, which is variable (-1) in Triton's dims."""
     names = {tensor.name for tensor in verb.outputs(model)}
     return {
         f"{name}_dim": model.spec.dims[name]
@@ -138,20 +139,20 @@ def _dims(model: Model, verb: Verb) -> dict[str, int]:
 
 
 def to_text(config: ModelConfig) -> str:
-    """The content of config.pbtxt."""
+    """Return the contents of config.pbtxt."""
     text: str = text_format.MessageToString(config)
     return text
 
 
 def from_text(text: str) -> ModelConfig:
-    """Raises ValueError where the text is not a Triton model configuration."""
+    """Parse the contents of a config.pbtxt; ValueError if they are not a Triton model configuration."""
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as exc:
         raise ValueError(str(exc)) from exc
 
 
-# Where Triton's own process of a stage runs, never more than one. A GPU belongs to the worker that it starts.
+# A stage has one Triton process, on the CPU. Only the worker that it starts uses a GPU.
 INSTANCE = {"count": 1, "kind": "KIND_CPU"}
 
 

@@ -2,8 +2,8 @@
 
     model files + serving.json → repository + serving.json → one line of JSON, an Outcome, for the controller
 
-`--add` takes a model file from standard input, `--remove NAME` takes a model away. What was changed is rendered beside
-what is served, as another edition; that Triton serves it is the controller's work.
+`--add` reads a model file from standard input, `--remove NAME` removes a model. A changed model is rendered as a new
+revision beside the one that is served; the controller makes Triton load it.
 """
 
 import argparse
@@ -41,7 +41,11 @@ LOCK = "serving.lock"
 
 @dataclass
 class Outcome:
-    """Triton's names of models. Of the one that was asked for, `model`; else why it was `refused`, and the `reason`."""
+    """The result of a refresh. Models are given by their Triton names.
+
+    For `--add` and `--remove`, `model` is the model that was added or removed. If the change was refused instead,
+    `refused` is the kind of the error and `reason` its message.
+    """
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -54,7 +58,7 @@ class Outcome:
 
 
 class Refused(Exception):
-    """`why` is one of WRONG, CONFLICT and UNKNOWN."""
+    """A requested change cannot be made; `why` is WRONG, CONFLICT or UNKNOWN."""
 
     def __init__(self, why: str, reason: str) -> None:
         super().__init__(reason)
@@ -80,7 +84,7 @@ class Refresh:
         self._edition = serving.edition
 
     def start(self) -> None:
-        """Render everything. CatalogError or SettingsError for what is wrong with what was asked for."""
+        """Render all models; CatalogError or SettingsError if a model or setting that the user gave is invalid."""
         serving, settings = self.serving, self._settings
         chosen = first_selection(
             serving.names,
@@ -97,7 +101,7 @@ class Refresh:
             raise CatalogError("\n".join(self.outcome.problems.values()))
 
     def run(self) -> None:
-        """Render what is new or has changed, and remove the ensembles of what is gone."""
+        """Render new and changed models, and remove the ensembles of models whose file is gone."""
         serving = self.serving
         served = {name: each.source for name, each in serving.models.items()}
         own: Sequence[Path] | OSError | None = None
@@ -113,7 +117,7 @@ class Refresh:
         self._remove({triton_name(name) for name in self._served})
 
     def add(self, text: bytes) -> None:
-        """Refused for a model file that cannot be served; else it is in its place."""
+        """Store a model file among the added ones; raise Refused if it cannot be served."""
         config = self._read(text)
         name = triton_name(config.sie_id)
         target = self.serving.added_dir / f"{name}.yaml"
@@ -127,7 +131,7 @@ class Refresh:
         self.outcome.model = name
 
     def remove(self, name: str) -> None:
-        """Refused for a model that is not served, or whose file is not ours to remove."""
+        """Stop serving a model; raise Refused if it is not served, or if its file belongs to the user."""
         found = next((model for model in self.serving.models if triton_name(model) == name), None)
         if found is None:
             raise Refused(UNKNOWN, f"{name.replace('__', '/', 1)} is not served")
@@ -142,7 +146,7 @@ class Refresh:
         self.outcome.model = name
 
     def write(self) -> None:
-        """What was found, into serving.json."""
+        """Write the result of the scan to serving.json."""
         self.serving = self.serving.updated(models=self._served, problems=self.outcome.problems, edition=self._edition)
         self.serving.write()
 
@@ -207,7 +211,7 @@ class Refresh:
 
 
 def start(settings: Settings, names: Sequence[str]) -> Refresh:
-    """The first look, for a launcher whose repository is empty; `warnings` of its outcome are worth showing."""
+    """Render the whole repository, for a launcher; the outcome's `warnings` are for the user."""
     settings = settings.model_copy(
         update={
             "device": settings.runtime.device,
@@ -230,12 +234,12 @@ def start(settings: Settings, names: Sequence[str]) -> Refresh:
 
 
 def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
-    """A later look, after a change that was asked for."""
+    """Scan the model files again and render what has changed, after `add` or `remove` if given."""
     with _lock(data_dir):
         serving = read_serving(data_dir)
         if serving is None:
-            raise ServerError(f"{data_dir}: no server of this version is served from there")
-        with suppress(OSError):  # relative paths of weights are not found then, which is told
+            raise ServerError(f"{data_dir}: no server of this version uses this data directory")
+        with suppress(OSError):  # relative paths of weights are then not found, which is reported
             os.chdir(serving.cwd)
         look = Refresh(serving, read_settings(**serving.settings))
         try:
@@ -253,7 +257,10 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
 
 
 def _check_weights(model: ModelConfig, spec: ModelSpec) -> None:
-    """CatalogError where there are none: what is served now is better. Those of the hub come with the first load."""
+    """Raise CatalogError if local weights are missing, so that the current revision stays in service.
+
+    Weights from the hub are fetched with the first load.
+    """
     if not spec.weights.startswith("hub://"):
         try:
             locate(spec.weights, allow_hub=False)
@@ -263,7 +270,7 @@ def _check_weights(model: ModelConfig, spec: ModelSpec) -> None:
 
 @contextmanager
 def _lock(data_dir: Path) -> Iterator[None]:
-    """One look at a time, whoever asks for it."""
+    """Hold the lock that serialises refreshes of one data directory across processes."""
     with (data_dir / LOCK).open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -21,7 +21,7 @@ CODE = Path("1/model.py")
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """What is the same for all models of a repository."""
+    """Options that are the same for all models of a repository."""
 
     max_batch_requests: int = 64
     max_queue_delay_us: int = MAX_QUEUE_DELAY_US
@@ -34,10 +34,10 @@ Files = Mapping[Path, str]
 def render(
     directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None, edition: int = 0
 ) -> None:
-    """Write every model of `specs` into `directory`; models that are not in `specs` stay, and so do other editions.
+    """Write all models of `specs` into `directory`; other models and other revisions stay.
 
-    A directory is replaced in one rename, so a reader never sees half of it, and the ensembles come last. `hook` is
-    the built admission hook, copied into each inference model.
+    Each directory is replaced by one rename, so that a reader never sees an incomplete one. The ensembles are written
+    last. `hook` is the compiled admission hook, which is copied into each inference model.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for spec in specs:
@@ -49,34 +49,34 @@ def render(
 
 
 def remove(directory: Path, model: str) -> None:
-    """Take the ensembles of Triton's `model` out of `directory`; what still finishes its requests needs its steps."""
+    """Remove the ensembles of Triton's `model` from `directory`; requests in progress still need its steps."""
     _remove(directory, _ensemble_names(directory, model))
 
 
 def all_ensembles(directory: Path) -> list[str]:
-    """What clients call, of all models in `directory`."""
+    """Return the names of all ensembles in `directory`, which are the models that clients call."""
     names = (path.parent.name for path in directory.glob(f"[!.]*/{CONFIG}"))
     return sorted(name for name in names if not name.endswith(tuple(f"-{stage}" for stage in STAGES)))
 
 
 def edition_in(directory: Path, model: str) -> int | None:
-    """That of Triton's `model`; None where it is not in `directory`."""
+    """Return the revision of Triton's `model` in `directory`; None if the model is not there."""
     config = directory / model / CONFIG
     return edition_of(steps_behind(config.read_text())) if config.exists() else None
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:
-    """What differs between `directory` and a fresh rendering, one line a difference."""
+    """Return the differences between `directory` and a fresh rendering, one line each."""
     wanted = {path: text for spec in specs for path, text in _files(spec, options, 0).items()}
     found = {path.relative_to(directory) for path in _rendered_files(directory)}
     lines = [f"{path}: missing" for path in sorted(wanted.keys() - found)]
-    lines += [f"{path}: not of any model" for path in sorted(found - wanted.keys())]
+    lines += [f"{path}: belongs to no model" for path in sorted(found - wanted.keys())]
     lines += [f"{path}: differs" for path in sorted(found & wanted.keys()) if _differs(directory, path, wanted[path])]
     return lines
 
 
 def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, edition: int) -> bool:
-    """True if a fresh rendering of that edition would change nothing."""
+    """Return whether a fresh rendering of that revision would change nothing."""
     wanted = _files(spec, options, edition)
     names = {path.parts[0] for path in wanted}
     return set(_ensemble_names(directory, triton_name(spec.model))) <= names and not any(
@@ -85,19 +85,19 @@ def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, edition
 
 
 def _ensemble_names(directory: Path, model: str) -> list[str]:
-    """Of a rendered model: its name, and those of its further tasks."""
+    """Return the names of a model's rendered ensembles: the model's own, and those of its further tasks."""
     names = [model, *(f"{model}-{task}" for task in TASKS)]
     return [name for name in names if (directory / name).is_dir()]
 
 
 def _files(spec: ModelSpec, options: RenderOptions, edition: int) -> Files:
-    """By their paths below the repository."""
+    """Return the contents of a model's files, by path relative to the repository."""
     models = _models(spec, options, edition)
     return {Path(name) / path: text for name, files in models.items() for path, text in files.items()}
 
 
 def _differs(directory: Path, path: Path, wanted: str) -> bool:
-    """Configurations are compared as protobufs: their text form is not stable across releases."""
+    """Return whether a file differs from `wanted`. Configurations are compared as protobufs, as their text may vary."""
     try:
         found = (directory / path).read_text()
         return found != wanted if path.name != CONFIG else from_text(found) != from_text(wanted)
@@ -106,11 +106,11 @@ def _differs(directory: Path, path: Path, wanted: str) -> bool:
 
 
 def _models(spec: ModelSpec, options: RenderOptions, edition: int) -> Mapping[str, Files]:
-    """Directory name → files, for the ensembles and then their composing models."""
+    """Return the files of each directory: first the ensembles, then their composing models."""
     name = triton_name(spec.model)
     steps = steps_name(name, edition)
     models: dict[str, Files] = {
-        # Triton wants a version directory even where an ensemble has nothing to put in it.
+        # Triton requires a version directory, which is empty for an ensemble.
         config.name: {Path(CONFIG): to_text(config), Path("1/.gitkeep"): ""}
         for config in ensembles(spec, name, steps)
     }
@@ -145,7 +145,8 @@ def _replace(target: Path, files: Files, hook: Path | None, *, has_code: bool) -
     if hook is not None:
         shutil.copy(hook, fresh / HOOK_NAME)
     if has_code:
-        # Where Python itself writes it, when the step is loaded, Triton loads the step again with its ensemble.
+        # If Python wrote the bytecode when the step is loaded, Triton would see a changed directory and load the step
+        # again with its ensemble.
         py_compile.compile(str(fresh / CODE), dfile=str(target / CODE))
     if target.exists():
         _remove(target.parent, [target.name], fresh)
@@ -154,7 +155,7 @@ def _replace(target: Path, files: Files, hook: Path | None, *, has_code: bool) -
 
 
 def _remove(directory: Path, names: Iterable[str], replacement: Path | None = None) -> None:
-    """Each in one rename; the `replacement` of a single one takes its place."""
+    """Remove directories, each by one rename; a `replacement` takes the place of a single one."""
     for name in names:
         old = directory / f".{name}.old"
         shutil.rmtree(old, ignore_errors=True)

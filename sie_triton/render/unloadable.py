@@ -1,4 +1,4 @@
-"""Reasons why requests of a model would fail, as far as local files and a request to the hub show them."""
+"""Reasons why requests of a model would fail, found in local files and by asking the hub."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +17,7 @@ Causes = Mapping[str, Sequence[str]]
 
 
 def causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
-    """Map each cause to the names of the models that it keeps from loading."""
+    """Map each cause to the names of the models that it prevents from loading."""
     found: dict[str, list[str]] = {}
     hub = Hub(allowed=settings.hf_fallback)
     for spec in specs:

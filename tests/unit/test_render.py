@@ -137,7 +137,7 @@ def test_drift_is_named(repository):
     (repository / "stray").write_text("")
     assert check_repository(repository, read_settings(), []) == [
         f"{NAME}-inference/1/model.py: missing",
-        "stray: not of any model",
+        "stray: belongs to no model",
         f"{NAME}/config.pbtxt: differs",
     ]
 
