@@ -1,8 +1,8 @@
-"""Worker environments: venvs with libraries of their own, which a model file names by `environment`.
+"""Worker environments: venvs with their own libraries, which a model file selects with `environment`.
 
-The worker of such a model runs there, with the sie_triton of the server; its stages stay where they are.
+The worker of such a model runs in the venv, with the server's sie_triton; its stages run in the server's environment.
 
-venv      one environment, and whether it can be used; standard library only, as its workers import it
-make      makes and removes environments
+venv      one environment, and whether it is usable; imports the standard library only, because workers import it
+make      creates and removes environments
 commands  `sie-triton env`
 """

@@ -1,4 +1,4 @@
-"""What `sie-triton env` does."""
+"""The commands of `sie-triton env`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sie_triton.errors import LoadError
 
 
 def add(environments: Path, name: str, packages: Sequence[str], python: str) -> None:
-    """With what pip is doing beside a spinner, and on a line of its own where nobody watches."""
+    """Create an environment and show pip's progress: beside a spinner on a terminal, otherwise line by line."""
     console = Console(stderr=True)
     text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False)
     with Progress(SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True) as progress:
@@ -28,16 +28,16 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str) -> 
 
         venv = make.add(environments, name, packages, python, say)
     _say(f"{venv.directory}: Python {venv.python_version}, {_size(venv)}")
-    _say(f"a model file names it: environment: {name}")
+    _say(f"to use it, write into a model file: environment: {name}")
 
 
 def remove(environments: Path, name: str) -> None:
     make.remove(environments, name)
-    _say(f"{name}: removed; a server that uses it goes on with what it has in memory")
+    _say(f"{name}: removed; workers that already run in it continue")
 
 
 def show(environments: Path, users: Mapping[str, Sequence[str]]) -> None:
-    """Print the table, then what is wrong; `users` are names of models by that of their environment."""
+    """Print a table of environments, then their problems; `users` maps environments to the models that use them."""
     known = make.names(environments)
     table = Table("name", "Python", "sie_triton", "packages", Column("size", justify="right"), "models")
     problems = []
@@ -50,9 +50,9 @@ def show(environments: Path, users: Mapping[str, Sequence[str]]) -> None:
     if known:
         Console().print(table)
     else:
-        _say(f"no environments in {environments}; sie-triton env add NAME PACKAGE... makes one")
+        _say(f"no environments in {environments}; create one with: sie-triton env add NAME PACKAGE...")
     missing = sorted(users.keys() - set(known))
-    problems += [f"environment {name}: is not there; {', '.join(users[name])} cannot do without it" for name in missing]
+    problems += [f"environment {name}: does not exist, but is needed by {', '.join(users[name])}" for name in missing]
     for problem in problems:
         _say(problem, style="yellow")
 
@@ -66,7 +66,7 @@ def _facts(directory: Path) -> tuple[str, str, str, str]:
 
 
 def _size(venv: Venv) -> str:
-    """On disk, near enough."""
+    """Return the size of the environment's files, in MiB."""
     paths = (os.path.join(top, file) for top, _, files in os.walk(venv.directory) for file in files)
     return f"{sum(os.lstat(path).st_size for path in paths) / 2**20:,.0f} MiB"
 

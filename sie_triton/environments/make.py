@@ -1,4 +1,4 @@
-"""Makes and removes environments, one at a time."""
+"""Creates and removes environments, one at a time."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ from sie_triton.environments.venv import PACKAGE, Venv, check_name, try_out
 from sie_triton.errors import LoadError, ServerError, SettingsError
 from sie_triton.private import private_directory
 
-# As for the server, whose code runs there.
+# Supported Python versions: those of the server, whose code runs in the environment.
 PYTHON_VERSIONS = ((3, 11), (3, 12))
 NAME, NUMPY = "sie-triton", "numpy>=1.26"
 
@@ -27,20 +27,20 @@ Say = Callable[[str], None]
 
 
 def add(environments: Path, name: str, packages: Sequence[str], python: str = "", say: Say = lambda line: None) -> Venv:
-    """A new environment with `packages`, as pip takes them, and numpy, which every worker needs.
+    """Create an environment with `packages`, as pip takes them, and numpy, which every worker needs.
 
-    `python` is an interpreter, this one where it is empty. `say` gets what pip does, line by line. SettingsError or
-    ServerError where it cannot be made; nothing is left of it then.
+    `python` is the path of an interpreter; empty for the current one. `say` receives pip's output line by line.
+    SettingsError or ServerError if the environment cannot be created; its directory is then removed.
     """
     with _alone(environments) as place_of:
         place = place_of(name)
         if (known := _recorded(place)) is not None:
             asked = " ".join(known.packages)
-            raise SettingsError(f"environment {name}: is there already, with {asked}; sie-triton env rm {name} first")
+            raise SettingsError(f"environment {name}: already exists, with {asked}; run sie-triton env rm {name} first")
         python_version = version_of(python or sys.executable)
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
         venv = Venv(place, tuple(map(_wherever, packages)), python, python_version, made)
-        shutil.rmtree(place, ignore_errors=True)  # what one that was interrupted left
+        shutil.rmtree(place, ignore_errors=True)  # left over by an interrupted attempt
         try:
             _fill(venv, say)
         except BaseException:
@@ -50,22 +50,22 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str = ""
 
 
 def remove(environments: Path, name: str) -> None:
-    """SettingsError where there is none of that name."""
+    """Remove an environment; SettingsError if it does not exist."""
     with _alone(environments) as place_of:
         place = place_of(name)
         if not place.is_dir():
             there = ", ".join(names(environments)) or "none"
-            raise SettingsError(f"environment {name}: is not in {environments}; there are {there}")
+            raise SettingsError(f"environment {name}: does not exist in {environments}; existing ones: {there}")
         shutil.rmtree(place)
 
 
 def names(environments: Path) -> list[str]:
-    """Also of those that cannot be used."""
+    """Return the names of all environments, unusable ones included, sorted."""
     return sorted(path.name for path in environments.iterdir() if path.is_dir()) if environments.is_dir() else []
 
 
 def sie_triton_version(venv: Venv) -> str:
-    """Empty where it has none."""
+    """Return the version of sie_triton in the environment; empty if it has none."""
     if venv.package.resolve() == PACKAGE:
         return _own_version()
     found = next(venv.site_packages.glob("sie_triton-*.dist-info"), None)
@@ -73,24 +73,27 @@ def sie_triton_version(venv: Venv) -> str:
 
 
 def version_of(python: str) -> str:
-    """As 3.12.1; SettingsError where it is no Python that can run this package."""
+    """Return the interpreter's version, like 3.12.1; SettingsError if it cannot run this package."""
     try:
         program = "import sys; print(*sys.version_info[:3], sep='.')"
         done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise SettingsError(f"--python={python}: cannot be run ({exc}); give the path of a Python") from exc
+        raise SettingsError(f"--python={python}: cannot be run ({exc}); give the path of a Python interpreter") from exc
     found = done.stdout.strip()
     parts = tuple(int(part) for part in found.split(".") if part.isdecimal())
     low, high = PYTHON_VERSIONS
     if len(parts) != 3 or not low <= parts[:2] <= high:
-        what = f"is Python {found}" if len(parts) == 3 else "is no Python"
-        raise SettingsError(f"--python={python}: {what}; a worker runs with 3.{low[1]} to 3.{high[1]}")
+        what = f"is Python {found}" if len(parts) == 3 else "is not a Python interpreter"
+        raise SettingsError(f"--python={python}: {what}; a worker needs Python 3.{low[1]} to 3.{high[1]}")
     return found
 
 
 @contextmanager
 def _alone(environments: Path) -> Iterator[Callable[[str], Path]]:
-    """Gives what makes a directory's path of a name."""
+    """Lock the directory of environments; yield a function that returns the path for a name.
+
+    ServerError if another process holds the lock, or if the directory cannot be used.
+    """
 
     def place_of(name: str) -> Path:
         try:
@@ -105,7 +108,7 @@ def _alone(environments: Path) -> Iterator[Callable[[str], Path]]:
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise ServerError(f"another sie-triton env is at work in {environments}; wait until it is done") from exc
+            raise ServerError(f"another sie-triton env is running in {environments}; wait until it is done") from exc
         except OSError as exc:
             raise ServerError(f"--environments-dir={environments} cannot be used: {exc}; choose another one") from exc
         yield place_of
@@ -119,7 +122,7 @@ def _recorded(place: Path) -> Venv | None:
 
 
 def _wherever(package: str) -> str:
-    """A path, with or without extras, holds wherever the same is asked for again.
+    """Return a path, with or without extras, as an absolute path; a package name stays as it is.
 
     >>> _wherever("numpy[x]>=2"), _wherever("./[x]") == f"{Path.cwd()}[x]"
     ('numpy[x]>=2', True)
@@ -129,9 +132,9 @@ def _wherever(package: str) -> str:
 
 
 def _fill(venv: Venv, say: Say) -> None:
-    """The record comes last: what has one is whole."""
-    say("making the venv")
-    # A pip of its own takes seconds.
+    """Create the venv, install its packages, and write the record last: an environment with a record is complete."""
+    say("creating the venv")
+    # Use the server's pip if there is one; installing pip into the venv takes seconds.
     pip, bare = [*venv.command, "-m", "pip"], []
     if find_spec("pip") is not None:
         pip, bare = [sys.executable, "-I", "-m", "pip", f"--python={venv.interpreter}"], ["--without-pip"]
@@ -141,14 +144,15 @@ def _fill(venv: Venv, say: Say) -> None:
     try:
         try_out(venv)
     except LoadError as exc:
-        raise ServerError(f"environment {venv.name}: with {' '.join(venv.packages)} no worker can run: {exc}") from exc
+        raise ServerError(f"environment {venv.name}: no worker can run with {' '.join(venv.packages)}: {exc}") from exc
     venv.write()
 
 
 def _share_this_package(venv: Venv) -> None:
-    """pip counts it as installed, so that it fetches no other for a package that needs it.
+    """Link the server's sie_triton into the venv, with metadata that make pip treat it as installed.
 
-    Its extras are known there too. Of what comes without them a worker needs numpy alone.
+    So pip does not download another one for a package that depends on it. The metadata list its extras, and as the only
+    other requirement numpy, since a worker needs nothing else.
     """
     venv.package.symlink_to(PACKAGE)
     own = _own_version()
@@ -165,12 +169,12 @@ def _share_this_package(venv: Venv) -> None:
 def _own_version() -> str:
     try:
         return version(NAME)
-    except PackageNotFoundError:  # run from its tree
+    except PackageNotFoundError:  # run from a source tree
         return "0"
 
 
 def _run(command: Sequence[str], say: Say, what: str) -> None:
-    """ServerError with the last lines that it printed, where it fails."""
+    """Run a command; ServerError with the last lines of its output if it fails."""
     last: deque[str] = deque(maxlen=NUM_LAST_LINES)
     silent, piped = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(

@@ -1,7 +1,7 @@
-"""One environment: a venv in a directory that is its name, with a record of what was asked for.
+"""One environment: a venv, named like its directory, with a record of how it was created.
 
-Its `sie_triton` is a link to that of the server which made it, so that both sides of a channel always have the same
-code, whatever is released or edited meanwhile.
+Its `sie_triton` is a link to that of the server that created it, so that both ends of a channel always run the same
+code, even after an upgrade or an edit.
 """
 
 import json
@@ -20,23 +20,24 @@ PACKAGE = Path(sie_triton.__file__).resolve().parent
 RECORD = "environment.json"
 NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
-# What a worker imports before it says anything; so long that may take.
+# Statement that fails if a worker cannot run in the environment, and its time limit in seconds.
 TRIAL = "import sie_triton.worker.messages"
 TRIAL_S = 60.0
 
 
 def check_name(name: str) -> str:
-    """`name`, which is that of a directory; ValueError where it cannot be."""
+    """Return `name`; ValueError if it is no valid name of an environment, which is also that of its directory."""
     if not NAME.fullmatch(name):
-        raise ValueError("must be up to 100 letters a to z, digits, _, . and -, with no . or - first")
+        raise ValueError("must be 1 to 100 of the letters a to z, digits, _, . and -, and must not begin with . or -")
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """`packages` are as pip was given them, `python` the interpreter that was asked for, if any was.
+    """An environment in `directory`.
 
-    `python_version` is 3.12.1 or the like; `made` is when, and differs where the same was made again.
+    `packages` are the arguments given to pip. `python` is the requested interpreter; empty for the server's own.
+    `python_version` is like 3.12.1. `made` is the time of creation, and tells environments apart that were recreated.
     """
 
     directory: Path
@@ -55,7 +56,7 @@ class Venv:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What starts its Python: neither PYTHONPATH nor the working directory bring in what belongs to others."""
+        """Command that starts its Python in isolated mode, which ignores PYTHONPATH and the working directory."""
         return str(self.interpreter), "-I"
 
     @property
@@ -65,18 +66,18 @@ class Venv:
 
     @property
     def package(self) -> Path:
-        """The sie_triton that it has."""
+        """Directory of the environment's sie_triton."""
         return self.site_packages / sie_triton.__name__
 
     def broken(self, what: str, more: str = "") -> LoadError:
-        """With the command that makes it anew, and what it needs `more`."""
+        """Return a LoadError with the commands that recreate the environment, with the packages `more` added."""
         python = ["--python", self.python] if self.python else []
         add = shlex.join(["sie-triton", "env", "add", *python, self.name, *self.packages])
         remedy = f"sie-triton env rm {self.name} && {add} {more}".rstrip()
-        return LoadError(f"environment {self.name}: {what}; make it again: {remedy}", "dependency")
+        return LoadError(f"environment {self.name}: {what}; recreate it: {remedy}", "dependency")
 
     def variables(self) -> dict[str, str]:
-        """Environment of its processes: that of this one, less the libpython that Triton's stub was shown."""
+        """Return the environment variables of its processes: ours, without the directories of Triton's libpython."""
         directories = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
         kept = [each for each in directories if each and not any(Path(each).glob("libpython3*.so*"))]
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(kept)}
@@ -87,16 +88,16 @@ class Venv:
 
     @classmethod
     def read(cls, directory: Path) -> "Venv":
-        """OSError or ValueError where there is no whole record."""
+        """Read an environment's record; OSError or ValueError if it is missing or incomplete."""
         fields = json.loads((directory / RECORD).read_text())
         try:
             return cls(directory, **{**fields, "packages": tuple(fields["packages"])})
         except (KeyError, TypeError) as exc:
-            raise ValueError(f"{directory / RECORD} is no record of an environment") from exc
+            raise ValueError(f"{directory / RECORD} is not the record of an environment") from exc
 
 
 def find(environments: Path, name: str) -> Venv:
-    """That of this name, which looks whole and has this very sie_triton; LoadError says how to put it right."""
+    """Return the environment of this name; LoadError, with a remedy, if it is incomplete or has another sie_triton."""
     place = environments / check_name(name)
     try:
         venv = Venv.read(place)
@@ -104,18 +105,18 @@ def find(environments: Path, name: str) -> Venv:
     except PermissionError as exc:
         raise LoadError(f"environment {name}: {exc}", "dependency") from exc
     except (OSError, ValueError) as exc:
-        state = "was not made to its end" if place.is_dir() else f"is not in {environments}"
+        state = "is incomplete" if place.is_dir() else f"does not exist in {environments}"
         remedy = f"sie-triton env add {name} PACKAGE..."
-        raise LoadError(f"environment {name}: {state}; make it: {remedy}", "dependency") from exc
+        raise LoadError(f"environment {name}: {state}; create it: {remedy}", "dependency") from exc
     if not os.access(venv.interpreter, os.X_OK):
-        raise venv.broken(f"its interpreter {venv.interpreter} is gone")
+        raise venv.broken(f"its interpreter {venv.interpreter} is missing")
     if venv.package.resolve() != PACKAGE:
-        raise venv.broken(f"it has the sie_triton of {venv.package.resolve()}, and this server is that of {PACKAGE}")
+        raise venv.broken(f"it uses the sie_triton in {venv.package.resolve()}, but this server runs that in {PACKAGE}")
     return venv
 
 
 def try_out(venv: Venv) -> Venv:
-    """Itself, where its Python can run a worker; LoadError says what is wrong."""
+    """Return `venv`; LoadError if its Python cannot run a worker."""
     try:
         done = subprocess.run(
             [*venv.command, "-c", TRIAL], env=venv.variables(), capture_output=True, text=True, timeout=TRIAL_S

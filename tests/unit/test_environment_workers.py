@@ -101,7 +101,7 @@ def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, s
     spec = spec_of(tiny_directory, ARRAYS, arrays.directory.parent, family)
     if family == "sentence_transformer":
         spec = replace(spec, engine="torch")
-    with pytest.raises(LoadError, match=f"^environment {ARRAYS}: .*{said}; make it again: .* PACKAGE") as caught:
+    with pytest.raises(LoadError, match=f"^environment {ARRAYS}: .*{said}; recreate it: .* PACKAGE") as caught:
         Worker(loader_of(spec, tmp_path).order(1, 1), print, **LIMITS)
     assert caught.value.reason == "dependency"
 
@@ -109,7 +109,7 @@ def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, s
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda python: None, "ended with status 1; the server log has the details; make it again: "),  # no numpy
+        (lambda python: None, "ended with status 1; the server log has the details; recreate it: "),  # no numpy
         (
             lambda python: (python.unlink(), python.write_bytes(b"\0"), python.chmod(0o755)),
             "cannot be run .*Exec format",

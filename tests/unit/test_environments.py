@@ -71,7 +71,7 @@ def test_nothing_is_left_of_one_that_fails(tmp_path):
 
 
 def test_one_that_is_there_stays(arrays, environments):
-    said = f"environment {ARRAYS}: is there already, with {arrays.packages[0]}; sie-triton env rm"
+    said = f"environment {ARRAYS}: already exists, with {arrays.packages[0]}; run sie-triton env rm"
     assert said in refused("add", ARRAYS, "numpy", environments=environments)
     assert find(environments, ARRAYS) == arrays
 
@@ -80,8 +80,8 @@ def test_one_that_is_there_stays(arrays, environments):
     ("python", "said"),
     [
         ("/nowhere/python", "--python=/nowhere/python: cannot be run"),
-        ("/bin/true", "--python=/bin/true: is no Python; a worker runs with 3.11 to 3.12"),
-        ("old", "is Python 3.10.2; a worker runs with 3.11 to 3.12"),
+        ("/bin/true", "--python=/bin/true: is not a Python interpreter; a worker needs Python 3.11 to 3.12"),
+        ("old", "is Python 3.10.2; a worker needs Python 3.11 to 3.12"),
     ],
 )
 def test_a_python_that_cannot_be_used(tmp_path, python, said):
@@ -97,7 +97,7 @@ def test_a_python_that_cannot_be_used(tmp_path, python, said):
 @pytest.mark.parametrize("command", ["add", "rm"])
 def test_a_name_is_no_path(tmp_path, name, command):
     more = ["numpy"] if command == "add" else []
-    said = f"environment {name!r}: must be up to 100 letters"
+    said = f"environment {name!r}: must be 1 to 100 of the letters"
     assert said in refused(command, name, *more, environments=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -105,9 +105,9 @@ def test_a_name_is_no_path(tmp_path, name, command):
 def test_one_at_a_time(tmp_path):
     handle = os.open(tmp_path, os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    assert "another sie-triton env is at work" in refused("rm", "x", environments=tmp_path)
+    assert "another sie-triton env is running" in refused("rm", "x", environments=tmp_path)
     os.close(handle)
-    assert "environment x: is not in" in refused("rm", "x", environments=tmp_path)
+    assert "environment x: does not exist in" in refused("rm", "x", environments=tmp_path)
 
 
 def test_they_are_listed_and_removed(tmp_path, empty):
@@ -136,8 +136,8 @@ def test_they_are_listed_and_removed(tmp_path, empty):
         "environment empty: its Python cannot run a worker (ModuleNotFoundError: No module named 'numpy')"
         in done.stdout
     )
-    assert "environment interrupted: was not made to its end; make it: sie-triton env add interrupted" in done.stdout
-    assert "environment gone: is not there; test/b cannot do without it" in done.stdout
+    assert "environment interrupted: is incomplete; create it: sie-triton env add interrupted" in done.stdout
+    assert "environment gone: does not exist, but is needed by test/b" in done.stdout
     for name in ("empty", "interrupted"):
         make.remove(environments, name)
     assert list(environments.iterdir()) == []
@@ -158,15 +158,18 @@ def another_package(venv: Venv) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda venv: shutil.rmtree(venv.directory), "is not in .*; make it: sie-triton env add empty PACKAGE..."),
-        (lambda venv: (venv.directory / RECORD).unlink(), "was not made to its end"),
-        (broken_record, "was not made to its end"),
+        (
+            lambda venv: shutil.rmtree(venv.directory),
+            "does not exist in .*; create it: sie-triton env add empty PACKAGE...",
+        ),
+        (lambda venv: (venv.directory / RECORD).unlink(), "is incomplete"),
+        (broken_record, "is incomplete"),
         (
             lambda venv: (venv.directory / "bin/python").unlink(),
-            "its interpreter .*/bin/python is gone; make it again: ",
+            "its interpreter .*/bin/python is missing; recreate it: ",
         ),
-        (lambda venv: venv.package.unlink(), "it has the sie_triton of .*, and this server is that of"),
-        (another_package, "it has the sie_triton of .*, and this server is that of .*; make it again: "),
+        (lambda venv: venv.package.unlink(), "it uses the sie_triton in .*, but this server runs that in"),
+        (another_package, "it uses the sie_triton in .*, but this server runs that in .*; recreate it: "),
         (lambda venv: venv.directory.chmod(0o777), "can be written by other users"),
     ],
 )
@@ -182,7 +185,7 @@ def test_what_is_wrong_with_one_is_told_when_a_model_is_loaded(empty, tmp_path, 
 
 def test_the_command_that_makes_one_anew(tmp_path):
     venv = Venv(tmp_path / "x", ("numpy>=2", "b"), "/usr/bin/python3.12", "3.12.1", "")
-    said = "make it again: sie-triton env rm x && sie-triton env add --python /usr/bin/python3.12 x 'numpy>=2' b"
+    said = "recreate it: sie-triton env rm x && sie-triton env add --python /usr/bin/python3.12 x 'numpy>=2' b"
     assert str(venv.broken("it is old")) == f"environment x: it is old; {said}"
 
 
@@ -202,7 +205,7 @@ def test_rendering_warns_of_what_requests_would_fail_of(empty, tmp_path):
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_model_file_names_no_path(name, tmp_path):
     content = yaml.safe_load(model_file("test/m", tmp_path, "sentence_transformer", {"encode": {"dense": {"dim": 8}}}))
-    with pytest.raises(ValueError, match=r"environment\n.*must be up to 100 letters"):
+    with pytest.raises(ValueError, match=r"environment\n.*must be 1 to 100 of the letters"):
         ModelConfig.model_validate({**content, "environment": name})
     assert ModelConfig.model_validate({**content, "environment": "x-1.y"}).resolve(Runtime()).environment == "x-1.y"
     with pytest.raises(ValueError, match="letters"):

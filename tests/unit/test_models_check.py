@@ -49,7 +49,11 @@ def adapter(directory: Path) -> None:
         ({}, cut_off, r"model\.safetensors: has \d+ bytes, and its header says \d+: it is cut off"),
         ({}, lambda path: (path / "model.safetensors").unlink(), r"has no model\.safetensors"),
         ({}, lambda path: (path / "tokenizer.json").write_text("{"), r"tokenizer\.json"),
-        ({"environment": "nowhere"}, None, "environment nowhere: is not in .*; make it: sie-triton env add nowhere"),
+        (
+            {"environment": "nowhere"},
+            None,
+            "environment nowhere: does not exist in .*; create it: sie-triton env add nowhere",
+        ),
         ({"loras": {"banking": "/nowhere"}}, None, "loras.banking: weights: /nowhere is not a directory"),
         ({"loras": {"banking": "./adapter"}}, adapter, "loras.banking: adapter_config.json is missing in "),
     ],
