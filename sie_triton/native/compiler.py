@@ -10,12 +10,12 @@ INSTALL = "install a C compiler with its headers (Debian, Ubuntu: apt install gc
 
 
 def compile_shared(sources: Sequence[Path], library: Path, *options: str) -> bool:
-    """Compile `sources` into the shared library `library`; False where there is no compiler or it fails."""
+    """Compile `sources` into the shared library `library`; return False if there is no compiler or it fails."""
     return _compile(sources, library, "-shared", "-fPIC", *options)
 
 
 def compile_program(sources: Sequence[Path], program: Path, *options: str) -> bool:
-    """Compile `sources` into `program`, with all libraries in it where that can be; False as `compile_shared`."""
+    """Compile `sources` into `program`, statically linked if possible; return False as `compile_shared` does."""
     return _compile(sources, program, "-static", *options) or _compile(sources, program, *options)
 
 

@@ -1,4 +1,4 @@
-"""A directory of C as one shared library, compiled once per machine. Imports no torch."""
+"""Builds a directory of C files as one shared library, once per machine. Imports no torch."""
 
 import ctypes
 import hashlib
@@ -14,8 +14,11 @@ OPTIONS = ("-O3", "-march=native", "-fopenmp")
 
 @cache
 def library(directory: Path) -> ctypes.CDLL | None:
-    """Of the sources in `directory`; None without a compiler, or a place to keep it that is this user's alone."""
-    # Not there where only the client is installed, which compiles nothing.
+    """Return the library of the sources in `directory`.
+
+    None if there is no compiler, or no directory to store it that only this user can write.
+    """
+    # Imported here: it is missing if only the client, which compiles nothing, is installed.
     from platformdirs import user_cache_path
 
     name = f"{directory.parent.name}-{_fingerprint(directory)}.so"
@@ -34,7 +37,7 @@ def library(directory: Path) -> ctypes.CDLL | None:
 
 
 def _fingerprint(directory: Path) -> str:
-    """Changes with the sources, the options and the processor."""
+    """Return a hash of the sources, the compiler options and the processor's features."""
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     sources = b"".join(path.read_bytes() for path in sorted(directory.glob("*.[ch]")))
     return hashlib.sha256(sources + repr(OPTIONS).encode() + flags.encode()).hexdigest()[:16]
