@@ -154,8 +154,8 @@ def test_it_takes_no_memory_and_no_torch(served):
         ("429", BusyError, "answers 429, too many requests; retry in 7 s"),
         ("400", InputError, "answers 400, the input is longer than the context"),
         ("500", ModelError, "answers 500"),
-        ("html", ModelError, "what is no JSON"),
-        ("half", ModelError, "broke off"),
+        ("html", ModelError, "the response is not JSON"),
+        ("half", ModelError, "the response was cut off"),
     ],
 )
 def test_what_the_endpoint_says_comes_through(served, name, kind, said):

@@ -84,22 +84,22 @@ def test_either_way_to_probabilities_is_found(path):
         ("429", BusyError, "answers 429, too many requests; retry in 7 s"),
         ("503", BusyError, "answers 503, the queue is full; retry in 1 s"),
         ("400", InputError, "answers 400, the input is longer than the context"),
-        ("401", LoadError, "answers 401, Unauthorized; give .* endpoint.api_key_env"),
-        ("404", LoadError, "answers 404, Not Found; look at endpoint.url and endpoint.model"),
+        ("401", LoadError, "answers 401, Unauthorized; set .*endpoint.api_key_env"),
+        ("404", LoadError, "answers 404, Not Found; check endpoint.url and endpoint.model"),
         ("500", ModelError, "answers 500$"),
         ("redirect", LoadError, "answers 307; redirects are not followed"),
-        ("html", ModelError, "what is no JSON"),
-        ("list", ModelError, "JSON that is no object"),
-        ("huge", ModelError, "answers with more than 100128 bytes"),
-        ("nan", ModelError, "not finite|no numbers"),
+        ("html", ModelError, "the response is not JSON"),
+        ("list", ModelError, "not a JSON object"),
+        ("huge", ModelError, "the response exceeds 100128 bytes"),
+        ("nan", ModelError, "not finite|are not numbers"),
         ("infinite", ModelError, "not finite"),
-        ("words", ModelError, "no numbers"),
-        ("number", ModelError, "no vectors"),
-        ("empty", ModelError, "answers with 0 items, and was asked for 1"),
-        ("index", ModelError, "index is not 0 to 0"),
-        ("banner", ModelError, "what answers there does not speak HTTP"),
-        ("half", ModelError, "broke off in the middle of its answer"),
-        ("reset", BusyError, "nobody answers there .*; retry in 1 s"),
+        ("words", ModelError, "are not numbers"),
+        ("number", ModelError, "does not contain vectors"),
+        ("empty", ModelError, "the response has 0 items; the request had 1"),
+        ("index", ModelError, "indices of the response's items are not 0 to 0"),
+        ("banner", ModelError, "the server there does not speak HTTP"),
+        ("half", ModelError, "the response was cut off"),
+        ("reset", BusyError, "the endpoint does not answer .*; retry in 1 s"),
     ],
 )
 def test_what_is_no_answer_is_an_error_and_the_next_one_an_answer(endpoint, encoder, trouble, kind, said):
@@ -116,7 +116,7 @@ def test_an_endpoint_that_goes_and_comes_back(endpoint, encoder, caplog):
     encoder.vectors(ITEMS, 2, None)
     endpoint.stop()
     for _ in range(5):
-        with pytest.raises(BusyError, match=r"nobody answers there \(Connection refused\); retry in 1 s"):
+        with pytest.raises(BusyError, match=r"the endpoint does not answer \(Connection refused\); retry in 1 s"):
             encoder.vectors(ITEMS, 2, None)
     assert len(caplog.records) == 1
     endpoint.start()
@@ -139,14 +139,16 @@ def test_a_host_that_says_nothing_is_away(endpoint, monkeypatch):
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
         engine = engine_of(endpoint, url=f"http://127.0.0.1:{port}")
-        with pytest.raises(BusyError, match=r"nobody answers there \(no connection within 0\.2 s\); retry in 1 s"):
+        with pytest.raises(
+            BusyError, match=r"the endpoint does not answer \(no connection within 0\.2 s\); retry in 1 s"
+        ):
             engine.encoder().vectors(ITEMS, 2, None)
         engine.close()
 
 
 def test_a_connection_that_is_not_secure_is_none(endpoint):
     engine = engine_of(endpoint, url=endpoint.url.replace("http:", "https:"))
-    with pytest.raises(ModelError, match="no secure connection"):
+    with pytest.raises(ModelError, match="the TLS connection failed"):
         engine.encoder().vectors(ITEMS, 2, None)
     engine.close()
 
@@ -157,7 +159,7 @@ def test_a_connection_that_is_cut_is_tried_again_once(endpoint, encoder, num_tro
     if is_answered:
         assert len(encoder.vectors(ITEMS, 2, None)) == 3
     else:
-        with pytest.raises(BusyError, match="nobody answers there"):
+        with pytest.raises(BusyError, match="the endpoint does not answer"):
             encoder.vectors(ITEMS, 2, None)
     assert len(endpoint.asked) == 2
 
@@ -203,16 +205,18 @@ def test_a_key_is_read_from_the_environment(endpoint, monkeypatch):
 def test_a_key_in_the_clear_is_told_of(monkeypatch, caplog, url, is_told):
     monkeypatch.setenv(KEY, "secret")
     assert headers(Where(url, "m", KEY))["Authorization"] == "Bearer secret"
-    assert [f"{url}: the key goes there in the clear" in line for line in caplog.messages] == [True] * is_told
+    assert [f"{url}: the API key is sent unencrypted" in line for line in caplog.messages] == [True] * is_told
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize(("key", "said"), [(None, "is not set"), (" ", "is not set"), ("a\nb", "holds what is no key")])
+@pytest.mark.parametrize(
+    ("key", "said"), [(None, "is not set"), (" ", "is not set"), ("a\nb", "does not contain a valid key")]
+)
 def test_a_key_that_is_none(monkeypatch, key, said):
     monkeypatch.delenv(KEY, raising=False)
     if key is not None:
         monkeypatch.setenv(KEY, key)
-    with pytest.raises(LoadError, match=f"{KEY} {said}.*; set it where the server is started") as found:
+    with pytest.raises(LoadError, match=f"{KEY} {said}.*; set it in the server's environment") as found:
         headers(Where("http://x", "m", KEY))
     assert found.value.reason == "gated"
 
@@ -228,30 +232,30 @@ def test_it_is_told_that_an_endpoint_reads_more(endpoint, encoder, caplog, monke
         for _ in range(2):
             encoder.vectors(ITEMS, 2, None)
     (record,) = caplog.records
-    assert "read 9 tokens where 6 were sent, and computes something else" in record.getMessage()
+    assert "read 9 tokens, but 6 were sent; its results may differ" in record.getMessage()
 
 
 def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
     """vLLM cuts the end of a question that is too long for it, without a word: there stands what it is asked."""
     reads(endpoint, 5, monkeypatch)
-    with pytest.raises(InputError, match=r"has read 5 of 6 tokens, and cut the rest; .* max_sequence_length"):
+    with pytest.raises(InputError, match=r"read only 5 of 6 tokens; .* max_sequence_length"):
         encoder.vectors(ITEMS, 2, None)
-    with pytest.raises(InputError, match="has read 5 of 6 tokens"):
+    with pytest.raises(InputError, match="read only 5 of 6 tokens"):
         encoder.either(ITEMS, (1, 2), None)
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"scores": [[0.5, 0.5]] * 2}, "answers with 2 items, and was asked for 3"),
-        ({"scores": [[0.5]] * 3}, "no probabilities of two tokens"),
-        ({"scores": [[1.5, 0.5]] * 3}, "no probabilities"),
-        ({"scores": [[[0.5, 0.5]]] * 3}, "no probabilities"),
-        ({"scores": [[0.5, 0.5], [0.5], [0.5, 0.5]]}, "of different sizes"),
-        ({"data": [{"index": i, "score": -3.5} for i in range(3)]}, "no probabilities"),
-        ({"data": [{"index": i} for i in range(3)]}, "no numbers|not finite"),
-        ({"data": [{"index": 0, "score": 0.5}] * 3}, "index is not 0 to 2"),
-        ({}, "answers with no items"),
+        ({"scores": [[0.5, 0.5]] * 2}, "the response has 2 items; the request had 3"),
+        ({"scores": [[0.5]] * 3}, "does not contain probabilities of two tokens"),
+        ({"scores": [[1.5, 0.5]] * 3}, "does not contain probabilities"),
+        ({"scores": [[[0.5, 0.5]]] * 3}, "does not contain probabilities"),
+        ({"scores": [[0.5, 0.5], [0.5], [0.5, 0.5]]}, "differ in size"),
+        ({"data": [{"index": i, "score": -3.5} for i in range(3)]}, "does not contain probabilities"),
+        ({"data": [{"index": i} for i in range(3)]}, "are not numbers|not finite"),
+        ({"data": [{"index": 0, "score": 0.5}] * 3}, "indices of the response's items are not 0 to 2"),
+        ({}, "the response has no items"),
     ],
 )
 def test_scores_that_are_none(endpoint, encoder, monkeypatch, answer, said):

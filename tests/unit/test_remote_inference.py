@@ -102,7 +102,7 @@ def test_a_model_whose_endpoint_is_away_loads_when_it_is_back(stage, endpoint, m
     endpoint.stop()
     (answer,) = run(stage, [tokens([2])])
     assert isinstance(answer, LoadError)
-    assert (answer.reason, "nobody answers there" in str(answer)) == ("network", True)
+    assert (answer.reason, "the endpoint does not answer" in str(answer)) == ("network", True)
     endpoint.start()
     (answer,) = run(stage, [tokens([2])])
     assert answer["dense"].tolist() == [[2, 1]]

@@ -1,1 +1,1 @@
-"""A server of somebody's as an engine: SGLang, vLLM, or one with the same API, over HTTP. It holds the weights."""
+"""A remote server (SGLang, vLLM, or one with the same API) as an engine, over HTTP. The server holds the weights."""

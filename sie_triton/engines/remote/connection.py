@@ -1,4 +1,4 @@
-"""Questions to an endpoint over kept connections: JSON out, bytes of JSON back, or one of our errors."""
+"""Sends JSON requests to an endpoint over keep-alive connections; returns JSON bytes or raises one of our errors."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ from sie_triton.errors import BusyError, ModelError, SIEError
 
 log = logging.getLogger(__name__)
 
-# What an endpoint may take that has not answered anything yet: is it one at all?
+# Timeout until an endpoint's first response, in seconds: a wrong address is found early.
 FIRST_S = 30.0
 
-# A host that says nothing at all, not even no.
+# Timeout for connecting, in seconds.
 CONNECT_S = 5.0
 
-# Of SIE_FORWARD_TIMEOUT_S: what takes longer is ended here, before the stage ends this process.
+# Timeout of a request as a share of SIE_FORWARD_TIMEOUT_S, so that it ends before the stage ends this process.
 SHARE = 0.95
 
 RETRY_S = 1
@@ -32,9 +32,10 @@ TELL_AGAIN_NS = 10 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`body` is JSON. The answer may have `most_bytes`; nobody waits for it after `deadline_ns`, monotonic.
+    """A request. `body` is JSON; the response may have at most `most_bytes`.
 
-    `is_first_try`: there is another path where this one is not found.
+    The request is given up at `deadline_ns` (monotonic). With `is_first_try`, the caller tries another path if this one
+    is not found.
     """
 
     path: str
@@ -45,10 +46,10 @@ class Question:
 
 
 class Connection:
-    """Asks one endpoint at `url`, whose requests all have `headers`. Any thread may ask, many at once.
+    """Client of the endpoint at `url`; all requests carry `headers`. Thread-safe; requests run concurrently.
 
-    It keeps its connections, follows no redirect, takes no cookies, and reads neither proxies nor keys from the
-    environment. A deadline is told as every HTTP server understands it: the connection is closed.
+    It reuses connections, follows no redirects, stores no cookies, and reads neither proxies nor keys from the
+    environment. At a deadline it closes the connection, which every HTTP server understands as a cancellation.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -61,7 +62,10 @@ class Connection:
         self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
 
     def ask(self, question: Question) -> bytes:
-        """The body of a good answer. BusyError, InputError or LoadError as the endpoint says, ModelError else."""
+        """Return the body of a successful response.
+
+        Raise BusyError, InputError or LoadError according to the endpoint's status; ModelError for other failures.
+        """
         try:
             body = asyncio.run_coroutine_threadsafe(self._in_time(question), self._loop).result()
         except SIEError as exc:
@@ -72,7 +76,7 @@ class Connection:
         return body
 
     def _tell(self, line: str) -> None:
-        """In the log, each line once in a while: one that is away is asked hundreds of times a second."""
+        """Log a line, but not the same one within TELL_AGAIN_NS: requests may fail hundreds of times a second."""
         before, told_ns = self._told
         if line != before or monotonic_ns() - told_ns > TELL_AGAIN_NS:
             self._told = line, monotonic_ns()
@@ -105,27 +109,27 @@ class Connection:
             raise ModelError(f"{self._url}: did not answer within {left_s:.3g} s") from exc
 
     async def _repeated(self, question: Question) -> bytes:
-        """A kept connection may end just as it is used; the question changes nothing there, so it is put again."""
+        """Send the request, and once more if a reused connection was just closed: requests are idempotent."""
         for is_last in (False, True):
             try:
                 return await self._once(question)
             except (ssl.SSLError, aiohttp.ClientSSLError) as exc:
-                raise ModelError(f"{self._url}: no secure connection: {exc}") from exc
+                raise ModelError(f"{self._url}: the TLS connection failed: {exc}") from exc
             except aiohttp.ClientConnectorError as exc:
                 raise self._away(reason(exc.os_error)) from exc
             except aiohttp.ConnectionTimeoutError as exc:
                 raise self._away(f"no connection within {CONNECT_S:g} s") from exc
             except aiohttp.ClientPayloadError as exc:
-                raise ModelError(f"{self._url}: broke off in the middle of its answer") from exc
+                raise ModelError(f"{self._url}: the response was cut off") from exc
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
                 if is_last:
                     raise self._away(exc) from exc
             except (aiohttp.ClientError, ValueError) as exc:
-                raise ModelError(f"{self._url}: what answers there does not speak HTTP ({type(exc).__name__})") from exc
+                raise ModelError(f"{self._url}: the server there does not speak HTTP ({type(exc).__name__})") from exc
         raise AssertionError
 
     def _away(self, why: object) -> BusyError:
-        return BusyError(f"{self._url}: nobody answers there ({why}); retry in {RETRY_S} s")
+        return BusyError(f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s")
 
     async def _once(self, question: Question) -> bytes:
         asked = self._session.post(
@@ -137,7 +141,7 @@ class Connection:
                 body += piece
                 if len(body) > question.most_bytes:
                     answer.close()
-                    raise ModelError(f"{self._url}{question.path}: answers with more than {question.most_bytes} bytes")
+                    raise ModelError(f"{self._url}{question.path}: the response exceeds {question.most_bytes} bytes")
             if answer.status != 200:
                 where = f"{self._url}{question.path}"
                 raise failure(where, answer.status, answer.headers.get("Retry-After", ""), bytes(body))
@@ -145,7 +149,7 @@ class Connection:
 
 
 def reason(error: OSError) -> str:
-    """Why there is no connection, in the system's words.
+    """Return the system's message for a connection error.
 
     >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)")), reason(OSError(-2, "no such name"))
     ('Connection refused', 'no such name')

@@ -1,4 +1,4 @@
-"""A model that a server of somebody's computes. What goes there are token ids: what was counted is what is computed."""
+"""A model that a remote server computes. Token ids are sent, so that exactly the counted tokens are computed."""
 
 import logging
 import os
@@ -30,19 +30,19 @@ Ints = npt.NDArray[np.int32]
 
 EMBEDDINGS = "/v1/embeddings"
 
-# Where the probabilities of the next token are to be had: vLLM's way, and SGLang's. vLLM's /v1/score is another thing.
+# Paths for the probabilities of the next token: vLLM's and SGLang's, in this order. vLLM's /v1/score differs.
 SCORES = ("/generative_scoring", "/v1/score")
 
 
 class RemoteEngine(Engine):
-    """Takes no memory of the device, whatever the model; LoadError where a key is asked for and is not there."""
+    """Engine that uses no device memory. LoadError if the endpoint's API key is not in the environment."""
 
     name = "remote"
 
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
         if spec.endpoint is None:
-            raise LoadError("endpoint: is missing in the model file, and the engine remote needs one", "unsupported")
+            raise LoadError("endpoint: is missing in the model file; the engine remote needs one", "unsupported")
         self.endpoint = spec.endpoint
         self._connection = Connection(self.endpoint.url, headers(self.endpoint), spec.runtime.forward_timeout_s)
 
@@ -50,7 +50,7 @@ class RemoteEngine(Engine):
         return 0
 
     def close(self) -> None:
-        """Its connections; a worker that ends has them closed anyway."""
+        """Close the connections. Optional for a worker that exits."""
         self._connection.close()
 
     def encoder(self) -> "RemoteEncoder":
@@ -58,10 +58,10 @@ class RemoteEngine(Engine):
 
 
 class RemoteEncoder(Encoder):
-    """Each method is one request, which any thread may make.
+    """Encoder whose methods each send one request. Thread-safe.
 
-    InputError where the endpoint refuses what it is sent, BusyError where it is away or has too much to do, LoadError
-    where it is not for us, ModelError for whatever else is no answer.
+    Raises InputError if the endpoint rejects the input, BusyError if it is unreachable or overloaded, LoadError if it
+    denies access or lacks the model, and ModelError for any other failure.
     """
 
     def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
@@ -70,22 +70,22 @@ class RemoteEncoder(Encoder):
         self._has_told = False
 
     def vectors(self, items: Sequence[Ints], dim: int, deadline_ns: int | None) -> Floats:
-        """float32 [items, dim] of token ids, as the endpoint pools and normalises them.
+        """Return float32 [items, dim] for token ids, as the endpoint pools and normalises them.
 
-        `dim` is what the model file says, and bounds how long an answer may be; it is not compared.
+        `dim`, from the model file, only limits the size of the response; the result's dimension is not checked.
         """
         asked = {"input": items, "encoding_format": "float"}
         answer = self._ask(EMBEDDINGS, asked, items, most_bytes(len(items) * dim), deadline_ns)
         return embeddings(self._endpoint.url + EMBEDDINGS, answer, len(items))
 
     def either(self, items: Sequence[Ints], tokens: tuple[int, int], deadline_ns: int | None) -> Doubles:
-        """float64 [items, 2]: how likely each of two tokens comes next, if it is one of them."""
+        """Return float64 [items, 2]: the probability of each of two tokens, given that the next token is one of them."""
         if self._scores is None:
             self._scores = self._found(items, tokens)
         return self._either(self._scores, items, tokens, deadline_ns)
 
     def _found(self, items: Sequence[Ints], tokens: tuple[int, int]) -> str:
-        """Which of SCORES the endpoint has."""
+        """Return the path among SCORES that the endpoint has."""
         first, second = SCORES
         try:
             self._either(first, items, tokens, is_first_try=True)
@@ -130,19 +130,19 @@ class RemoteEncoder(Encoder):
         return answer
 
     def _compare(self, where: str, num_sent: int, num_read: int | None) -> None:
-        """InputError where the endpoint has cut what it was sent; the log says it once where it adds to it."""
+        """Raise InputError if the endpoint read fewer tokens than were sent; log once if it read more."""
         if num_read is None or num_read == num_sent:
             return
         if num_read < num_sent:
-            remedy = "send less, or let the model file say a max_sequence_length that is not longer than the endpoint's"
-            raise InputError(f"{where}: has read {num_read} of {num_sent} tokens, and cut the rest; {remedy}")
+            remedy = "send shorter texts, or lower max_sequence_length in the model file to the endpoint's limit"
+            raise InputError(f"{where}: read only {num_read} of {num_sent} tokens; {remedy}")
         if not self._has_told:
             self._has_told = True
-            log.warning("%s: read %d tokens where %d were sent, and computes something else", where, num_read, num_sent)
+            log.warning("%s: read %d tokens, but %d were sent; its results may differ", where, num_read, num_sent)
 
 
 def num_common(items: Sequence[Ints]) -> int:
-    """Tokens that all items begin with; of each at least one is left.
+    """Return how many leading tokens all items share; at least one token of each item is not counted.
 
     >>> num_common([np.array([7, 8, 9]), np.array([7, 8, 4, 5])]), num_common([np.array([7, 8])]), num_common([])
     (2, 1, 0)
@@ -155,16 +155,16 @@ def num_common(items: Sequence[Ints]) -> int:
 
 
 def headers(endpoint: Endpoint) -> dict[str, str]:
-    """With the key, where there is one; LoadError where the environment has none."""
+    """Return the request headers, with the API key if the endpoint needs one; LoadError if the key is not set."""
     agent = {"User-Agent": "sie-triton", "Accept": "application/json"}
     if not endpoint.api_key_env:
         return agent
     key = os.environ.get(endpoint.api_key_env, "").strip()
     where = f"endpoint.api_key_env: the environment variable {endpoint.api_key_env}"
     if not key:
-        raise LoadError(f"{where} is not set, or is empty; set it where the server is started", "gated")
+        raise LoadError(f"{where} is not set, or is empty; set it in the server's environment", "gated")
     if not (key.isascii() and key.isprintable()):
-        raise LoadError(f"{where} holds what is no key; set it where the server is started", "gated")
+        raise LoadError(f"{where} does not contain a valid key; set it in the server's environment", "gated")
     if not endpoint.is_private:
-        log.warning("%s: the key goes there in the clear; use https where others are on the way", endpoint.url)
+        log.warning("%s: the API key is sent unencrypted; use https on an untrusted network", endpoint.url)
     return {**agent, "Authorization": f"Bearer {key}"}

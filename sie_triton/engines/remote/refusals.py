@@ -1,4 +1,4 @@
-"""What an endpoint says when it gives no numbers, as one of our errors. Pure."""
+"""Turns an endpoint's error responses into our errors. Pure."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,19 +11,19 @@ from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEE
 MAX_SAID = 300
 MAX_RETRY_S = 3600
 
-# Statuses of an endpoint that may do better later, of one that finds the question wrong, and of one that is not for us.
+# Statuses: the endpoint may succeed later; the request is invalid; the model cannot be used (with our reason).
 BUSY = (408, 425, 429, 502, 503, 504)
 WRONG = (400, 413, 422)
 CLOSED = {401: "gated", 403: "gated", 404: "not found", 405: "not found"}
 
 REMEDIES = {
-    "gated": "give the model file endpoint.api_key_env, and the server that environment variable",
-    "not found": "look at endpoint.url and endpoint.model in the model file",
+    "gated": "set endpoint.api_key_env in the model file, and that environment variable for the server",
+    "not found": "check endpoint.url and endpoint.model in the model file",
 }
 
 
 def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
-    """`where` is the URL that was asked; `retry_after` the header of that name."""
+    """Return the error for a response; `where` is the URL of the request, `retry_after` the Retry-After header."""
     told = said(body)
     line = f"{where}: answers {status}" + (f", {told}" if told else "")
     if status in BUSY:
@@ -33,12 +33,12 @@ def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
     if reason := CLOSED.get(status):
         return LoadError(f"{line}; {REMEDIES[reason]}", reason)
     if 300 <= status < 400:
-        return LoadError(f"{line}; redirects are not followed; name the right endpoint.url", "unsupported")
+        return LoadError(f"{line}; redirects are not followed; correct endpoint.url", "unsupported")
     return ModelError(line)
 
 
 def said(body: bytes) -> str:
-    """The message in an error's JSON, in a line; empty where it has none.
+    """Return the message in an error's JSON as one line; empty if the body is not JSON.
 
     >>> said(b'{"error": {"message": "too long", "code": 400}}'), said(b'{"detail": "no"}'), said(b"<html>")
     ('too long', 'no', '')
@@ -56,7 +56,7 @@ def said(body: bytes) -> str:
 
 
 def retry_s(header: str) -> int:
-    """Seconds, or a date, as the header has it.
+    """Return the seconds that a Retry-After header, a number or a date, asks to wait: 1 to MAX_RETRY_S.
 
     >>> retry_s("7"), retry_s(""), retry_s("soon"), retry_s("Thu, 01 Jan 1970 00:00:00 GMT")
     (7, 1, 1, 1)
