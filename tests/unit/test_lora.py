@@ -79,7 +79,7 @@ SETTINGS = [
         "'pissa_niter_4' changes the base's weights too; save the adapter as plain",
     ),
     ({"r": "8"}, "r: must be a whole number from 1"),
-    ({"r": 8}, "has rank 4, and its adapter_config.json says 8"),
+    ({"r": 8}, "has rank 4, but its adapter_config.json says 8"),
     ({"lora_alpha": None, "r": 0}, "r: must be a whole number from 1"),
     ({"lora_alpha": "16"}, "lora_alpha: must be a number"),
     ({"rank_pattern": {"(a+)+b": 4}}, r"rank_pattern: '\(a\+\)\+b': must be a module's name"),
@@ -96,22 +96,22 @@ CHANGES = [
     (with_one(FIRST_A), rf"query: lora_A.weight is \[\], this model needs \[4, 64\]; {MADE_FOR}"),
     (with_one(FIRST_B, 4), rf"query: lora_B.weight is \[4\], this model needs \[64, 4\]; {MADE_FOR}"),
     (without(FIRST_B), "query: lora_B.weight is missing; save the adapter again"),
-    (with_one(f"{QUERY}.lora_B.bias", 64), "query: lora_B.bias does not go with its adapter_config.json"),
-    (with_one(f"{QUERY}.lora_magnitude_vector", 64), "query: lora_magnitude_vector does not go with"),
-    (with_one(f"{QUERY}.lora_E", 64), "query.lora_E' is no weight of a LoRA adapter as PEFT saves it"),
+    (with_one(f"{QUERY}.lora_B.bias", 64), "query: lora_B.bias contradicts its adapter_config.json"),
+    (with_one(f"{QUERY}.lora_magnitude_vector", 64), "query: lora_magnitude_vector contradicts"),
+    (with_one(f"{QUERY}.lora_E", 64), "query.lora_E' is not a weight of a LoRA adapter in PEFT's format"),
     (with_one(FIRST_B, 64, 4, value=float("nan")), "query: has numbers that are not finite"),
-    (with_one(FIRST_B, 64, 4, value=3e38), "with it the model's numbers overflow|not finite"),
+    (with_one(FIRST_B, 64, 4, value=3e38), "the model's states overflow with it|not finite"),
     (renamed("encoder.layer", "model.layers"), f"has weights for 'model.layers.0.* and 5 more, which.*; {MADE_FOR}"),
     (renamed("layer.1", "layer.7"), f"has weights for 'encoder.layer.7.*, which this model does not have.*{MADE_FOR}"),
     (lambda _: {"base_model.model.score.weight": torch.ones(1, 64)}, "has weights for 'score', which this model does"),
-    (lambda _: {"base_model.model.pooler.dense.lora_A.weight": torch.ones(1)}, "has no weights of layers that this mo"),
+    (lambda _: {"base_model.model.pooler.dense.lora_A.weight": torch.ones(1)}, "has no weights for layers of this mo"),
     (
         with_one("base_model.model.embeddings.word_embeddings.weight", 30523, 64),
         r"word_embeddings: weight is \[30523, 64\], this model needs \[30522, 64\]",
     ),
     (
         with_one("base_model.model.embeddings.LayerNorm.weight", 64),
-        "embeddings.LayerNorm: is a LayerNorm; linear layers and embeddings can be adapted or saved",
+        "embeddings.LayerNorm: is a LayerNorm; only linear layers and embeddings can be adapted",
     ),
     (with_one("base_model.model.bert.encoder.layer.1.output.dense.weight", 64, 128), "adapts more than one encoder"),
 ]
@@ -151,7 +151,7 @@ def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
     """As the distances of DeBERTa, which are read past their layer."""
     model = Encoding(save_bert(tmp_path, minilm_directory, "deberta"))
     save_lora(tmp_path / "lora", model.library[0].model, target_modules=["query_proj", "rel_embeddings"])
-    with pytest.raises(LoadError, match=r"encoder.rel_embeddings: this model computes nothing with that layer; train"):
+    with pytest.raises(LoadError, match=r"encoder.rel_embeddings: this model does not use that layer; train"):
         model.encoder.add_lora("one", tmp_path / "lora")
     assert not wrapped(model)
 
@@ -167,7 +167,7 @@ def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
 
     assert add(table.half()) == 4 * 4 * (30522 + 64)
     model.encoder.remove_lora("other")
-    with pytest.raises(LoadError, match=f"{layer}: is not as in the base; make it a module of modules_to_save"):
+    with pytest.raises(LoadError, match=f"{layer}: differs from the base's; add it to modules_to_save"):
         add(table + 0.1)
     with pytest.raises(
         LoadError, match=rf"{layer}: base_layer.weight is \[30521, 64\], this model needs \[30522, 64\]"
@@ -234,7 +234,7 @@ def test_another_base_is_served_and_logged(model, lora, caplog):
     configure(lora, base_model_name_or_path="org/other")
     with caplog.at_level(logging.WARNING):
         model.encoder.add_lora("other", lora)
-        assert [line for line in caplog.messages if "was made for 'org/other', and fits m: it is served" in line]
+        assert [line for line in caplog.messages if "was made for 'org/other', but fits m: it is served" in line]
         caplog.clear()
         configure(lora, base_model_name_or_path="org/M")
         model.encoder.add_lora("other", lora)
@@ -251,7 +251,7 @@ def test_a_layer_is_not_run_on_rows_of_nobody(model):
     """Rather an error than the base's answer."""
     (layer,) = [m for m in model.encoder.model.modules() if isinstance(m, Adapted) and "0.attention.self" in m.key]
     with torch.inference_mode(), model.encoder.adapted(["one"]):
-        with pytest.raises(RuntimeError, match="nobody says which rows are whose"):
+        with pytest.raises(RuntimeError, match="the rows of its items are not known"):
             layer(torch.ones(1, 3, 64))
         with model.encoder.loras.over([3]):
             assert layer(torch.ones(1, 3, 64)).shape == (1, 3, 64)

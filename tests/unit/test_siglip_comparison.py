@@ -210,7 +210,7 @@ def test_a_tower_that_computes_something_else_is_found_out(directories, monkeypa
     monkeypatch.setattr(
         packed_vision, "attending", lambda row, kernel: attending(Segments.of([sum(row.lengths)]), kernel)
     )
-    with pytest.raises(LoadError, match="several shapes together differ"):
+    with pytest.raises(LoadError, match="several shapes differ"):
         Served("siglip", directories["siglip2"], dims={"dense": 48})
 
 

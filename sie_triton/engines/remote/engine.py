@@ -79,7 +79,7 @@ class RemoteEncoder(Encoder):
         return embeddings(self._endpoint.url + EMBEDDINGS, answer, len(items))
 
     def either(self, items: Sequence[Ints], tokens: tuple[int, int], deadline_ns: int | None) -> Doubles:
-        """Return float64 [items, 2]: the probability of each of two tokens, given that the next token is one of them."""
+        """Return float64 [items, 2]: the probability of each of two tokens, given that one of them is next."""
         if self._scores is None:
             self._scores = self._found(items, tokens)
         return self._either(self._scores, items, tokens, deadline_ns)

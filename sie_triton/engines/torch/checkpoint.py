@@ -1,4 +1,4 @@
-"""The safetensors of a checkpoint that holds several parts, by name."""
+"""The safetensors of a checkpoint with several parts, by name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,9 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 class Checkpoint:
-    """Read at once, what has names that begin with `prefix`; LoadError says what cannot be. What is taken is no longer
-    held.
+    """All tensors whose names begin with `prefix`, read at construction; LoadError if that fails.
+
+    Tensors that are taken out are no longer held.
     """
 
     def __init__(
@@ -40,19 +41,19 @@ class Checkpoint:
                 raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
 
     def num_rows(self, prefix: str, endings: tuple[str, ...]) -> int:
-        """Of the first tensor below `prefix` whose name ends so; LoadError where there is none."""
+        """Return the rows of the first tensor below `prefix` with one of these endings; LoadError if there is none."""
         for name, tensor in self._tensors.items():
             if name.startswith(prefix) and name.endswith(endings):
                 return tensor.shape[0]
         raise LoadError(f"weights in {self.directory} lack {prefix}… {' or '.join(endings)}", "corrupt")
 
     def below(self, prefix: str) -> Mapping[str, torch.Tensor]:
-        """Those whose names begin with `prefix`, without it."""
+        """Take out the tensors whose names begin with `prefix`; return them by their names without the prefix."""
         names = [name for name in self._tensors if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._tensors.pop(name) for name in names}
 
     def fill(self, module: M, prefix: str) -> M:
-        """With those below `prefix`, all of which it must have; ready to compute."""
+        """Load the tensors below `prefix` into `module`, on the device, for inference; LoadError unless all match."""
         try:
             module.load_state_dict(self.below(prefix), assign=True)
         except RuntimeError as exc:

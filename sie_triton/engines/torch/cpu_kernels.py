@@ -1,4 +1,4 @@
-"""float32 kernels for the CPU, on torch tensors: built once, called without copying."""
+"""Our float32 kernels for the CPU: compiled once, called on torch tensors without copying."""
 
 import ctypes
 from functools import cache
@@ -11,24 +11,24 @@ from sie_triton.native.library import library
 
 SOURCES = Path(__file__).with_name("native")
 
-# Rows of these kernels come in whole vectors.
+# Vector width: the last dimension must be a multiple of it.
 LANES = 16
 
 UNLIMITED = 1 << 30
 
-# What the C code returns where lengths are wrong.
+# Return value of the C code for invalid lengths.
 BAD_LENGTHS = -2
 
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 
 
 def is_built() -> bool:
-    """True if the kernels can be used here; compiles them the first time."""
+    """Return whether the kernels can be used here; the first call compiles them."""
     return _library() is not None
 
 
 def takes(x: torch.Tensor) -> bool:
-    """True if `x` is of a kind that the kernels compute."""
+    """Return whether the kernels support the device, dtype and width of `x`."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.shape[-1] % LANES == 0
 
 
@@ -41,14 +41,14 @@ def attention(
     scaling: float,
     window: tuple[int, int],
 ) -> torch.Tensor:
-    """Attention within items laid end to end: [1, heads, tokens, d] each → [1, tokens, heads, d].
+    """Compute attention within items laid end to end: inputs [1, heads, tokens, d] each → [1, tokens, heads, d].
 
-    The first `keys` tokens of an item are seen. A query sees keys from window[0] before to window[1] after it;
-    -1 is no limit. MemoryError if the scores of the longest item do not fit, ValueError where lengths or keys reach
-    beyond the tokens.
+    Only the first `keys` tokens of an item are attended to. A query attends to keys from window[0] before to window[1]
+    after it; -1 is no limit. MemoryError if the scores of the longest item do not fit in memory; ValueError if lengths
+    do not sum to the tokens, or an item has more keys than tokens.
     """
     if len(keys) != len(lengths):
-        raise ValueError(f"there are {len(lengths)} lengths and {len(keys)} keys; there must be one of each an item")
+        raise ValueError(f"there are {len(lengths)} lengths and {len(keys)} keys; there must be one of each per item")
     _, heads, tokens, width = query.shape
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     out = torch.empty(1, tokens, heads, width)
@@ -73,7 +73,7 @@ def attention(
 
 
 def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, norm: torch.nn.LayerNorm) -> torch.Tensor:
-    """norm(x + residual), [..., width] contiguous; overwrites `x`."""
+    """Return norm(x + residual), [..., width]; inputs are contiguous, and `x` is overwritten."""
     width = x.shape[-1]
     _built().sie_add_layer_norm(
         *(t.data_ptr() for t in (x, residual, norm.weight, norm.bias, x)),

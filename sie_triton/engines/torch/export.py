@@ -1,4 +1,4 @@
-"""An encoder as an ONNX graph: made once of its weights, by a process of its own, and kept."""
+"""Exports an encoder as an ONNX graph. A separate process does this once per checkpoint; the graph is cached."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from sie_triton.engines.onnx.graph import mask_of
 from sie_triton.engines.onnx.session import ATTENTION_MASK, INPUT_IDS, POSITION_IDS, STATES, TOKEN_TYPE_IDS
 from sie_triton.engines.torch.encoder import Encoder
 
-# Two items, of as many tokens each; their number is no input's constant size.
+# Tokens of each of two items; their sum equals no constant size of an input.
 SAMPLE = (5, 4)
 
 
@@ -35,9 +35,9 @@ class Packed(torch.nn.Module):
 
 
 def export(encoder: Encoder, path: Path) -> None:
-    """Write the graph to `path`, its weights to a file beside it. The library's own attention is in it.
+    """Write the graph, with the library's eager attention, to `path`, and its weights to a file beside it.
 
-    Raises whatever the exporter does where it cannot follow the model.
+    Raises the exporter's errors if it cannot trace the model.
     """
     lengths = np.array(SAMPLE, np.int32)
     items, places = np.repeat(np.arange(2), lengths), np.concatenate([np.arange(length) for length in SAMPLE])

@@ -1,6 +1,6 @@
-"""A transformers model that answers about images in tokens, one after another; items with inputs of one shape together.
+"""A transformers model that generates tokens from images. Items whose inputs have the same shape run together.
 
-What a request does not say is as the checkpoint's generation_config.json has it.
+Defaults for generation come from the checkpoint's generation_config.json.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from sie_triton.engines.torch.pixels import Pixels
 
 
 class Deadline(StoppingCriteria):
-    """Ends all answers at `deadline_ns`, monotonic; None: never."""
+    """Ends generation of the whole batch at `deadline_ns` (monotonic); None for no deadline."""
 
     def __init__(self, deadline_ns: int | None) -> None:
         self._deadline_ns = deadline_ns
@@ -33,7 +33,7 @@ class Deadline(StoppingCriteria):
 
 
 class Writer(base.Encoder):
-    """Runs `model` on the device its weights are on. Several threads may call it side by side."""
+    """Runs `model` on the device of its weights. Thread-safe."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         weights = next(model.parameters())
@@ -42,21 +42,21 @@ class Writer(base.Encoder):
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
         self.config = model.config
         self._model: Any = model
-        # It would stand beside the number of new tokens, with a warning for every answer.
+        # transformers warns in every call if both max_length and max_new_tokens are set.
         self._model.generation_config.max_length = None
 
     def prepare(self) -> None:
-        """Lay the weights out for speed."""
-        # One row at a time is no faster through a head laid out anew, and its weights are those of the embeddings.
+        """Repack the weights for speed."""
+        # A repacked head is no faster for single rows, and it would no longer share its weights with the embeddings.
         head = self._model.get_output_embeddings()
         lay_out(self._model)
         self._model.set_output_embeddings(head)
-        # An encoder of images of its own, as Donut's, may have no choice.
+        # A separate image encoder, like Donut's, may not support other attention implementations.
         writer = getattr(self._model, "decoder", self._model)
         writer.set_attn_implementation(library_attention(writer))
 
     def write(self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: Deadline) -> list[list[int]]:
-        """`inputs` as the model names them → the tokens of each item; what it was given of them stands first."""
+        """Generate tokens for `inputs`, named as the model names them; each result begins with the input tokens."""
         tokens: torch.Tensor = self._model.generate(
             **inputs,
             max_new_tokens=new_tokens,
@@ -71,7 +71,7 @@ class Writer(base.Encoder):
 
 
 class Generator(Writer):
-    """All images are as large as `plan` makes them."""
+    """Generates from images that all have the size of `plan`."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)
@@ -89,9 +89,9 @@ class Generator(Writer):
         ids: dict[str, npt.NDArray[np.int32]],
         **options: Any,
     ) -> list[list[int]]:
-        """uint8 [items, image_bytes], int32 [items, tokens] by the model's names → the decoder's tokens of each item.
+        """Return the decoder's tokens of each item, which begin with the input tokens and may end with padding.
 
-        Those that it was given stand first, and padding may stand last.
+        `pixels` is uint8 [items, image_bytes]; `ids` maps the model's input names to int32 [items, tokens].
         """
         inputs = {
             "pixel_values": self._pixels(pixels),

@@ -1,7 +1,7 @@
-"""The LoRA adapters that one model holds: several of them in one forward pass, each on the rows of its own items.
+"""The LoRA adapters of one model: one forward pass applies several of them, each to the rows of its own items.
 
-LoRA (Hu et al., 2021) adds a product of two narrow matrices to a layer's. Layers that an adapter changes are wrapped
-when it comes, while other threads may be in a forward pass; what a pass runs it has taken before it begins.
+LoRA (Hu et al., 2021) adds the product of two narrow matrices to a layer's weight. When an adapter is added, the layers
+that it changes are wrapped, while other threads may be in a forward pass; a pass fixes its adapters before it begins.
 """
 
 import logging
@@ -23,27 +23,30 @@ Ints = npt.NDArray[np.int32]
 Items = npt.NDArray[np.intp]
 Which = Items | slice
 
-# Runs the encoder: input_ids, lengths → states.
+# A function that runs the encoder: input_ids, lengths → states.
 Run = Callable[[Ints, Ints], torch.Tensor]
 
-# What an adapter is tried with: two items that go side by side where they are padded, of fewer tokens than any table
-# of positions or distances has.
+# Lengths of the two items of the trial pass: equal, so that both are in one padded batch; their tokens are fewer than
+# the rows of any table of positions or distances, so that the two kinds of rows can be told apart.
 TRIED = (7, 7)
 
 
 class Loras:
-    """Of the model that `backbone` is a part of."""
+    """The LoRA adapters of the model that `backbone` is a part of. Any thread may run passes meanwhile."""
 
     def __init__(self, backbone: torch.nn.Module) -> None:
         self.model = Model(backbone)
-        # What the model is called; adapters made for another are served, and the log says so.
+        # The model's name. Adapters made for a model of another name are served too, with a warning.
         self.base = ""
         self._now = Now()
         self._adapters: dict[str, Adapter] = {}
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, directory: Path, run: Run, dtype: torch.dtype, device: torch.device) -> int:
-        """Hold it, in the place of another of that name; its bytes. LoadError, and nothing has changed."""
+        """Load an adapter, replacing one of the same name; return its size in bytes.
+
+        LoadError if it cannot be used; nothing has changed then.
+        """
         reader = Reader(directory, self.model, dtype, device)
         adapter, places = reader.read()
         self._wrap(places)
@@ -61,12 +64,15 @@ class Loras:
 
     @property
     def is_running(self) -> bool:
-        """True within passes of this thread that use any."""
+        """True within a pass of this thread that uses an adapter."""
         return bool(self._now.items)
 
     @contextmanager
     def adapted(self, names: Sequence[str]) -> Iterator[None]:
-        """Each item of this thread's passes by the adapter of that name; ModelError for one that is not here."""
+        """Within the context, apply to each item of this thread's passes the adapter of that name; empty for none.
+
+        ModelError if an adapter is not loaded.
+        """
         if missing := {name for name in names if name} - set(adapters := self._adapters):
             raise ModelError(f"LoRA adapter {min(missing)}: is not loaded")
         with self._running(tuple(adapters.get(name) for name in names) if any(names) else ()):
@@ -74,9 +80,9 @@ class Loras:
 
     @contextmanager
     def over(self, lengths: Sequence[int], items: Sequence[int] | None = None) -> Iterator[None]:
-        """Layers inside are given rows of the items in order, so many of each; `items` None: of all.
+        """Within the context, layers receive rows of `items` (None: all items) in order, `lengths` rows of each.
 
-        What is behind the last item is nobody's.
+        Rows after those of the last item belong to no item.
         """
         now = self._now
         if not now.items or now.whole is not None:
@@ -90,9 +96,9 @@ class Loras:
             now.spans = None
 
     def passes(self, lengths: Ints, run: Callable[[Which, Which], torch.Tensor]) -> torch.Tensor:
-        """States of the tokens of all items, [tokens, d], in as many passes as their adapters need.
+        """Return the states of all tokens, [tokens, d], in as many passes as the items' adapters need.
 
-        `run` makes those of some of the items, and is told which, and which tokens are theirs.
+        `run` computes the states of some items; its arguments select these items and their tokens.
         """
         groups = self._groups(len(lengths))
         if groups is None:
@@ -110,10 +116,10 @@ class Loras:
         return states
 
     def _groups(self, num_items: int) -> list[Items] | None:
-        """The items of each pass: those of an adapter that is run apart, and all the others; None: all in one."""
+        """Return the items of each pass: one for each adapter that must run apart, one for all others; None for one."""
         items = self._now.items
         if items and len(items) != num_items:
-            raise ValueError(f"there are {len(items)} LoRA adapters for {num_items} items; each has one, or none")
+            raise ValueError(f"there are {len(items)} LoRA adapters for {num_items} items; give one, or none, per item")
         own = {adapter: number for number, adapter in enumerate(dict.fromkeys(items), 1) if adapter and adapter.apart}
         if not own:
             return None
@@ -133,7 +139,10 @@ class Loras:
             now.items, now.spans, now.whole = before
 
     def _try(self, adapter: Adapter, run: Run, directory: Path) -> None:
-        """Find out whether it can share a pass, and that each of its layers is one that a pass runs."""
+        """Run the adapter once, to find out whether it can share a pass with others.
+
+        LoadError if it changes a layer that no pass runs, or if the states overflow.
+        """
         adapter.apart = any(place.reads_others for key, place in self._places.items() if key in adapter.parts)
         wanted = {key for key in adapter.parts if key.startswith(BACKBONE)}
         if not wanted:
@@ -146,10 +155,10 @@ class Loras:
         finally:
             adapter.used = None
         if unused:
-            message = f"{min(unused).removeprefix(BACKBONE)}: this model computes nothing with that layer"
+            message = f"{min(unused).removeprefix(BACKBONE)}: this model does not use that layer"
             raise LoadError(f"LoRA adapter {directory}: {message}; train the adapter without it", "unsupported")
         if not bool(torch.isfinite(states).all()):
-            message = "with it the model's numbers overflow; serve its base in another compute_precision"
+            message = "the model's states overflow with it; serve its base in another compute_precision"
             raise LoadError(f"LoRA adapter {directory}: {message}", "unsupported")
 
     def _tried(self, adapter: Adapter, run: Run, ids: Ints, lengths: Ints) -> torch.Tensor:
@@ -160,7 +169,7 @@ class Loras:
             if not self.model.splits:
                 message = f"LoRA adapter: {exc}: that layer reads more than the items; train the adapter without it"
                 raise LoadError(message, "unsupported") from exc
-            log.info("%s: items of this adapter are run in a pass of their own", exc)
+            log.info("%s: items of this adapter run in a separate pass", exc)
         adapter.apart = True
         with self._running((None, adapter)):
             return run(ids, lengths)
@@ -172,7 +181,7 @@ class Loras:
                 self._places[key] = place
 
     def _unwrap(self) -> None:
-        """What no adapter needs any more runs as before; a pass that is in it goes on."""
+        """Restore the layers that no adapter needs any more. A pass that is inside a wrapper finishes."""
         needed = {key for adapter in self._adapters.values() for key in adapter.parts}
         for key in self._places.keys() - needed:
             place = self._places.pop(key)
@@ -181,4 +190,4 @@ class Loras:
     def _compare_bases(self, name: str, base: str) -> None:
         given, own = (each.rstrip("/").rpartition("/")[2].lower() for each in (base, self.base))
         if given and own and given != own:
-            log.warning("LoRA adapter %s: was made for %s, and fits %s: it is served", name, quoted(base), self.base)
+            log.warning("LoRA adapter %s: was made for %s, but fits %s: it is served", name, quoted(base), self.base)

@@ -1,6 +1,6 @@
-"""Layers whose rows belong to items, each with a LoRA adapter or none: the base's product, then each adapter's own.
+"""Wrapped layers that add to the base's output, for the rows of each item, the product of the item's LoRA adapter.
 
-One thread runs one forward pass at a time; what it runs is said by a `Now`, which all layers of a model share.
+A thread runs one forward pass at a time; a thread-local `Now`, which all layers of a model share, describes the pass.
 """
 
 import threading
@@ -20,22 +20,23 @@ KINDS = (*LINEAR, torch.nn.Embedding)
 
 
 class OtherRows(Exception):
-    """A layer was given rows that are not those of the items."""
+    """A layer received rows that are not those of the items."""
 
 
 class Part(Protocol):
-    """What an adapter makes of one layer."""
+    """An adapter's change to one layer."""
 
     num_bytes: int
 
     def apply(self, given: torch.Tensor, made: torch.Tensor) -> None:
-        """`made` [rows, out], what the base made of `given`, states [rows, in] or ids [rows], becomes the adapter's."""
+        """Change `made` [rows, out], the base's output for `given` (states [rows, in] or ids [rows]), in place."""
 
 
 class LowRank:
-    """gain · base + shift + (given · firstᵀ) · second; first [r, in], second [r, out], the others [out] or None.
+    """Computes gain · base + shift + (given · firstᵀ) · second.
 
-    Of an embedding, what is given chooses among the rows of first, [words, r].
+    `first` is [r, in], `second` [r, out], the others [out] or None. For an embedding, `first` is [words, r], and
+    `given` selects its rows.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class LowRank:
 
 
 class Saved:
-    """A whole layer in the base's place; `scale` is what an embedding is multiplied with."""
+    """Replaces the whole layer; `scale` multiplies the output of an embedding."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None) -> None:
         self._weight, self._bias, self._scale = weight, bias, scale
@@ -74,8 +75,10 @@ class Saved:
 
 @dataclass(eq=False)
 class Adapter:
-    """`parts` by the keys of layers. `apart`: some of its layers read what is no item's alone, so that its items need a
-    pass of their own. `used`: the keys of those that have run, while it is tried.
+    """A loaded adapter. `parts` are its changes, by the keys of their layers.
+
+    `apart` is True if one of its layers reads rows that belong to no single item, so that its items need a separate
+    pass. During the trial pass, `used` collects the keys of the layers that ran.
     """
 
     parts: dict[str, Part]
@@ -91,10 +94,11 @@ Span = tuple[slice, Adapter]
 
 
 class Now(threading.local):
-    """What the forward pass of this thread runs.
+    """The adapters of this thread's forward pass.
 
-    `items`: the adapter of each item; empty: none has one. `spans`: which rows are whose, as layers get them, of
-    `num_rows` in all; None: that is not known. `whole`: all rows are of this adapter, whatever they are.
+    `items` are the adapters of the items; empty if no item has one. `spans` are the rows of each adapter among the
+    `num_rows` rows of a layer's input; None if they are not known. If `whole` is set, all rows, of any kind, belong to
+    this adapter.
     """
 
     items: tuple[Adapter | None, ...] = ()
@@ -104,7 +108,7 @@ class Now(threading.local):
 
 
 class Adapted(torch.nn.Module):
-    """`base`, and for the rows of an adapter that has a part of that `key` what this makes of them."""
+    """Wraps the layer `base`: applies to the rows of each adapter the adapter's part for `key`, if it has one."""
 
     def __init__(self, base: torch.nn.Module, key: str, now: Now) -> None:
         super().__init__()
@@ -113,21 +117,21 @@ class Adapted(torch.nn.Module):
         self.eval()
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a model asks its layers for is the base's."""
+        """Forward other attributes to the base layer."""
         with suppress(AttributeError):
             return super().__getattr__(name)
         return getattr(super().__getattr__("base"), name)
 
     @property
     def whole(self) -> Adapter | None:
-        """The only one of this pass, where it changes this layer."""
+        """The only adapter of this pass, if it changes this layer."""
         whole = self._now.whole
         return whole if whole is not None and self.key in whole.parts else None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         spans = self._now.spans
         if spans is None:
-            raise RuntimeError(f"{self.key}: a batch has adapters, and nobody says which rows are whose")
+            raise RuntimeError(f"{self.key}: the batch has adapters, but the rows of its items are not known")
         parts = [(rows, part) for rows, adapter in spans if (part := self._part_of(adapter)) is not None]
         if not parts:
             made: torch.Tensor = self.base(inputs)
@@ -142,7 +146,7 @@ class Adapted(torch.nn.Module):
     def _adapted(self, inputs: torch.Tensor, parts: Sequence[tuple[slice, Part]]) -> torch.Tensor:
         given = inputs.reshape(-1, inputs.shape[-1]) if inputs.is_floating_point() else inputs.reshape(-1)
         if self._now.whole is None and len(given) != self._now.num_rows:
-            raise OtherRows(f"{self.key}: {len(given)} rows, and the items have {self._now.num_rows}")
+            raise OtherRows(f"{self.key}: received {len(given)} rows; the items have {self._now.num_rows}")
         has_gelu = isinstance(self.base, PrepackedLinear) and self.base.has_gelu
         product = self.base.product(inputs) if isinstance(self.base, PrepackedLinear) else self.base(inputs)
         product = product.contiguous()
@@ -153,7 +157,7 @@ class Adapted(torch.nn.Module):
 
 
 def spans_of(items: Sequence[Adapter | None], lengths: Sequence[int]) -> list[Span]:
-    """Rows of one adapter that stand side by side are one span.
+    """Return the spans of rows that adapters apply to; adjacent rows of the same adapter are one span.
 
     >>> a, b = Adapter({}), Adapter({})
     >>> [(rows.start, rows.stop, each is a) for rows, each in spans_of([None, a, a, b], [5, 2, 3, 1])]
@@ -176,7 +180,7 @@ def num_bytes(*tensors: torch.Tensor | None) -> int:
 
 
 def whole_weight(layer: torch.nn.Module) -> torch.Tensor:
-    """[out, in] of a linear layer, [words, d] of an embedding."""
+    """Return the layer's weight: [out, in] for a linear layer, [words, d] for an embedding."""
     if isinstance(layer, PrepackedLinear):
         return layer.whole_weight()
     weight: torch.Tensor = layer.weight.detach()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The weights of a LoRA adapter as PEFT saves them → what each layer of a model adds, with every shape checked."""
+"""Reads the weights of a LoRA adapter as PEFT saves them, checks every shape, and builds the change to each layer."""
 
 import logging
 from collections import defaultdict
@@ -17,24 +17,24 @@ from sie_triton.errors import LoadError
 
 log = logging.getLogger(__name__)
 
-# What PEFT puts in front of names in the model that was trained.
+# PEFT's prefix of the names of the trained model's modules.
 PREFIX = "base_model.model."
 
-# A module's tensors in the file, by the ends of their names.
+# Suffixes of the names of a module's tensors in the file.
 FIRST, SECOND, SECOND_BIAS = "lora_A.weight", "lora_B.weight", "lora_B.bias"
 FIRST_WORDS, SECOND_WORDS = "lora_embedding_A", "lora_embedding_B"
 MAGNITUDE, OWN_TABLE, WEIGHT, BIAS = "lora_magnitude_vector", "base_layer.weight", "weight", "bias"
 ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN_TABLE, WEIGHT, BIAS)
 
-# Many checkpoints have a layer that no state goes through where the first token's is not asked for.
+# A layer of many checkpoints that is not used unless its output for the first token is requested.
 UNREAD = "pooler.dense"
 
 MAX_NAME = 120
 
-# How far an embedding that is saved with an adapter may be from the base's: one is rounded, as a rule.
+# Tolerance between an embedding that was saved with an adapter and the base's: usually one of them is rounded.
 SAME_RTOL, SAME_ATOL = 1e-2, 1e-5
 
-# Keys of layers there begin with it.
+# Prefix of the keys of layers in the backbone.
 BACKBONE = "backbone: "
 
 Tensors = Mapping[str, torch.Tensor]
@@ -42,10 +42,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class Model:
-    """Where layers are found: in the `backbone`, and by whole names, or `aliases` of them, in the `heads`.
+    """The modules that adapters can change: `backbone`, and `heads`, by full names or `aliases` of them.
 
-    Of some layers of heads there are only the `kept` rows. `beside` are names of modules that hold further encoders,
-    which take no adapters. `splits`: a batch can be run in several passes.
+    `kept` maps a head's layer to the rows that were kept of it. `beside` names modules with further encoders, which
+    take no adapters. `splits` is True if a batch can be run in several passes.
     """
 
     backbone: torch.nn.Module
@@ -58,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A layer's, which may be wrapped already."""
+    """The place of a layer in its parent module; the layer there may be wrapped already."""
 
     parent: torch.nn.Module
     name: str
@@ -72,12 +72,12 @@ class Place:
 
     @property
     def reads_others(self) -> bool:
-        """It is given what is no item's too."""
+        """True if the layer also receives rows that belong to no item."""
         return self.name in getattr(self.parent, "reads_distances", ())
 
 
 class Reader:
-    """Of one adapter, for `model`, in `dtype` on `device`."""
+    """Reads one adapter for `model`; its tensors are in `dtype` on `device`."""
 
     def __init__(self, directory: Path, model: Model, dtype: torch.dtype, device: torch.device) -> None:
         self.files = LoraFiles.read(directory)
@@ -85,11 +85,14 @@ class Reader:
         self._model = model
 
     def read(self) -> tuple[Adapter, dict[str, Place]]:
-        """What it is, and the layers it needs by their keys; LoadError says what cannot be used."""
+        """Return the adapter, and the places of the layers that it changes by their keys.
+
+        LoadError if the adapter, or part of it, cannot be used.
+        """
         named = by_module(self.files.directory / WEIGHTS)
         places = self._places(list(named))
         if not places:
-            raise self._wrong("has no weights of layers that this model reads", "corrupt")
+            raise self._wrong("has no weights for layers of this model", "corrupt")
         self._check_saved(named)
         parts = {place.key: self._part(module, place, named[module]) for module, place in places.items()}
         return Adapter(parts), {place.key: place for place in places.values()}
@@ -102,12 +105,12 @@ class Reader:
             others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             names = ", ".join(map(quoted, sorted(missing)[:3]))
             raise self._wrong(
-                f"has weights for {names}{others}, which this model does not have, or not as a layer "
+                f"has weights for {names}{others}, which this model does not have, or not as layers "
                 f"that can be adapted; {self._made_for()}",
                 "unsupported",
             )
         if unread:
-            log.info("%s: %s is left out: the model is served without it", self.files.directory, quoted(unread[0]))
+            log.info("%s: ignoring %s, which the model does not use", self.files.directory, quoted(unread[0]))
         places = {module: place for module, place in found.items() if place is not None}
         if len({place.prefix for place in places.values() if place.key.startswith(BACKBONE)}) > 1:
             raise self._wrong(f"adapts more than one encoder; {self._made_for()}", "unsupported")
@@ -135,7 +138,7 @@ class Reader:
         layer = place.layer
         if not isinstance(layer, KINDS):
             kinds = "linear layers and embeddings"
-            raise self._wrong(f"{module}: is a {type(layer).__name__}; {kinds} can be adapted or saved", "unsupported")
+            raise self._wrong(f"{module}: is a {type(layer).__name__}; only {kinds} can be adapted", "unsupported")
         return Made(self, module, layer, given, self._model.kept.get(module)).part()
 
     def wrong(self, module: str, what: str, given: Sequence[int], wanted: Sequence[int]) -> LoadError:
@@ -145,7 +148,7 @@ class Reader:
         return self._wrong(f"{module}: {what}; save the adapter again")
 
     def not_finite(self, module: str) -> LoadError:
-        message = f"{module}: has numbers that are not finite, or that {self.dtype} does not hold"
+        message = f"{module}: has numbers that are not finite in {self.dtype}"
         return self._wrong(f"{message}; save the adapter again, or serve its base in another compute_precision")
 
     def _wrong(self, message: str, reason: str = "corrupt") -> LoadError:
@@ -157,7 +160,7 @@ class Reader:
 
 
 class Made:
-    """What becomes of the tensors of one layer. `kept`: the rows of a larger layer that this one is."""
+    """Builds an adapter's part for one layer. If the layer is a cut one, `kept` are the rows kept of the original."""
 
     def __init__(
         self, reader: Reader, module: str, layer: torch.nn.Module, given: Tensors, kept: Sequence[int] | None
@@ -168,18 +171,18 @@ class Made:
         self._bias: torch.Tensor | None = getattr(layer, "bias", None)
         self._scale: torch.Tensor | None = getattr(layer, "embed_scale", None) if self._is_words else None
         self._shape: tuple[int, ...] = tuple(layer.weight.shape)  # type: ignore[arg-type]
-        # Of an embedding, words and d.
+        # For an embedding: words and d.
         is_turned = self._is_words or isinstance(layer, Conv1D)
         self._in, self._out = self._shape if is_turned else self._shape[::-1]
 
     def part(self) -> Part:
         made = self._saved() if WEIGHT in self._given else self._low_rank()
         if self._given:
-            raise self._reader.lacks(self._module, f"{min(self._given)} does not go with its adapter_config.json")
+            raise self._reader.lacks(self._module, f"{min(self._given)} contradicts its adapter_config.json")
         return made
 
     def _saved(self) -> Saved:
-        """A module of modules_to_save."""
+        """Return the part for a module of modules_to_save."""
         weight = self._taken(WEIGHT, self._shape)
         bias = None if self._bias is None else self._own(self._taken(BIAS, (self._out,)))
         return Saved(self._own(weight.T if isinstance(self._layer, Conv1D) else weight), bias, self._scale)
@@ -190,14 +193,14 @@ class Made:
         rank, scale = files.rank_of(self._module), files.scale_of(self._module)
         given = tuple(self._given[first].shape[:1]) if first in self._given else ()
         if given not in ((), (rank,)):
-            said = f"has rank {given[0]}, and its adapter_config.json says {rank} (r, rank_pattern)"
+            said = f"has rank {given[0]}, but its adapter_config.json says {rank} (r, rank_pattern)"
             raise self._reader.lacks(self._module, said)
         reduce, expand = self._taken(first, (rank, self._in)), scale * self._taken(second, (self._out, rank))
         gain = shift = None
         if files.is_dora:
             gain = self._gain(expand @ reduce)
             expand = gain[:, None] * expand
-            # What is scaled is the product; the bias stays.
+            # DoRA scales the product, not the bias.
             shift = None if self._bias is None else (1 - gain) * self._bias.detach().float()
         elif files.has_bias and not self._is_words:
             shift = scale * self._taken(SECOND_BIAS, (self._out,))
@@ -209,19 +212,19 @@ class Made:
         return LowRank(self._own(reduce.T if self._is_words else reduce), self._own(expand.T), own_gain, own_shift)
 
     def _gain(self, change: torch.Tensor) -> torch.Tensor:
-        """DoRA (Liu et al., 2024): a learnt length of each row of the weight, [out], in the place of its own."""
+        """Return DoRA's factors (Liu et al., 2024), [out]: the learnt length of each row of the weight over its own."""
         magnitude, weight = self._taken(MAGNITUDE, (self._out,)), whole_weight(self._layer).float()
         lengths: torch.Tensor = torch.linalg.vector_norm((weight.T if self._is_words else weight) + change, dim=1)
         return magnitude / lengths
 
     def _check_own_table(self) -> None:
-        """PEFT saves a layer over the vocabulary together with what it adds to it."""
+        """Raise LoadError if the embedding that PEFT saved beside its change differs from the base's."""
         table, base = self._taken(OWN_TABLE, self._shape), whole_weight(self._layer).float()
         if not torch.allclose(table, base, SAME_RTOL, SAME_ATOL):
-            raise self._reader.lacks(self._module, "is not as in the base; make it a module of modules_to_save")
+            raise self._reader.lacks(self._module, "differs from the base's; add it to modules_to_save")
 
     def _taken(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """In float32."""
+        """Take a tensor out of the given ones, in float32; LoadError if it is missing or its shape is not `shape`."""
         if name not in self._given:
             raise self._reader.lacks(self._module, f"{name} is missing")
         tensor = self._given.pop(name)
@@ -232,7 +235,7 @@ class Made:
         return tensor.to(self._reader.device, torch.float32)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """In memory of its own, as the model computes."""
+        """Return a copy in the model's dtype; LoadError if a number is not finite there."""
         own = tensor.to(self._reader.dtype, copy=True).contiguous()
         if not bool(torch.isfinite(own).all()):
             raise self._reader.not_finite(self._module)
@@ -240,15 +243,15 @@ class Made:
 
 
 def by_module(path: Path) -> dict[str, Tensors]:
-    """The tensors of each module, by the ends of their names; LoadError names what is none of LoRA's."""
+    """Return the tensors of each module, by suffix; LoadError names a tensor that is not part of a LoRA adapter."""
     found: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     try:
         with safe_open(path, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118
                 module, ending = split(name.removeprefix(PREFIX))
                 if not ending or not module:
-                    message = f"{path}: {quoted(name)} is no weight of a LoRA adapter as PEFT saves it"
-                    raise LoadError(f"{message}; save it with save_pretrained of peft", "unsupported")
+                    message = f"{path}: {quoted(name)} is not a weight of a LoRA adapter in PEFT's format"
+                    raise LoadError(f"{message}; save the adapter with peft's save_pretrained", "unsupported")
                 found[module][ending] = weights.get_tensor(name)
     except (OSError, RuntimeError, SafetensorError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}; fetch the adapter again", "corrupt") from exc
@@ -256,12 +259,13 @@ def by_module(path: Path) -> dict[str, Tensors]:
 
 
 def quoted(name: str) -> str:
-    """As much of it as tells it apart."""
+    """Return the name in quotes, cut to MAX_NAME characters."""
     return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")
 
 
 def split(name: str) -> tuple[str, str]:
-    """
+    """Split a tensor's name into module and suffix; two empty strings if the suffix is unknown.
+
     >>> split("layers.0.q_proj.lora_B.bias"), split("score.weight"), split("layers.0.q_proj.lora_E")
     (('layers.0.q_proj', 'lora_B.bias'), ('score', 'weight'), ('', ''))
     """
@@ -270,7 +274,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def parent_in(root: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module | None:
-    """Of the module of that path; None where there is none."""
+    """Return the parent of the module at that path; None if there is no such module."""
     *path, last = names
     for name in path:
         child = None if isinstance(root, Adapted) else root._modules.get(name)

@@ -1,4 +1,4 @@
-"""A language model over states that are put together elsewhere: of words, and of what a vision tower has seen."""
+"""A language model that reads states instead of tokens: states of words, and of images from a vision tower."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,46 +12,46 @@ from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints
 from sie_triton.engines.torch.rows import spare_rows
 
-# How models call what sees, in the names of their layers.
+# Names of the vision modules in models.
 VISION = frozenset({"visual", "vision_tower", "vision_model"})
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """States of images that go into later layers: one tensor for each of the first of these, [tokens of images, d].
+    """Image states that are added after the first layers: `deep` has one tensor for each, [image tokens, d].
 
-    `places`, int64 [tokens of images], is where those tokens stand, in order.
+    `places`, int64 [image tokens], are the positions of the image tokens in the sequence, in order.
     """
 
     places: torch.Tensor
     deep: Sequence[torch.Tensor]
 
     def within(self, start: int, end: int) -> "Seen":
-        """Of the tokens from `start` to `end`, counted from there."""
+        """Return the part for the tokens from `start` to `end`, with places relative to `start`."""
         is_there = (self.places >= start) & (self.places < end)
         return Seen(self.places[is_there] - start, [states[is_there] for states in self.deep])
 
     def arguments(self, num_tokens: int) -> dict[str, Any]:
-        """As transformers takes them, for a row of so many tokens."""
+        """Return the keyword arguments of transformers for a row of `num_tokens` tokens."""
         mask = torch.zeros(1, num_tokens, dtype=torch.bool, device=self.places.device)
         mask[0, self.places] = True
         return {"visual_pos_masks": mask, "deepstack_visual_embeds": self.deep}
 
 
 class LanguageModel(Encoder):
-    """An encoder that can be given states in place of tokens. What cannot be packed is run item by item."""
+    """Encoder that reads states instead of tokens. If the model cannot be packed, items run one by one."""
 
     is_exportable = False
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
         self.loras.model.beside, self.loras.model.splits = VISION, False
-        # Item by item is never the faster.
+        # One item at a time is never faster.
         self.paths = (PACKED,)
 
     @torch.inference_mode()
     def states(self, input_ids: Ints) -> torch.Tensor:
-        """int32 [tokens] → [tokens, d], as the first layer gets them."""
+        """Return the input states [tokens, d] of the first layer for token ids, int32 [tokens]."""
         embed: Any = self.model.get_input_embeddings()
         embedded: torch.Tensor = embed(self._tensor(input_ids))
         return embedded
@@ -60,9 +60,10 @@ class LanguageModel(Encoder):
     def hidden_states_of(
         self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: Seen | None = None
     ) -> torch.Tensor:
-        """[tokens, d] of items end to end, lengths int32 [items], positions int32 [rows, tokens] → [tokens, d].
+        """Return the last hidden states [tokens, d] for input states [tokens, d] of items end to end.
 
-        `rows` is 1, or as many as the model has kinds of positions.
+        `lengths` is int32 [items], `positions` int32 [rows, tokens]; rows is 1, or the number of position kinds that
+        the model has.
         """
         if self.path == PACKED:
             return self._packed_states(states, lengths, positions, seen)
@@ -85,7 +86,7 @@ class LanguageModel(Encoder):
             return self._run_states(states, positions, seen)[:num_tokens]
 
     def _run_states(self, states: torch.Tensor, positions: Ints, seen: Seen | None) -> torch.Tensor:
-        # [1, tokens], or [rows, 1, tokens] where a token has several.
+        # [1, tokens], or [rows, 1, tokens] if a token has several positions.
         places = positions if len(positions) == 1 else positions[:, None]
         more = {} if seen is None else seen.arguments(len(states))
         return self.forward(inputs_embeds=states[None], position_ids=self._tensor(places), **more)[0]

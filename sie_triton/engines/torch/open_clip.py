@@ -1,4 +1,4 @@
-"""The weights of an open_clip checkpoint by the names that transformers' CLIPModel and SiglipModel have for them."""
+"""Renames the weights of an open_clip checkpoint to the names of transformers' CLIPModel and SiglipModel."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ State = Mapping[str, torch.Tensor]
 
 VISION, TEXT = "vision_model", "text_model"
 
-# Of one block; the fused query, key and value are cut apart.
+# Layers of one block. Fused query, key and value weights are split.
 BLOCK = {
     "ln_1": "layer_norm1",
     "ln_2": "layer_norm2",
@@ -27,7 +27,7 @@ BLOCK = {
 }
 FUSED = re.compile(r"attn\.(?:in_proj_|qkv\.)(weight|bias)")
 
-# Names of the tensors, or of the layers that have weight and bias; in a text tower by itself they begin with "text.".
+# Names of tensors, or of layers with weight and bias. In a separate text tower they have the prefix "text.".
 NAMES = {
     "logit_scale": "logit_scale",
     "logit_bias": "logit_bias",
@@ -54,31 +54,31 @@ BLOCKS = {
     r"visual\.trunk\.blocks\.(\d+)\.(.+)": VISION,
     r"transformer\.resblocks\.(\d+)\.(.+)": TEXT,
 }
-# Matrices that are multiplied from the other side.
+# Matrices that transformers stores transposed.
 TRANSPOSED = ("visual_projection.weight", "text_projection.weight")
 POOL = "visual.trunk.attn_pool"
 
 
 def renamed(kind: str, weights: State, where: str) -> State:
-    """`weights` of a model of that kind; LoadError names one that no tower which is served has."""
+    """Return the renamed `weights` of a model of that kind; LoadError names a tensor that no supported tower has."""
     found = {name.removeprefix("text."): tensor for name, tensor in weights.items()}
     made = dict(_projections(found))
     for name, tensor in found.items():
         names = list(_names(name))
         if not names:
-            raise LoadError(f"weights in {where}: {name} is of no tower that is served", "unsupported")
+            raise LoadError(f"weights in {where}: {name} belongs to no supported tower", "unsupported")
         made |= dict(zip(names, torch.chunk(tensor, len(names)), strict=True)) if names[1:] else {names[0]: tensor}
     for name in TRANSPOSED:
         if name in made:
             made[name] = made[name].T.contiguous()
     position = made.get(f"{VISION}.embeddings.position_embedding.weight")
-    if position is not None:  # timm has a dimension for the batch
+    if position is not None:  # timm adds a batch dimension
         made[f"{VISION}.embeddings.position_embedding.weight"] = position.flatten(0, -2)
     return {**made, **_scores(kind, made)}
 
 
 def _projections(found: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """What is put together of several, or named by what it is; taken out of `found`."""
+    """Yield the projections, which are combined from several tensors or named by kind; remove them from `found`."""
     for kind in ("weight", "bias"):
         query, others = (found.pop(f"{POOL}.{part}.{kind}", None) for part in ("q", "kv"))
         if query is not None and others is not None:
@@ -90,7 +90,7 @@ def _projections(found: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Te
 
 
 def _scores(kind: str, made: State) -> State:
-    """What scores are made with, which no vector depends on, in the shapes of transformers' models."""
+    """Return the parameters of scores, which do not affect vectors, in the shapes of transformers' models."""
     shape = (1,) if kind == SIGLIP else ()
     names = ("logit_scale", "logit_bias") if kind == SIGLIP else ("logit_scale",)
     return {name: made[name].reshape(shape) if name in made else torch.zeros(shape) for name in names}

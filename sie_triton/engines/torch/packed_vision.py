@@ -1,6 +1,7 @@
-"""A transformers model of images of any shape as a function from bytes of pixels: patches of all in one row.
+"""A transformers vision model for images of any shape, as a function of pixels. The patches of all images are packed.
 
-An image's positions are interpolated for its shape, and its patches attend to each other only: nothing is padded.
+Position embeddings are interpolated for each image's shape. An image's patches attend only to each other, so that no
+padding is needed.
 """
 
 from itertools import pairwise
@@ -24,14 +25,14 @@ Ints = npt.NDArray[np.int32]
 
 CHANNELS = 3
 
-# Rows and columns of patches that are compared with the library; of a model that reads few, those it can.
+# Shapes (rows, columns of patches) that are compared with the library, as far as the model reads that many patches.
 COMPARED = ((1, 1), (2, 5), (7, 3), (5, 8))
 
 
 class PackedVisionTower(Tower):
-    """Of SigLIP 2. LoadError where it is not what the library computes.
+    """The vision model of SigLIP 2. LoadError if its results differ from the library's.
 
-    `image_bytes` are those of the largest image.
+    `image_bytes` is the size of the largest image.
     """
 
     def __init__(self, model: PreTrainedModel, plan: NaflexPlan, attention: str, measurements: Measurements) -> None:
@@ -46,7 +47,7 @@ class PackedVisionTower(Tower):
         self._settle(measurements)
 
     def takes(self, lengths: Ints, shapes: Ints) -> bool:
-        """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
+        """Return whether sizes in bytes, and heights and widths in pixels, are those of images made by `plan`."""
         patches = shapes // self._side
         whole = (shapes == patches * self._side).all() and (patches > 0).all()
         num_patches = patches[:, 0].astype(np.int64) * patches[:, 1]
@@ -55,12 +56,15 @@ class PackedVisionTower(Tower):
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Height and width in pixels of a square image, of about as many patches as there may be."""
+        """Height and width, in pixels, of a square image with about the maximum number of patches."""
         return self._plan.shape(1, 1)
 
     @torch.inference_mode()
     def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        """uint8 [bytes], int32 [images, 2] height and width in pixels → [images, d]."""
+        """Return one vector per image, [images, d].
+
+        `pixels` is uint8 [bytes], `shapes` int32 [images, 2]: height and width in pixels.
+        """
         grids = (shapes // self._side).tolist()
         lengths = [rows * columns for rows, columns in grids]
         packed = self._embedded(self._patches(pixels, grids), grids)
@@ -76,7 +80,7 @@ class PackedVisionTower(Tower):
         return vectors
 
     def _patches(self, pixels: npt.NDArray[np.uint8], grids: list[list[int]]) -> torch.Tensor:
-        """uint8 → [patches, numbers of a patch], scaled."""
+        """Return the normalised patches of all images, [patches, values per patch]."""
         flat, side = torch.from_numpy(pixels).to(self.device), self._side
         ends = np.cumsum([0, *(rows * columns * self._patch_bytes for rows, columns in grids)]).tolist()
         images = [
@@ -86,7 +90,7 @@ class PackedVisionTower(Tower):
         return (torch.cat(images).float() * self._scale - self._offset).to(self.dtype)
 
     def _embedded(self, patches: torch.Tensor, grids: list[list[int]]) -> torch.Tensor:
-        """With the position of each in its image."""
+        """Embed the patches, and add the embedding of each one's position in its image."""
         embeddings = self._parts.embeddings
         side = embeddings.position_embedding_size
         known = embeddings.position_embedding.weight.view(side, side, -1)
@@ -98,7 +102,7 @@ class PackedVisionTower(Tower):
         return embedded
 
     def _settle(self, measurements: Measurements) -> None:
-        """Prepare it for speed; once, compare with what the library's eager attention makes of images one by one."""
+        """Prepare the model for speed. The first time, compare its results with the library's eager attention."""
         known = measurements.get("probe_images")
         grids = [grid for grid in COMPARED if grid[0] * grid[1] <= self._plan.max_num_patches]
         shapes = np.array(grids, np.int32) * self._side
@@ -110,13 +114,13 @@ class PackedVisionTower(Tower):
         if expected is not None:
             error = relative_error(self.vectors(pixels, shapes), expected)
             if not error <= TOLERANCE[self.dtype]:
-                message = f"images of several shapes together differ from transformers' own by {error:.0e}"
+                message = f"packed images of several shapes differ from transformers' results by {error:.0e}"
                 raise LoadError(message, "unsupported")
             measurements.put(probe_images=error)
 
     @torch.inference_mode()
     def _eager(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        """One image after another, by the library's plainest code: [images, d]."""
+        """Return [images, d], computed one image at a time with the library's eager attention."""
         self._model.set_attn_implementation("eager")
         grids = (shapes // self._side).tolist()
         patches = torch.split(self._patches(pixels, grids), [rows * columns for rows, columns in grids])

@@ -1,6 +1,6 @@
-"""A transformers model that reads an image of any size within its prompt, and writes what it read.
+"""A transformers model whose prompt contains an image of any size, and which generates the image's text.
 
-Items of different sizes go together: the shorter prompts are padded on the left, where nothing looks.
+Items of different sizes are batched: shorter prompts are padded on the left, which attention masks out.
 """
 
 from abc import abstractmethod
@@ -20,15 +20,15 @@ from sie_triton.errors import LoadError
 Ints = npt.NDArray[np.int32]
 Images = Sequence[npt.NDArray[np.uint8]]
 
-# Of generation_config.json, with what changes nothing: what looks at the prompt, and so would see the padding.
+# Options of generation_config.json that read the prompt, and so would see its padding, with their neutral values.
 OF_THE_PROMPT = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
 
-# What is only for answers that are drawn by lot; transformers warns of each beside `do_sample` False.
+# Options for sampling only; with do_sample=False, transformers warns about each.
 OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 class Scaled(Protocol):
-    """A pixel p becomes (p · scale - mean) / std."""
+    """Normalisation of pixels: p becomes (p · scale - mean) / std."""
 
     @property
     def scale(self) -> float: ...
@@ -39,7 +39,7 @@ class Scaled(Protocol):
 
 
 class PageWriter(Writer):
-    """`image_token` stands in a prompt for each state of the image."""
+    """Generates the text of images. A prompt contains one `image_token` for each state of its image."""
 
     def __init__(self, model: PreTrainedModel, plan: Scaled, image_token: int) -> None:
         super().__init__(model)
@@ -55,13 +55,16 @@ class PageWriter(Writer):
 
     @abstractmethod
     def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
-        """Float [height, width, 3] each, int64 [items, tokens] → what the model is given of them, by its names."""
+        """Return the model's inputs for `images`, float [height, width, 3] each, and `ids`, int64 [items, tokens]."""
 
     @torch.inference_mode()
     def __call__(
         self, images: Images, prompts: Sequence[Ints], *, new_tokens: int, num_beams: int, deadline: Deadline
     ) -> list[list[int]]:
-        """uint8 [height, width, 3] each, int32 [tokens] each → the tokens of each answer; padding may stand last."""
+        """Return the generated tokens of each item, which may end with padding.
+
+        `images` are uint8 [height, width, 3] each, `prompts` int32 [tokens] each.
+        """
         width = max(map(len, prompts))
         ids = self._tensor(np.stack([np.pad(each, (width - len(each), 0)) for each in prompts]))
         behind = torch.tensor([[width - len(each)] for each in prompts], device=self.device)
@@ -75,7 +78,7 @@ class PageWriter(Writer):
         return [row[width:] for row in self.write(inputs, new_tokens, num_beams, deadline)]
 
     def _padding(self, said: Any) -> int:
-        """As the library chooses it; LoadError where the model has no such token."""
+        """Return the padding token, chosen as transformers does; LoadError if the model has no such token."""
         ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id]
         pad = next((each for each in (said.pad_token_id, *ends) if each is not None), 0)
         if not isinstance(pad, int) or not 0 <= pad < self.vocab_size:
@@ -90,14 +93,17 @@ class PageWriter(Writer):
 
 
 class PatchWriter(PageWriter):
-    """Images go as rows of patches, all in one pass of the tower, which keeps them apart; `merge` is that of `cut`."""
+    """Reads all images of a batch, as rows of patches, in one pass of the vision tower, which keeps them separate.
+
+    `merge` is the parameter of `cut`.
+    """
 
     def __init__(self, model: PreTrainedModel, plan: PatchPlan, image_token: int, merge: int) -> None:
         super().__init__(model, plan, image_token)
         self._patch, self._merge = plan.patch, merge
 
     def patches(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] → rows as the tower reads them."""
+        """Return the patches of pixels [height, width, 3], in the order that the tower reads."""
         return cut(pixels, self._patch, self._merge)
 
     def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""A transformers tower that reads images of any size as rows of patches, as a function from bytes of pixels."""
+"""A transformers vision tower that reads images of any size as rows of patches, as a function of pixels."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class PatchTower(Tower):
-    """Nothing is padded: it keeps the patches of an image apart."""
+    """Runs a tower that separates the images itself, so that no padding is needed."""
 
     def __init__(self, model: PreTrainedModel, plan: PatchPlan) -> None:
         super().__init__(model)
@@ -25,7 +25,7 @@ class PatchTower(Tower):
 
     @torch.inference_mode()
     def __call__(self, pixels: npt.NDArray[np.uint8], sizes: Ints) -> Any:
-        """uint8 [bytes] of images end to end, sizes int32 [images, 2] → what the model gives of all of them."""
+        """Return the model's outputs for images; `pixels` is uint8 [bytes] end to end, `sizes` int32 [images, 2]."""
         ends = np.cumsum(sizes.prod(axis=1, dtype=np.int64) * 3)
         images = np.split(pixels, ends[:-1])
         patches = torch.cat([self._patches(image, *size) for image, size in zip(images, sizes.tolist(), strict=True)])
@@ -33,26 +33,26 @@ class PatchTower(Tower):
         return self._model(patches.to(self.dtype), grid_thw=grid)
 
     def _patches(self, image: npt.NDArray[np.uint8], height: int, width: int) -> torch.Tensor:
-        """One row a patch, float [patches, 3 · frames · patch · patch]; those that become one token are neighbours."""
+        """Return float [patches, 3 · frames · patch · patch]; the patches that become one token are adjacent."""
         pixels = torch.from_numpy(image).to(self.device).view(height, width, 3).float()
         pixels = (pixels * self.plan.scale - self._mean) / self._std
         return filmed(cut(pixels, self.plan.patch, self.plan.merge), self.plan.frames)
 
 
 def cut(pixels: torch.Tensor, patch: int, merge: int = 1) -> torch.Tensor:
-    """[height, width, 3] → [patches, 3, patch, patch] in rows, the `merge` · `merge` of a block together."""
+    """Cut [height, width, 3] into [patches, 3, patch, patch], row by row; `merge` × `merge` blocks are contiguous."""
     height, width, _ = pixels.shape
     blocks = pixels.view(height // patch // merge, merge, patch, width // patch // merge, merge, patch, 3)
     return blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)
 
 
 def filmed(patches: torch.Tensor, frames: int) -> torch.Tensor:
-    """As if each were seen so many times: [patches, 3, patch, patch] → [patches, 3 · frames · patch · patch]."""
+    """Repeat patches as frames of a video: [patches, 3, patch, patch] → [patches, 3 · frames · patch · patch]."""
     return patches[:, :, None].expand(-1, -1, frames, -1, -1).flatten(1)
 
 
 def as_product(convolution: torch.nn.Conv3d) -> torch.nn.Linear:
-    """Of a convolution whose strides are its kernel: one product of all patches, for which GPUs are fast."""
+    """Return the linear layer for a convolution whose strides equal its kernel: GPUs are fast at one large product."""
     weight = convolution.weight.detach().flatten(1)
     layer = torch.nn.Linear(weight.shape[1], len(weight), bias=convolution.bias is not None, device="meta")
     layer.weight = torch.nn.Parameter(weight, requires_grad=False)

@@ -1,4 +1,4 @@
-"""Bytes of images as large as a plan makes them → numbers as a model reads them."""
+"""Converts bytes of images that all have the size of a plan to normalised pixels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sie_triton.checkpoints.image_processor import ImagePlan
 
 
 class Pixels:
-    """`shape`: height and width of every image, of `image_bytes`."""
+    """Normalises pixels. `shape` is the height and width of every image, `image_bytes` its size."""
 
     def __init__(self, plan: ImagePlan, device: torch.device, dtype: torch.dtype) -> None:
         self.shape = plan.shape
@@ -19,6 +19,6 @@ class Pixels:
         self._scale, self._offset = plan.scale / std, mean / std
 
     def __call__(self, pixels: npt.NDArray[Any]) -> torch.Tensor:
-        """Integers [images · image_bytes], in the unit of the plan → [images, 3, height, width]."""
+        """Return [images, 3, height, width] for integers [images · image_bytes], in the unit of the plan."""
         images = torch.from_numpy(pixels).to(self._scale.device).view(-1, *self.shape, 3).permute(0, 3, 1, 2)
         return (images.float() * self._scale - self._offset).to(self._dtype)

@@ -1,7 +1,7 @@
-"""Layers for the CPU: weights laid out once for oneDNN, GELU inside the product, residual and LayerNorm in one pass.
+"""Fast layers for the CPU: weights prepacked for oneDNN, GELU fused into the product, residual fused with LayerNorm.
 
-PyTorch's own float32 Linear lays its weight out anew in every call, which dominates small batches,
-and writes a layer's bias, GELU and residual in passes of their own. Measured in ARCHITECTURE.md.
+PyTorch's own float32 Linear repacks its weight in every call, which dominates small batches, and computes bias, GELU
+and residual in separate passes over memory. ARCHITECTURE.md has measurements.
 """
 
 import inspect
@@ -15,7 +15,7 @@ FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
 
 PREPACKED_DTYPES = (torch.float32, torch.bfloat16)
 
-# As oneDNN is told of them.
+# Activations as arguments of oneDNN's operators.
 GELU: tuple[str, list[float], str] = ("gelu", [], "none")
 PLAIN: tuple[str, list[float], str] = ("none", [], "")
 
@@ -26,7 +26,7 @@ class PrepackedLinear(torch.nn.Module):
     def __init__(self, linear: torch.nn.Linear, *, gelu: bool = False) -> None:
         super().__init__()
         weight = linear.weight.detach().contiguous()
-        # Has the shape, type and device that models ask for, and poisons a result that is computed from it.
+        # A placeholder with the shape, dtype and device that models read; a result computed from it is NaN.
         self.weight = weight.new_full((1, 1), float("nan")).expand(weight.shape)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach()
@@ -36,11 +36,11 @@ class PrepackedLinear(torch.nn.Module):
         return self._computed(inputs, self.bias, GELU if self.has_gelu else PLAIN)
 
     def product(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Without the GELU."""
+        """Return the layer's output without the GELU."""
         return self._computed(inputs, self.bias, PLAIN)
 
     def whole_weight(self) -> torch.Tensor:
-        """[out, in], as it was before: the product with the identity."""
+        """Return the original weight, [out, in], as the product with the identity."""
         identity = torch.eye(self.weight.shape[1], dtype=self.weight.dtype)
         return self._computed(identity, None, PLAIN).T
 
@@ -64,7 +64,7 @@ class ResidualNorm(torch.nn.Module):
 
 
 def can_prepack(parameter: torch.Tensor) -> bool:
-    """True where PyTorch has oneDNN and the weights are ones it takes."""
+    """Return whether PyTorch has oneDNN, and oneDNN supports the weights."""
     on_cpu = parameter.device.type == "cpu" and parameter.dtype in PREPACKED_DTYPES
     has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     return on_cpu and has_onednn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -94,7 +94,7 @@ def _is_exact_gelu(activation: object) -> bool:
 
 
 def _is_residual_norm(module: torch.nn.Module) -> bool:
-    """By its parts and its signature, as BertOutput and its many copies have them."""
+    """Return whether the parts and the signature of the module are those of BertOutput and its many copies."""
     if {name for name, _ in module.named_children()} != {"dense", "LayerNorm", "dropout"}:
         return False
     norm, signature = module.LayerNorm, inspect.signature(module.forward).parameters

@@ -1,4 +1,4 @@
-"""A transformers model of sounds as a function from spectrograms; windows of all sounds go through it together."""
+"""A transformers audio model as a function of spectrograms. The windows of all sounds are batched."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,18 +8,18 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.engines.torch.tower import Tower
 
-# A window takes about 25 MB while it is read, and so many keep any device busy.
+# Maximum number of windows in a batch: each takes about 25 MB, and this many keep any device busy.
 WINDOWS = 32
 
-# What a model with fusion reads of a window: the whole sound, and three cuts.
+# Spectrograms that a model with fusion reads per window: the whole sound, and three cuts.
 FUSED = 4
 
 
 class SoundTower(Tower):
-    """`plan` says how large the spectrogram of a window is.
+    """Runs an audio model; `plan` gives the size of a window's spectrogram.
 
-    A model with fusion is told of each sound that it is longer than a window, as the library tells it of one that
-    comes alone: of a shorter one the whole and the cuts are the same.
+    For a model with fusion, every sound is marked as longer than a window, as the library marks a single sound. For a
+    shorter sound, the whole and the cuts are identical.
     """
 
     def __init__(self, model: PreTrainedModel, plan: MelPlan) -> None:
@@ -27,7 +27,7 @@ class SoundTower(Tower):
         self._plan = plan
 
     def num_windows(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Of items whose spectrograms have so many numbers; ValueError where that is none that a sound has."""
+        """Return the number of windows of items, given the size of their spectrograms; ValueError if it is invalid."""
         counts, rest = np.divmod(lengths, self._plan.size)
         if rest.any() or (self._plan.is_fused and not np.isin(counts, (0, 1, FUSED)).all()):
             raise ValueError("spectrograms must be whole")
@@ -35,7 +35,7 @@ class SoundTower(Tower):
 
     @torch.inference_mode()
     def __call__(self, mel: npt.NDArray[np.float32], lengths: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Spectrograms one after another, `lengths` numbers of each item → [windows, d] of all items."""
+        """Return [windows, d] for all items; `mel` are their spectrograms end to end, `lengths` numbers of each."""
         counts = (lengths // self._plan.size).tolist()
         shape = (-1, 1, self._plan.num_frames, self._plan.num_bands)
         whole = torch.from_numpy(mel).to(self.device).view(shape)

@@ -1,4 +1,4 @@
-"""One of a model's encoders that is run as transformers wrote it: all that it reads at once has one size."""
+"""One of a model's encoders, run with transformers' own code. All inputs of a batch have one size."""
 
 from transformers import PreTrainedModel
 
@@ -6,7 +6,7 @@ from sie_triton.engines.torch.encoder import lay_out, library_attention, num_byt
 
 
 class Tower:
-    """Runs `model` on the device its weights are on."""
+    """Runs `model` on the device of its weights."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         weights = next(model.parameters())
@@ -15,6 +15,6 @@ class Tower:
         self._model = model
 
     def prepare(self) -> None:
-        """Lay the weights out for speed."""
+        """Repack the weights for speed."""
         lay_out(self._model)
         self._model.set_attn_implementation(library_attention(self._model))

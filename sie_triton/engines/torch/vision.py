@@ -1,4 +1,4 @@
-"""A transformers model of images as a function from bytes of pixels; images of one size go through it together."""
+"""A transformers vision model as a function of pixels. All images have one size and are batched."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class VisionTower(Tower):
-    """It pads nothing: all images are as large as `plan` makes them."""
+    """Runs a vision model without padding, as all images have the size of `plan`."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)
@@ -25,22 +25,22 @@ class VisionTower(Tower):
         self.image_bytes = self._pixels.image_bytes
 
     def takes(self, lengths: Ints, shapes: Ints) -> bool:
-        """Whether bytes, and heights and widths in pixels, are of images as `plan` makes them."""
+        """Return whether sizes in bytes, and heights and widths in pixels, are those of images made by `plan`."""
         return bool((lengths == self.image_bytes).all() and (shapes == self.largest).all())
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Height and width in pixels."""
+        """Height and width of an image, in pixels."""
         return self._pixels.shape
 
     @torch.inference_mode()
     def __call__(self, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.int16]) -> Any:
-        """[images · image_bytes], in the unit of `plan` → what the model gives of all of them."""
+        """Return the model's outputs for all images; `pixels` is [images · image_bytes], in the unit of `plan`."""
         return self._model(pixel_values=self._pixels(pixels))
 
 
 class PooledVisionTower(VisionTower):
-    """The same of a model whose last layer is attention pooling (SigLIP)."""
+    """Vision model whose last layer is attention pooling (SigLIP)."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model, plan)
@@ -50,7 +50,7 @@ class PooledVisionTower(VisionTower):
 
     @torch.inference_mode()
     def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        """uint8 [images · image_bytes] → [images, d]."""
+        """Return one vector per image, [images, d], for uint8 pixels [images · image_bytes]."""
         states = self(pixels).last_hidden_state
         vectors: torch.Tensor = self._head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
         return vectors

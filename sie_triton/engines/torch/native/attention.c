@@ -1,8 +1,8 @@
 /* Attention over items laid end to end, for CPUs: float32, one item and head at a time, scores kept in cache.
  *
- * softmax(scale * Q K^T) V within each item; query i sees key j of its own item when i - left <= j <= i + right.
- * Scores are kept transposed, a vector across queries, so that softmax never reduces within a vector and the
- * length of an item need not fill one.
+ * softmax(scale * Q K^T) V within each item; query i attends to key j of its own item if i - left <= j <= i + right.
+ * Scores are stored transposed, each vector across queries, so that softmax never reduces within a vector and the
+ * length of an item need not be a multiple of the vector width.
  */
 #include "vector.h"
 
@@ -13,7 +13,7 @@
 #define ROWS 6 /* ROWS x TILE accumulators, TILE operands and a broadcast fill AVX-512's 32 registers */
 #define TILE 4
 #define BLOCK (TILE * LANES) /* queries at a time */
-#define VALUES 128           /* values at a time, to stay in the first cache */
+#define VALUES 128           /* values at a time, to stay in the L1 cache */
 
 /* e^x for x <= 0: 2^n times a polynomial on [-ln2/2, ln2/2] (Cody and Waite's reduction). */
 INLINE vec exponential(vec x) {
@@ -72,8 +72,8 @@ typedef struct {
     long left, right;
 } Layer;
 
-/* scores [keys][BLOCK] of queries [start, start + queries) -> exp(score - largest), and 1 / their sum a query.
- * Columns past `queries` are rubbish. */
+/* Replaces scores [keys][BLOCK] of queries [start, start + queries) by exp(score - largest), and sets norm[query] to
+ * 1 / their sum. Columns beyond `queries` are undefined. */
 INLINE void softmax(float *scores, float *norm, int first, int last, int start, int queries, const Layer *l) {
     const vec zero = {0}, hidden = zero - FLT_MAX;
     const int end = start + queries - 1;
@@ -105,7 +105,7 @@ static size_t scratch_size(int width) {
     return (size_t)width * BLOCK + BLOCK + LANES + MAX(width, BLOCK);
 }
 
-/* One head of one item: a block of queries at a time against all keys it sees, which are among the first `keys`. */
+/* One head of one item: a block of queries at a time, against all keys that it attends to among the first `keys`. */
 static void attend(const Layer *l, long item, int length, int keys, int head, float *scratch) {
     const int kv_head = head / (l->heads / l->kv_heads);
     const float *query = l->query + item * l->query_token + head * l->query_head;
@@ -117,7 +117,7 @@ static void attend(const Layer *l, long item, int length, int keys, int head, fl
     for (int start = 0; start < length; start += BLOCK) {
         const int count = MIN(BLOCK, length - start), columns = (count + LANES - 1) / LANES * LANES;
         const int first = (int)MAX(0, start - l->left), last = (int)MIN(keys, start + count + l->right);
-        if (first >= last) { /* nothing to see */
+        if (first >= last) { /* no keys to attend to */
             for (int i = 0; i < count; i++)
                 memset(out + (start + i) * (long)l->heads * l->width, 0, l->width * sizeof(float));
             continue;
@@ -125,7 +125,7 @@ static void attend(const Layer *l, long item, int length, int keys, int head, fl
         for (int c = 0; c < l->width; c++) {
             float *row = queries + c * BLOCK;
             for (int i = 0; i < count; i++) row[i] = query[(start + i) * l->query_token + c] * l->scale;
-            for (int i = count; i < columns; i++) row[i] = 0; /* not rubbish: denormals are slow */
+            for (int i = count; i < columns; i++) row[i] = 0; /* defined values: denormals are slow */
         }
         for (int j = first; j < last; j += ROWS) {
             const float *rows[ROWS];
@@ -154,9 +154,9 @@ static void attend(const Layer *l, long item, int length, int keys, int head, fl
     }
 }
 
-/* out [tokens, heads, width] of query, key and value [tokens, heads or kv_heads, width], whose elements of one head are
- * contiguous; `strides` are those of a token and of a head, for each of the three. -1 where memory is short, -2 where
- * the lengths do not sum to `tokens`, or an item has more keys than tokens. */
+/* Computes out [tokens, heads, width] from query, key and value [tokens, heads or kv_heads, width]; the elements of one
+ * head are contiguous. `strides` are those of a token and of a head, for each of the three. Returns 0; -1 if memory is
+ * exhausted; -2 if the lengths do not sum to `tokens`, or an item has more keys than tokens. */
 int sie_packed_attention(const float *query, const float *key, const float *value, float *out, const long strides[6],
                          long tokens, const int32_t *lengths, const int32_t *keys, int items, int heads, int kv_heads,
                          int width, float scale, long left, long right, int threads) {

@@ -1,4 +1,4 @@
-/* out = LayerNorm(x + residual), row by row, so that the sum never leaves the first cache. float32.
+/* out = LayerNorm(x + residual), row by row, so that the sum stays in the L1 cache. float32.
  * `out` may be `x`. `width` is a multiple of 16. */
 #include "vector.h"
 

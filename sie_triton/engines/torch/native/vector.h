@@ -1,4 +1,4 @@
-/* The compiler's vector types: one vector is 16 floats, on any instruction set. */
+/* The compiler's vector types. A vector is 16 floats, on any instruction set. */
 #include <stdint.h>
 #include <string.h>
 
