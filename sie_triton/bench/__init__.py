@@ -1,1 +1,1 @@
-"""Workloads, load and reports: everything is compared within one run on one machine."""
+"""Benchmarks: workloads, load generators and reports. All figures of a comparison come from one run on one machine."""

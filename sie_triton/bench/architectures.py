@@ -1,14 +1,14 @@
 """Small models of many architectures with fixed-seed weights, saved as sentence-transformers saves them.
 
-Real architectures at a reduced size; weights scaled so that attention is far from uniform and position
-matters, since with fresh weights a forgotten mask or window would hardly show.
+The architectures are real, at a reduced size. Weights are scaled so that attention is far from uniform and positions
+matter: with unscaled random weights, a missing mask or window would hardly show.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# transformers' own names: a config class, and what differs from the common sizes.
+# Config classes of transformers, and their arguments that differ from the common ones.
 ARCHITECTURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "BERT": ("BertConfig", {}),
     "RoBERTa": ("RobertaConfig", {"pad_token_id": 1}),
@@ -42,13 +42,13 @@ ARCHITECTURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "BLOOM, causal": ("BloomConfig", {}),
 }
 
-VOCABULARY = 30522  # that of the demo model's tokenizer
+VOCABULARY = 30522  # vocabulary size of the demo model's tokenizer
 MAX_LENGTH = 512
 SHARPENED = ("query", "key", "q_proj", "k_proj", "q_lin", "k_lin", "qkv", "Wqkv", "c_attn", ".q.", ".k.", "_proj.q")
 
 
 def build(architecture: str, *, hidden: int = 64, layers: int = 3, heads: int = 4, seed: int = 7) -> Any:
-    """A transformers model of `architecture` with scaled random weights."""
+    """Return a transformers model of `architecture` with scaled random weights."""
     import torch
     import transformers
 
@@ -57,12 +57,12 @@ def build(architecture: str, *, hidden: int = 64, layers: int = 3, heads: int = 
     torch.manual_seed(seed)
     from_config: Any = transformers.AutoModel.from_config
     model = transformers.T5EncoderModel(config) if name == "T5Config" else from_config(config)
-    # T5 does not divide scores by the root of their width, so that half of the factor does the same.
+    # T5 does not divide scores by the square root of their width, so that half the factor has the same effect.
     return sharpen(model, 4 if name == "T5Config" else 8).eval()
 
 
 def sharpen(model: Any, factor: float = 8) -> Any:
-    """Scale fresh weights in place, those that attention is made of by more."""
+    """Scale random weights in place; those of queries and keys by `factor`, others by 3."""
     import torch
 
     narrower = (64 / model.config.hidden_size) ** 0.5
@@ -74,13 +74,16 @@ def sharpen(model: Any, factor: float = 8) -> Any:
 
 
 def save(architecture: str, directory: Path, tokenizer: Path, **sizes: int) -> Path:
-    """A sentence-transformers directory of `build(architecture, **sizes)`, with the tokenizer.json of `tokenizer`."""
+    """Save `build(architecture, **sizes)` with the tokenizer.json in `tokenizer`; return its directory.
+
+    The directory is in sentence-transformers' format, below `directory`.
+    """
     pooling = "lasttoken" if "causal" in architecture else "mean"
     return save_model(build(architecture, **sizes), directory, tokenizer / "tokenizer.json", pooling)
 
 
 def save_model(model: Any, directory: Path, tokenizer: Path, pooling: str) -> Path:
-    """A sentence-transformers directory below `directory`; `tokenizer` is a tokenizer.json."""
+    """Save a model in sentence-transformers' format below `directory`; `tokenizer` is a tokenizer.json."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Transformer

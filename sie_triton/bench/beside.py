@@ -1,4 +1,4 @@
-"""The server beside a library in this process: each its way through the same items, in turns, and a table of both."""
+"""Compares the server with a library in this process: both take turns over the same items. Prints a table."""
 
 import platform
 import statistics
@@ -29,16 +29,16 @@ Answer = Callable[[Any], Any]
 
 @contextmanager
 def served(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> Iterator[SIEClient]:
-    """A client of a server of `model` by a model file with these keys; `given` are settings.
+    """Start a server of `model` with these keys in its model file; yield a client. `given` are settings.
 
-    Where they do not say otherwise nothing is made beside what is measured.
+    By default the engine is PyTorch alone, so that no graph is exported during the measurement.
     """
     with serving(scratch, model, file, **given) as settings, SIEClient(grpc_of(settings)) as client:
         yield client
 
 
 def tiny_file(scratch: Path) -> dict[str, Any]:
-    """The model file of a BERT of two layers of 64, saved there: so small that what is measured is the way to it."""
+    """Save a BERT of two layers of 64 and return its model file: so small that the overhead around it is measured."""
     directory = save("BERT", scratch / "tiny", locate(MINILM, allow_hub=False), layers=2)
     return dense_file(str(directory), 64)
 
@@ -58,7 +58,7 @@ def grpc_of(settings: Settings) -> str:
 
 @contextmanager
 def serving(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> Iterator[Settings]:
-    """As `served`: where the server is."""
+    """Start a server like `served`; yield its settings."""
     models = scratch / "models"
     models.mkdir(parents=True)
     (models / "model.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
@@ -79,7 +79,7 @@ def serving(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) ->
 
 
 def one_at_a_time(answer: Answer) -> Answer:
-    """torch computes on all cores: more at once would only be slower."""
+    """Serialise calls: each uses all cores, and concurrent calls would only be slower."""
     lock = Lock()
 
     def locked(item: Any) -> Any:
@@ -94,7 +94,7 @@ def all_of(pool: ThreadPoolExecutor, answer: Answer, items: Sequence[Any]) -> No
 
 
 def report(title: str, unit: str, rates: Mapping[str, list[float]], command: str) -> str:
-    """Print a row for each way, and return them as Markdown; `rates` by name, the one to compare first."""
+    """Print a row for each entry of `rates`, and return them as Markdown; the first is compared with the others."""
     ours = next(iter(rates.values()))
     rows = [
         [name, f"{statistics.median(each):.1f} {unit}", f"{median_ratio(ours, each):.2f} x"]

@@ -1,6 +1,7 @@
-"""What a question and its answer between two processes take, by our channel and by multiprocessing's connection.
+"""Measures a request and its response between two processes: our channel beside multiprocessing's connection.
 
-`python -m sie_triton.bench.channel`: milliseconds, median of a round, least and median of 5 rounds in turns.
+`python -m sie_triton.bench.channel` prints milliseconds: minimum and median, over 5 interleaved rounds, of a round's
+median.
 """
 
 import os
@@ -19,7 +20,7 @@ ROUNDS = 5
 SMALL = {f"feature-{i}": np.arange(100, dtype=np.int32) for i in range(64)}
 MULTIVECTOR = {"multivector": np.random.default_rng(0).random((16384, 128), np.float32)}
 
-# Question, answer, how often.
+# (request, response, number of round trips)
 CASES: dict[str, tuple[Any, Any, int]] = {
     "8 MB multivector answered": ("forward", MULTIVECTOR, 60),
     "64 int32 arrays of 100 asked": (SMALL, "done", 2000),
@@ -35,7 +36,7 @@ def end_of(kind: Kind, end: socket.socket) -> Any:
 
 
 def round_of(kind: Kind, question: object, answer: object, count: int) -> float:
-    """Median of `count` round trips to another process, ms."""
+    """Return the median of `count` round trips to another process, in ms."""
     here, there = socket.socketpair()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What many cold models cost: start-up, memory, shared memory, and the first answer of one of them."""
+"""Measures the cost of many cold models: start-up, memory, shared memory, and the time of first responses."""
 
 import shutil
 import statistics
@@ -27,12 +27,12 @@ from sie_triton.settings import Settings, read_settings
 
 NUM_FIRST_ANSWERS = 5
 
-# Triton ends an evicted process within this.
+# Time within which Triton ends an evicted process, in seconds.
 SETTLE_S = 3.0
 
 
 def run(num_models: int, output: Path | None) -> None:
-    """Measure with that many copies of the demo model, print the table, and write `output` if given."""
+    """Measure with `num_models` copies of the demo model, print the table, and write `output` if given."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = measure(Path(scratch), num_models, Console(stderr=True))
     table = Table(title=f"{num_models} cold models")
@@ -70,16 +70,16 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
         controller_share = cpu_share(beside.pid)
     return [
         ("start-up until all are ready", f"{ready_s:.1f} s"),
-        ("memory that a model's three processes share with nobody", f"{unique / num_models / 1e6:.0f} MB"),
-        ("memory of the nursery that forked them", f"{shared / 1e6:.0f} MB"),
-        ("shared memory a model", f"{shm / num_models / 1e6:.1f} MB"),
+        ("private memory of a model's three processes", f"{unique / num_models / 1e6:.0f} MB"),
+        ("private memory of the fork server that forked them", f"{shared / 1e6:.0f} MB"),
+        ("shared memory per model", f"{shm / num_models / 1e6:.1f} MB"),
         *answers,
-        ("one core's share that the controller takes", f"{controller_share:.0%}"),
+        ("controller's use of one core", f"{controller_share:.0%}"),
     ]
 
 
 def settings_of(scratch: Path, names: Sequence[str]) -> Settings:
-    """Of a server with so many copies of one model."""
+    """Return the settings of a server with a copy of the demo model under each of `names`."""
     file = {
         "weights_path": next(model.weights for model in starter_set() if model.sie_id == MODEL),
         "tasks": {"encode": {"dense": {"dim": 384}}},
@@ -94,7 +94,7 @@ def settings_of(scratch: Path, names: Sequence[str]) -> Settings:
 
 
 def first_answers(settings: Settings, control_token: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """How long they take of models that nobody has asked, and of evicted ones."""
+    """Measure the first responses of models that were never loaded, and of evicted ones."""
     first = []
     with SIEClient(f"{settings.host}:{settings.grpc_port}") as client:
         for name in names:
@@ -110,7 +110,7 @@ def first_answers(settings: Settings, control_token: str, names: Sequence[str]) 
 
 
 def cold_answer(settings: Settings, control_token: str, client: SIEClient, name: str) -> float:
-    """Seconds that the first answer takes of a model that has just been evicted."""
+    """Return how many seconds the first response of a model takes that has just been evicted."""
     control = ModelControl(f"{settings.host}:{settings.grpc_port}", control_token)
     control.swap(f"{triton_name(name)}-inference")
     control.close()
@@ -121,7 +121,7 @@ def cold_answer(settings: Settings, control_token: str, client: SIEClient, name:
 
 
 def cpu_share(pid: int) -> float:
-    """Of one core, that the process takes."""
+    """Return the process's CPU use as a fraction of one core."""
     process = psutil.Process(pid)
     before = sum(process.cpu_times()[:2])
     time.sleep(SETTLE_S)
@@ -129,6 +129,6 @@ def cpu_share(pid: int) -> float:
 
 
 def unique_bytes(pid: int) -> int:
-    """USS: pages that no other process has mapped."""
+    """Return the process's USS in bytes: the memory that no other process maps."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))

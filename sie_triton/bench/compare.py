@@ -1,4 +1,4 @@
-"""The server beside sentence-transformers: interleaved rounds, medians, a table and one JSON line."""
+"""Compares the server with sentence-transformers: interleaved rounds, medians, a table and one JSON line."""
 
 import json
 import platform
@@ -38,7 +38,7 @@ ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Medians over rounds, and the median of the per-round ratio."""
+    """Medians over rounds, and the median of the rounds' ratios."""
 
     medians: Mapping[str, float]
     server_ratio: float

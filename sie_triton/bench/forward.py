@@ -1,7 +1,7 @@
-"""Forward passes in process, without a server: how near to the hardware, and beside sentence-transformers.
+"""Measures forward passes in process, without a server: against the hardware's peak, and sentence-transformers.
 
-Sub-batches run as inference runs them, on the scheduler's lanes. Every figure is a median over interleaved
-rounds, and a ratio is the median of the rounds' ratios.
+Sub-batches run on lanes, as in inference. Every figure is a median over interleaved rounds; a ratio is the median of
+the rounds' ratios.
 """
 
 import statistics
@@ -54,12 +54,12 @@ def run(what: str, *, rounds: int, output: Path | None) -> None:
 
 
 def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
-    """The packed forward of base and large models beside the matrix-product peak of the same round."""
+    """Compare the packed forward pass of base and large models with the matrix-product peak of the same round."""
     rows = []
     for name, size in track(SIZES.items(), "sizes", console=Console(stderr=True)):
         for precision in ("float32", "bfloat16"):
             if precision == "bfloat16" and not computes_bfloat16():
-                rows.append([name, precision, "this processor does not compute bfloat16", "", ""])
+                rows.append([name, precision, "this processor does not support bfloat16", "", ""])
                 continue
             shares, rates, peaks = [], [], []
             with saved("BERT", precision, **size) as (spec, directory):
@@ -81,7 +81,7 @@ def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
 
 
 def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
-    """Texts of very different length beside sentence-transformers' length-sorted padded batches."""
+    """Compare texts of very different lengths with sentence-transformers' length-sorted, padded batches."""
     from sentence_transformers import SentenceTransformer
 
     directory = locate(select([DEMO], None, allow_hub=True).models[0].resolve(Runtime()).weights, allow_hub=True)
@@ -103,7 +103,7 @@ def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
         for name, x in rates.items()
     ]
     if len(precisions) == 1:
-        rows.append(["ours, bfloat16", "this processor does not compute it", ""])
+        rows.append(["ours, bfloat16", "this processor does not support it", ""])
     return (
         f"{DEMO}, 256 texts of log-normal length (5 to 400 words), in process, medians of {rounds} rounds",
         ["", "texts/s", "beside sentence-transformers"],
@@ -112,7 +112,7 @@ def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
 
 
 def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
-    """Path, fidelity and speed of each architecture."""
+    """Measure the path, fidelity and speed of each architecture."""
     from sentence_transformers import SentenceTransformer
 
     texts, rows = log_normal_texts(96), []
@@ -140,7 +140,7 @@ MEASUREMENTS = {"sizes": sizes, "lengths": lengths, "architectures": architectur
 
 
 def fidelity(architecture: str) -> tuple[Any, float, float]:
-    """The probe's verdict, the largest relative error of a token state in fp32, the lowest cosine in bf16."""
+    """Return the probe's verdict, the largest relative error of a token state in fp32, the lowest cosine in bf16."""
     counts = np.array([1, 2, 7, 33, 35, 100, 150], np.int32)
     input_ids = np.random.default_rng(1).integers(8000, 20000, counts.sum(), dtype=np.int32)
     with tempfile.TemporaryDirectory() as scratch:
@@ -162,7 +162,7 @@ def fidelity(architecture: str) -> tuple[Any, float, float]:
 
 
 class saved:  # noqa: N801
-    """A fixed-seed model on disk for the length of a `with`."""
+    """Context manager of a fixed-seed model on disk."""
 
     def __init__(self, architecture: str, precision: str, **size: int) -> None:
         self._scratch = tempfile.TemporaryDirectory()
@@ -185,13 +185,13 @@ def uniform_batches(count: int, num_tokens: int, length: int) -> Iterator[Batch]
 
 
 def flops_of(batch: Batch, *, hidden: int, layers: int, **_: int) -> float:
-    """Of BERT's matrix products: 24 h^2 a token and layer, and 4 h n^2 an item and layer."""
+    """Return the FLOPs of BERT's matrix products: 24 h² per token and layer, and 4 h n² per item and layer."""
     input_ids, lengths = tokens(batch)
     squares = float((lengths.astype(np.int64) ** 2).sum())
     return layers * (24.0 * hidden**2 * len(input_ids) + 4.0 * hidden * squares)
 
 
 def peak(precision: str, size: int = 1536) -> float:
-    """GFLOP/s of a large matrix product on all cores, now: the median of several."""
+    """Measure the GFLOP/s of a large matrix product on all cores: the median of 15."""
     left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
     return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))

@@ -1,4 +1,4 @@
-"""The server beside sentence-transformers: vectors of photos for many clients, one a request."""
+"""Compares the server with sentence-transformers: vectors of photos for many clients, one photo per request."""
 
 import io
 import tempfile
@@ -26,7 +26,7 @@ MODEL = "bench/clip"
 NUM_PHOTOS = 96
 SIZE, LARGE = (640, 480), (4000, 3000)
 
-# As openai/clip-vit-base-patch32, with a tokenizer that is at hand.
+# Configuration of openai/clip-vit-base-patch32, but with the tokenizer of the demo model.
 TEXT = {
     "vocab_size": 49408,
     "hidden_size": 512,
@@ -74,7 +74,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
 
 
 def decoding(directory: Path, num_workers: int) -> Callable[[], None]:
-    """Makes eight large photos of one request ready, as preprocess does with so many threads."""
+    """Return a function that preprocesses one request of eight large photos with `num_workers` threads."""
     model = spec_of(directory)
     processor, kind = load_processor(model, directory), kind_of(model.inputs)
     files = [{"image": ImageFile(photo(seed, LARGE), f"image[{seed}]")} for seed in range(8)]
@@ -100,7 +100,7 @@ def spec_of(directory: Path) -> ModelSpec:
 
 
 def photo(seed: int, size: tuple[int, int] = SIZE) -> bytes:
-    """A JPEG file with large shapes and some noise, about as long as a camera's."""
+    """Return a JPEG file with large shapes and some noise, about as large as one from a camera."""
     from PIL import Image
 
     rng = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def photo(seed: int, size: tuple[int, int] = SIZE) -> bytes:
 
 
 def saved(directory: Path) -> Any:
-    """sentence-transformers' model, with weights from a fixed seed; saved in `directory`."""
+    """Return sentence-transformers' model with weights from a fixed seed, saved in `directory`."""
     import torch
     import transformers
     from sentence_transformers import SentenceTransformer
@@ -132,7 +132,7 @@ def saved(directory: Path) -> Any:
 
 
 def encoded(library: Any, files: list[bytes]) -> Any:
-    """float32 [files, 512], of length 1."""
+    """Return the library's vectors of image files, float32 [files, 512], normalised."""
     from PIL import Image
 
     images = [Image.open(io.BytesIO(file)) for file in files]
@@ -141,4 +141,4 @@ def encoded(library: Any, files: list[bytes]) -> Any:
 
 def check(ours: Any, theirs: Any) -> None:
     if float(ours @ theirs) < 0.9999:
-        raise RuntimeError(f"the server's vector is not the library's: their cosine is {float(ours @ theirs):.4f}")
+        raise RuntimeError(f"the server's vector differs from the library's: cosine {float(ours @ theirs):.4f}")

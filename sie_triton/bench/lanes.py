@@ -1,4 +1,4 @@
-"""Forward passes in process, on the lanes that inference runs them on; and how to compare two ways fairly."""
+"""Forward passes in process, on the same lanes as in inference; and helpers for fair comparisons."""
 
 import statistics
 import time
@@ -26,7 +26,7 @@ LANE_TOKENS = 1024
 
 
 class Lanes:
-    """An adapter on as many lanes as a scheduler has."""
+    """An adapter that runs on as many lanes as a scheduler has."""
 
     def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
         engine = open_engine(spec, "cpu", Measurements())
@@ -42,11 +42,11 @@ class Lanes:
         self._pool = ThreadPoolExecutor(num_lanes, "lane", engine.use_threads, (max(1, cores // num_lanes),))
 
     def encode(self, texts: Sequence[Any], *, is_query: bool = False) -> list[Rows]:
-        """The tensors of each text, or of each pair."""
+        """Return the output tensors of each text, or of each pair."""
         return self._run(texts, is_query=is_query)
 
     def score(self, query: str, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """float32 [texts], where the family scores pairs."""
+        """Return the scores of texts for a query, float32 [texts]; only for families that score pairs."""
         part = Part("text", texts, query=query)
         frame = self._processor.frame(part)
         return np.stack([row["scores"] for row in self._run([frame.around(text) for text in texts], is_query=False)])
@@ -67,7 +67,7 @@ class Lanes:
         return [rows[i] for i in range(len(framed))]
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """float32 [texts, dim]."""
+        """Return the dense vectors of texts, float32 [texts, dim]."""
         return np.stack([row["dense"] for row in self.encode(texts)])
 
     def forward(self, batches: list[Batch]) -> None:
@@ -78,7 +78,7 @@ class Lanes:
 
 
 def token_batch(items: Sequence[np.ndarray[Any, np.dtype[np.int32]]]) -> Batch:
-    """Dense vectors of items of token ids."""
+    """Return a batch that requests the dense vectors of items of token ids."""
     lengths = np.array([len(item) for item in items], np.int32)
     features: Features = {
         INPUT_IDS.name: Ragged(np.concatenate(items), lengths),
@@ -88,7 +88,7 @@ def token_batch(items: Sequence[np.ndarray[Any, np.dtype[np.int32]]]) -> Batch:
 
 
 def interleaved(subjects: Mapping[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:
-    """Items per second of each subject, by round; a first round warms up and is dropped."""
+    """Measure the items per second of each subject, by round, after a warm-up round."""
     rates: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(rounds + 1):
         for name, work in subjects.items():

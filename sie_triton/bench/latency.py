@@ -1,4 +1,7 @@
-"""One short text at a time, and many at once: the server with graphs and without, by hand, and in process."""
+"""Measures latency of single short texts, and throughput of many clients.
+
+Compares the server with and without graphs, a minimal Triton repository written by hand, and calls in process.
+"""
 
 import json
 import os
@@ -40,18 +43,18 @@ MODEL = "bench/minilm"
 TINY = "bench/tiny"
 NUM_TOKENS = (3, 12, 47, 128)
 
-# Of a way, a round.
+# Calls of each way per round.
 CALLS = 60
 
-# Between the requests of one client others have the caches: about so long.
+# Pause between calls, in seconds: about the time for which other work uses the caches between a client's requests.
 PAUSE_S = 0.004
 
-# A text of so many tokens: two of them are the tokenizer's own.
+# The number of special tokens in a text, and a word of one token.
 SPECIAL_TOKENS, WORD = 2, "time"
 
 TAKEOVER_S = 300.0
 
-# (clients, words of a text, texts) of what is sent by many at once.
+# (number of clients, description of the texts' length, function that makes the texts) of a load by many clients.
 Crowd = tuple[int, str, Callable[[], list[str]]]
 CROWDS: Sequence[Crowd] = (
     (64, "20 to 60 words", partial(texts, 512)),
@@ -71,7 +74,7 @@ Served = tuple[Settings, str]
 def run(*, rounds: int, seconds: float, output: Path | None) -> None:
     """Measure, print the tables and a line of JSON, and write `output` if given."""
     if not is_installed():
-        raise ServerError("the bench of latency compares with ONNX Runtime: pip install 'sie-triton[onnx]'")
+        raise ServerError("the latency benchmark needs ONNX Runtime: pip install 'sie-triton[onnx]'")
     perf_analyzer.install()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         with_graphs = stack.enter_context(minilm(Path(scratch) / "auto", "auto"))
@@ -95,7 +98,10 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
 
 @contextmanager
 def minilm(scratch: Path, engine: str, beside: Settings | None = None) -> Iterator[Settings]:
-    """A server of MiniLM by that engine, which has its weights, and sub-batches of the size of the one `beside` it."""
+    """Start a server of MiniLM with that engine, and load the model; yield its settings.
+
+    With `beside`, it uses the measurements of that server, and so the same size of sub-batches.
+    """
     if beside is not None:
         shutil.copytree(beside.data_dir / "measurements", scratch / "data" / "measurements")
     served = serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine)
@@ -114,7 +120,7 @@ def tiny(scratch: Path) -> Iterator[Settings]:
 
 @contextmanager
 def by_hand(scratch: Path, graph: Path) -> Iterator[Settings]:
-    """A Triton of the repository that one writes by hand, with that graph of MiniLM."""
+    """Start Triton on the repository written by hand, with that graph of MiniLM; yield its settings."""
     settings = read_settings(data_dir=scratch / "data", device="cpu", **ports_of_a_server())
     for model in (handmade.EMPTY, handmade.PLAIN):
         handmade.write(scratch / "repository", model, locate(MINILM, allow_hub=False), graph, os.cpu_count() or 1)
@@ -124,7 +130,7 @@ def by_hand(scratch: Path, graph: Path) -> Iterator[Settings]:
 
 
 def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
-    """Where the graph is that the server has made and taken; ServerError where it has not."""
+    """Wait until the server has exported and adopted a graph; return its path. ServerError after TAKEOVER_S."""
     ended = time.monotonic() + TAKEOVER_S
     with SIEClient(grpc_of(settings)) as client:
         while time.monotonic() < ended:
@@ -133,7 +139,7 @@ def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
             if record_of(settings, model)["graph_tokens"]:
                 (directory,) = (settings.data_dir / "graphs").iterdir()
                 return path_of(directory, "")
-    raise ServerError(f"the server has taken no graph within {TAKEOVER_S:g} s; see {settings.data_dir}/logs")
+    raise ServerError(f"the server adopted no graph within {TAKEOVER_S:g} s; see {settings.data_dir}/logs")
 
 
 def record_of(settings: Settings, model: str = MODEL) -> Record:
@@ -148,7 +154,7 @@ def weights_bytes(settings: Settings) -> int:
 def measure_alone(
     with_graphs: Settings, without: Settings, hand: Settings, graph: Path, rounds: int
 ) -> dict[str, dict[str, tuple[float, float]]]:
-    """p50 and p99 in ms by way and number of tokens: medians of the rounds."""
+    """Return p50 and p99 in ms by way and number of tokens, as medians over the rounds."""
     found: dict[str, dict[int, list[list[float]]]] = {}
     in_process = InProcess(graph)
     with closing_clients(with_graphs, without, hand) as (by_graphs, by_torch, bare):
@@ -176,10 +182,10 @@ def measure_alone(
 
 
 def check_alike(ways: Mapping[str, Way]) -> None:
-    """ServerError where those that serve the model do not give one vector."""
+    """Raise ServerError if the servers' vectors of the same text differ."""
     vectors = [np.ravel(ways[name]()) for name in (BY_HAND, BY_TORCH, BY_GRAPHS)]
     if not all(np.allclose(each, vectors[0], atol=1e-4) for each in vectors):
-        raise ServerError(f"a vector is not that of its neighbours; they begin {[each[:4] for each in vectors]}")
+        raise ServerError(f"the servers' vectors differ; they begin with {[each[:4] for each in vectors]}")
 
 
 def median_of(rounds: Sequence[Sequence[float]], percentile: float) -> float:
@@ -187,7 +193,7 @@ def median_of(rounds: Sequence[Sequence[float]], percentile: float) -> float:
 
 
 def timings(way: Way, pause_s: float) -> list[float]:
-    """Milliseconds of each call; a first one warms up."""
+    """Return the milliseconds of each call, after a warm-up call."""
     way()
     taken = []
     for _ in range(CALLS):
@@ -207,7 +213,7 @@ def closing_clients(*settings: Settings) -> Iterator[list[triton.InferenceServer
 
 
 class InProcess:
-    """MiniLM's forward pass of token ids, by three ways."""
+    """MiniLM's forward pass for token ids, in three ways."""
 
     def __init__(self, graph: Path) -> None:
         import torch
@@ -239,7 +245,7 @@ class InProcess:
 
 
 def asked_of(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
-    """From text to vector."""
+    """Return a function that requests the vector of a text of `num_tokens` tokens."""
     text = " ".join([WORD] * (num_tokens - SPECIAL_TOKENS))
     given = triton.InferInput("text", [1], "BYTES")
     given.set_data_from_numpy(np.array([text.encode()], np.object_))
@@ -250,7 +256,7 @@ def asked_of(client: triton.InferenceServerClient, num_tokens: int, model: str =
 def measure_crowds(
     servers: Mapping[str, Served], crowds: Sequence[Crowd], scratch: Path, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """texts/s of each server under each crowd, by round; they take turns."""
+    """Return the texts/s of each server under each load, by round; servers take turns."""
     rates: dict[str, list[float]] = {}
     for number, (clients, words, made) in enumerate(crowds):
         data = scratch / f"{number}.json"
@@ -264,7 +270,7 @@ def measure_crowds(
 
 def table_alone(alone: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int) -> str:
     title = f"MiniLM, fp32, one text at a time: p50 / p99 in ms, medians of {rounds} rounds of {CALLS} calls"
-    title += f"; pauses are of {1000 * PAUSE_S:g} ms"
+    title += f"; pauses take {1000 * PAUSE_S:g} ms"
     rows = [[name, *(f"{p50:.1f} / {p99:.1f}" for p50, p99 in by_tokens.values())] for name, by_tokens in alone.items()]
     return shown(title, ["", *(f"{n} tokens" for n in NUM_TOKENS)], rows)
 
@@ -275,7 +281,7 @@ def table_of_crowds(crowds: Mapping[str, list[float]], rounds: int) -> str:
 
 
 def shown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Printed, and as Markdown."""
+    """Print the table, and return it as Markdown."""
     table = Table(*head, title=title)
     for row in rows:
         table.add_row(*row)

@@ -1,4 +1,4 @@
-"""The server with LoRA adapters beside PEFT: vectors of texts of many lengths, each by one of eight adapters."""
+"""Compares the server's LoRA adapters with PEFT: vectors of texts of many lengths, each with one of eight adapters."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
 
 
 def passes(directory: Path, asked: Sequence[tuple[str, str]]) -> dict[str, Callable[[], Any]]:
-    """Ways through the same texts: adapters in one pass, a pass for each, none."""
+    """Return functions that run the same texts: all adapters in one pass, one pass per adapter, no adapter."""
     spec = ModelSpec(MODEL, MINILM, "sentence_transformer", {"dense": 384}, MAX_TOKENS, 16384)
     weights = locate(MINILM, allow_hub=False)
     engine, processor = open_engine(spec, "cpu", Measurements()), load_processor(spec, weights)
@@ -89,7 +89,7 @@ def passes(directory: Path, asked: Sequence[tuple[str, str]]) -> dict[str, Calla
     apart = [batch([each for each in chosen if each[1] == name]) for name in sorted({name for _, name in chosen})]
     return {
         "8 adapters in one pass": partial(run, [whole]),
-        "a pass an adapter": partial(run, apart),
+        "one pass per adapter": partial(run, apart),
         "no adapter": partial(run, [(whole[0], ())]),
     }
 
@@ -105,9 +105,9 @@ def check(ours: Any, theirs: Any) -> None:
 
 
 class Library:
-    """MiniLM by transformers with adapters by PEFT, from fixed seeds, which it saves below `directory`.
+    """transformers' MiniLM with PEFT's adapters, from a fixed seed; the adapters are saved below `directory`.
 
-    Texts are batched by length, as sentence-transformers does.
+    Texts are batched by length, as in sentence-transformers.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -137,7 +137,7 @@ class Library:
         return self._encoded([text for text, _ in asked], [name for _, name in asked])
 
     def _encoded(self, texts: Sequence[str], names: Sequence[str] = ()) -> Any:
-        """float32 [texts, 384]."""
+        """Return the vectors of texts, float32 [texts, 384]."""
         import torch
 
         order = np.argsort([-len(text) for text in texts], kind="stable")

@@ -1,4 +1,4 @@
-"""Sparse, late-interaction and reranking models beside sentence-transformers, and MUVERA beside its plain form."""
+"""Compares sparse, late-interaction and reranking models with sentence-transformers, and MUVERA with a naive form."""
 
 import statistics
 import tempfile
@@ -23,7 +23,7 @@ QUERY = "how do climbing plants find something to hold on to?"
 
 
 def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
-    """MiniLM's encoder with a head for each; in process, fp32."""
+    """Compare MiniLM's encoder with each kind of head, in process, in fp32."""
     texts = log_normal_texts(NUM_TEXTS)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,7 +92,7 @@ def pairs(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
 
 
 def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
-    """On real token vectors: with hashes drawn once and whole batches, beside drawing them for each text."""
+    """Compare MUVERA on real token vectors: hashes drawn once and whole batches, against hashes drawn for each text."""
     documents = [row["multivector"] for row in lanes.encode(texts)]
     queries = [row["multivector"] for row in lanes.encode([" ".join(t.split()[:12]) for t in texts], is_query=True)]
     config, rows = MuveraConfig(), []

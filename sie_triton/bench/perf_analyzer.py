@@ -1,4 +1,4 @@
-"""NVIDIA's C++ load generator: fetched once, run as it is."""
+"""Runs perf_analyzer, NVIDIA's C++ load generator, which is downloaded on first use."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ from sie_triton.errors import InputError, ServerError
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
 PACKAGE = "tritonclient==2.48.0"
-# What models want beside texts.
+# Inputs that models may need in addition to texts.
 BESIDE = {"query": ["how do plants grow?"], "labels": ["person", "place", "plant"]}
 
 # Timeout of the first request, which loads a cold model, in seconds.
@@ -37,7 +37,7 @@ def home() -> Path:
 
 
 def install() -> Path:
-    """The perf_analyzer binary, fetched from its package on first use; ServerError if that fails."""
+    """Return the perf_analyzer binary, downloaded on first use; ServerError if the download fails."""
     binary = home() / "perf_analyzer"
     if binary.is_file():
         return binary
@@ -63,7 +63,7 @@ def _download(directory: str) -> None:
 
 
 def _link_libraries() -> None:
-    """The embedded Triton's wheel carries the two libraries that perf_analyzer wants."""
+    """Link the two libraries that perf_analyzer needs from the wheel of the embedded Triton, if they are there."""
     spec = find_spec("pytriton")
     bundled = Path(spec.origin).parents[1] / "nvidia_pytriton.libs" if spec and spec.origin else Path()
     for name, pattern in LIBRARIES.items():
@@ -74,7 +74,7 @@ def _link_libraries() -> None:
 
 
 def run(arguments: Sequence[str], *, quiet: bool = False) -> int:
-    """Run perf_analyzer; its exit status."""
+    """Run perf_analyzer; return its exit status."""
     binary = install()
     loader = os.pathsep.join(filter(None, [str(home()), os.environ.get("LD_LIBRARY_PATH")]))
     output = subprocess.DEVNULL if quiet else None
@@ -122,9 +122,9 @@ def _try(model: str, address: str) -> dict[str, list[str]]:
 
 
 def measure(model: str, address: str, input_data: Path, clients: int, seconds: float) -> dict[str, float]:
-    """Closed-loop load: requests/s and latency percentiles in ms.
+    """Run a closed-loop load; return requests/s, and latency percentiles in ms.
 
-    perf_analyzer averages three windows, together `seconds` long.
+    perf_analyzer averages three windows, `seconds` long in total.
     """
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.csv"

@@ -1,13 +1,13 @@
-"""Ports of this machine for servers that are started to be measured, or tested."""
+"""Free ports for servers in benchmarks and tests."""
 
 import socket
 
-# As settings name them.
+# Names of the settings.
 PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "door_port")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Return `count` ports that are currently free."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -19,5 +19,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def ports_of_a_server() -> dict[str, int]:
-    """For settings: a free port for each that a server listens on."""
+    """Return a free port for each port setting of a server."""
     return dict(zip(PORTS, free_ports(len(PORTS)), strict=True))

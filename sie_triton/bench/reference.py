@@ -1,7 +1,7 @@
-"""The in-process side of the comparison, in a process of its own so that it idles while the server works.
+"""The in-process side of the comparison, in a separate process that is idle while the server works.
 
-Reads one command a line on stdin, answers with one JSON number: the matrix-product peak in GFLOP/s,
-sentence-transformers in texts/s, our packed forward in texts/s, and its latency for one text in ms.
+Reads one command per line from stdin, and answers each with a JSON number: the matrix-product peak in GFLOP/s,
+sentence-transformers in texts/s, our packed forward pass in texts/s, and its latency for one text in ms.
 """
 
 import json
@@ -18,7 +18,7 @@ COMMANDS = ("peak", "sentence_transformers", "packed", "forward_ms")
 
 
 class Reference:
-    """A handle on the process; `measure("peak")` blocks until it has measured."""
+    """Handle of the process; `measure("peak")` blocks until the measurement is done."""
 
     def __init__(self, model: str, texts_file: Path) -> None:
         command = [sys.executable, "-m", __name__, model, str(texts_file)]
@@ -72,7 +72,7 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
 
 
 class _Packed:
-    """Our forward pass of dense vectors, tokenizing included."""
+    """Our forward pass for dense vectors, tokenizing included."""
 
     def __init__(self, spec: Any, directory: Path, texts: list[str]) -> None:
         from sie_triton.engines import open_engine
@@ -93,7 +93,7 @@ class _Packed:
             self._forward([items[i] for i in chosen])
 
     def forward_ms(self) -> float:
-        """The median of one text each."""
+        """Return the median latency of single texts, in ms."""
         items = self._items(self._texts[:100])
         return 1000 * statistics.median(_seconds(partial(self._forward, [item])) for item in items)
 

@@ -1,4 +1,4 @@
-"""Texts to measure with; the same seed gives the same texts everywhere."""
+"""Texts for benchmarks; the same seed gives the same texts on every machine."""
 
 import json
 import math
@@ -25,20 +25,20 @@ you young your
 
 
 def texts(count: int, min_words: int = 20, max_words: int = 60, seed: int = 0) -> list[str]:
-    """`count` texts of uniformly distributed length."""
+    """Return `count` texts of uniformly distributed length."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(min_words, max_words))) for _ in range(count)]
 
 
 def log_normal_texts(count: int, median_words: int = 60, seed: int = 0) -> list[str]:
-    """`count` texts of 5 to 400 words: many short ones, a few long ones."""
+    """Return `count` texts of log-normal length, 5 to 400 words: many short ones, a few long ones."""
     rng = random.Random(seed)
     lengths = (round(rng.lognormvariate(math.log(median_words), 1.0)) for _ in range(count))
     return [" ".join(rng.choices(WORDS, k=min(400, max(5, length)))) for length in lengths]
 
 
 def write_input_data(path: Path, items: list[str], beside: Mapping[str, list[str]] | None = None) -> None:
-    """perf_analyzer's --input-data: one request per text, `beside` in each of them."""
+    """Write a file for perf_analyzer's --input-data: one request per text, each with the inputs `beside`."""
     asked = [{"text": [text], **(beside or {})} for text in items]
     data = [{name: {"content": values, "shape": [len(values)]} for name, values in each.items()} for each in asked]
     path.write_text(json.dumps({"data": data}))

@@ -1,8 +1,8 @@
-"""A repository as one writes it by hand: three Python steps and an ensemble, of one text a request and nothing else.
+"""A minimal repository as written by hand: three Python steps and an ensemble, for one text per request.
 
-`EMPTY` computes nothing: what is left is Triton's own time. `PLAIN` tokenizes, runs an encoder's graph and takes the
-mean, without checks, batches, deadlines or worker. What both leave out is what this project is for, so they are a bound
-for its latency.
+`EMPTY` computes nothing, so that only Triton's own time is left. `PLAIN` tokenizes, runs an encoder's graph and takes
+the mean, without checks, batches, deadlines or worker. Both are a lower bound for the latency of this project, which
+adds these.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ STEPS = (("tokenize", TEXT, IDS), ("encode", IDS, STATES), ("pool", STATES, DENS
 
 
 def write(repository: Path, model: str, weights: Path, graph: Path, num_threads: int) -> None:
-    """Of the tokenizer in `weights` and the encoder's `graph`."""
+    """Write the steps and the ensemble of `model`, with the tokenizer in `weights` and the encoder's `graph`."""
     name, kind = triton_name(model), "Empty" if model == EMPTY else "Plain"
     parameters = parameters_of({"weights": weights, "graph": graph, "threads": num_threads})
     for step, read, written in STEPS:

@@ -1,4 +1,4 @@
-"""What the steps compute. Triton's stubs import this, and nothing else does."""
+"""Computation of the steps. Only Triton's stubs import this module."""
 
 import json
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ Compute = Callable[[Array], Array]
 
 
 class Step(ABC):
-    """From the tensor `read` to the tensor `written`."""
+    """A step that computes the tensor `written` from the tensor `read`."""
 
     read, written = "", ""
 
@@ -31,7 +31,7 @@ class Step(ABC):
 
     @abstractmethod
     def load(self, weights: str, graph: str, threads: str) -> Compute:
-        """What computes the tensor of one request."""
+        """Return the function that computes the output tensor of one request."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         arrays = (pb_utils.get_input_tensor_by_name(request, self.read).as_numpy() for request in requests)
@@ -95,7 +95,7 @@ class PlainPool(EmptyPool):
 
 
 def mean(states: Array) -> Array:
-    """Over the tokens, of length 1."""
+    """Return the mean over tokens, normalised."""
     pooled = states.mean(1)
     vectors: Array = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
     return vectors
