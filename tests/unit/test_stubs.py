@@ -236,7 +236,7 @@ def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
     assert process.returncode == 0
     assert json.loads(output)["pid"] == process.pid
     assert not json.loads(output)["is_prepared"]
-    assert errors.startswith("stubs are not forked: this one wants another Python than was prepared")
+    assert errors.startswith("stubs are not forked: this stub needs another Python configuration than")
 
 
 def test_a_stub_does_nothing_before_its_stand_in_holds_it(backend, tmp_path):
@@ -265,7 +265,7 @@ def test_what_cannot_take_the_place_of_its_stand_in_leaves_it(backend):
 @pytest.mark.parametrize(
     ("program", "has_python", "why"),
     [
-        ("return 3;", True, "the stub starts Python in a way that is not known"),
+        ("return 3;", True, "the stub starts Python in an unknown way"),
         ("return 3;", False, "the stub nursery ended with status 3; the log says more: {log}"),
         ("return *(volatile int *)0;", False, "the stub nursery ended by SIGSEGV; the log says more: {log}"),
     ],

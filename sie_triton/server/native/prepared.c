@@ -1,5 +1,6 @@
-// Preloaded into Triton's stub, this makes a nursery of it. Python, and what stages import, are there before the stub's
-// `main`, which runs in each process that is forked; what `main` does to start Python finds it started.
+// Preloaded into Triton's stub, this library turns the stub into a fork server. Python and the modules that stages
+// import are loaded before the stub's `main`, which runs in each forked process. When `main` starts Python, it finds
+// Python running.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +19,7 @@ typedef void Hook(void);
 
 #define NEXT(name) dlsym(RTLD_NEXT, name)
 
-// Of Python's, as far as is needed: the parts of these that are written here are the same since Python 3.8.
+// The part of Python's headers that is needed. These declarations have not changed since Python 3.8.
 typedef struct PyObject PyObject;
 typedef struct {
     int type;
@@ -65,17 +66,18 @@ void Py_DecRef(PyObject *);
 
 static Main *stub_main;
 static ConfigHead prepared;
-static bool is_handed_over = true;  // false from the fork until the stub's `main` has asked for Python
+static bool is_handed_over = true;  // false from the fork until the stub's `main` initialises Python
 static pid_t nursery, tritonserver;
 
-// The nursery ends for good; a process that it has forked leaves the place to its stand-in.
+// Ends the process. The fork server's status UNSUITED prevents its restart; with a forked process's status DECLINED,
+// its stand-in becomes the stub.
 static void give_up(const char *why)
 {
     fprintf(stderr, "stubs are not forked: %s\n", why);
     _exit(getpid() == nursery ? UNSUITED : DECLINED);
 }
 
-// --- what the stub finds in the place of the system's and Python's own
+// --- functions that replace the system's and Python's in the stub
 
 pid_t getppid(void)
 {
@@ -101,13 +103,14 @@ PyStatus Py_InitializeFromConfig(const Config *config)
         return original(config);
     is_handed_over = true;
     if (memcmp(&config->head, &prepared, sizeof prepared))
-        give_up("this one wants another Python than was prepared");
+        give_up("this stub needs another Python configuration than the prepared one");
     return PyStatus_Ok();
 }
 
-// --- the nursery
+// --- the fork server
 
-// Whether the program, the first of the objects, has `name` among the names that it is linked by.
+// Callback of dl_iterate_phdr, which ends at the first object, the program: 1 if its dynamic strings contain `name`,
+// else -1.
 static int find(struct dl_phdr_info *program, size_t size, void *name)
 {
     (void)size;
@@ -137,18 +140,18 @@ static void check(PyStatus status)
         give_up(status.message ? status.message : "Python does not start");
 }
 
-// As the stub does itself, by the one of two ways that it is linked for.
+// Starts Python as the stub does, in the one of two ways that it is linked for.
 static void start_python(void)
 {
     static Config config;
     if (!PyStatus_Ok || !is_linked_by("Py_InitializeFromConfig"))
-        give_up("the stub starts Python in a way that is not known");
+        give_up("the stub starts Python in an unknown way");
     bool is_isolated = is_linked_by("PyConfig_InitIsolatedConfig");
     (is_isolated ? PyConfig_InitIsolatedConfig : PyConfig_InitPythonConfig)(&config);
     const ConfigHead usual = config.head;
     if (usual.kind != (is_isolated ? ISOLATED_CONFIG : PYTHON_CONFIG) || usual.isolated != is_isolated ||
         usual.use_environment == is_isolated || usual.install_signal_handlers == is_isolated)
-        give_up("this Python's configuration is not known");
+        give_up("the layout of this Python's configuration is unknown");
     config.head.install_signal_handlers = 1;
     check(PyConfig_SetBytesArgv(&config, 0, NULL));
     prepared = config.head;
@@ -156,10 +159,11 @@ static void start_python(void)
     PyConfig_Clear(&config);
 }
 
-// Returns in each process that is forked, with what it was given: see stages/nursery.py.
+// Serves fork requests. Returns only in each forked process, with the pid and the arguments that its stand-in sent: see
+// stages/nursery.py.
 static PyObject *forked(const char *directory)
 {
-    // As in a stub: the working directory, where the launcher has put this package, comes first.
+    // As in a stub, the working directory, where the launcher has put this package, comes first.
     PyRun_SimpleStringFlags("import sys; sys.path.insert(0, '')", NULL);
     PyObject *module = PyImport_ImportModule("sie_triton.stages.nursery");
     PyObject *given = module ? PyObject_CallMethod(module, "serve", "s", directory) : NULL;
@@ -177,7 +181,7 @@ static int nursery_main(int argc, char **argv, char **environment)
     nursery = getpid();
     if (argc != 2)
         give_up("no directory was given");
-    // The stub's file may be there to be run and not to be read, which hides its processes from their own user.
+    // The stub's file may be executable but not readable, which hides its processes from their own user.
     prctl(PR_SET_DUMPABLE, 1);
     start_python();
     PyObject *given = forked(argv[1]);

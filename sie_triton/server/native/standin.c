@@ -1,8 +1,9 @@
-// What Triton starts as a stub of its Python backend: has the stub nursery fork the stub, and stands in for it.
+// Triton starts this program as a stub of its Python backend. It asks the stub fork server for the real stub, and stands
+// in for it.
 //
-// Triton waits for the end of this process, or kills it. The stub ends with it, by the kernel's hand: it holds the
-// other end of a pair of sockets, the leash, and gets SIGKILL when this end closes. Where no nursery answers, or what
-// it forked cannot be this stub, this process becomes the stub itself.
+// Triton waits for this process to end, or kills it. The kernel then ends the stub: the stub holds the other end of a
+// socket pair, the leash, and gets SIGKILL when this end closes. If no fork server responds, or if the forked process
+// cannot be this stub, this process becomes the stub itself.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,9 +23,9 @@
 #include <unistd.h>
 
 enum {
-    ANSWER_S = 60,          // so long the nursery may take; Triton gives a stub longer
-    NEWS_S = 1,             // so long it may take to say how the stub ended
-    MAX_ARGUMENTS = 65536,  // what fits into a pipe
+    ANSWER_S = 60,          // timeout of the fork server, in seconds; Triton's for a stub is longer
+    NEWS_S = 1,             // timeout for the stub's exit status, in seconds
+    MAX_ARGUMENTS = 65536,  // capacity of a pipe, in bytes
     NUM_SENT = 6,
 };
 
@@ -47,13 +48,13 @@ static void allow(int nursery, int seconds)
     setsockopt(nursery, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// The nursery that listens in `directory`; -1 where there is none.
+// Returns a connection to the fork server that listens in `directory`; -1 if there is none.
 static int connected(const char *directory)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int nursery = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int at = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    // A socket's address has no room for a long path.
+    // A socket's address cannot hold a long path.
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/nursery.sock", at);
     allow(nursery, ANSWER_S);
     bool is_there = connect(nursery, (struct sockaddr *)&address, sizeof address) == 0 && is_of_this_user(nursery);
@@ -65,7 +66,8 @@ static int connected(const char *directory)
     return nursery;
 }
 
-// The reading end of a pipe with the pid of tritonserver and the arguments, a NUL after each; -1 where they are long.
+// Returns the read end of a pipe with the pid of tritonserver and the arguments, each followed by NUL; -1 if they do not
+// fit.
 static int written(pid_t tritonserver, int argc, char **argv)
 {
     static char text[MAX_ARGUMENTS];
@@ -102,7 +104,7 @@ static bool send_all(int nursery, const int descriptors[NUM_SENT])
     return sendmsg(nursery, &message, MSG_NOSIGNAL) == 4;
 }
 
-// A pidfd of the stub that the nursery has forked; -1 where it has not.
+// Returns a pidfd of the stub that the fork server has forked; -1 if it forked none.
 static int received(int nursery)
 {
     union {
@@ -123,7 +125,7 @@ static int received(int nursery)
     return dup3(handle, HANDLE, O_CLOEXEC);
 }
 
-// How the stub ended: its exit status, or minus the signal; 1 where nobody knows.
+// Returns the stub's exit status, or minus the signal that ended it; 1 if the fork server does not report it.
 static int status_of(int nursery)
 {
     char text[16] = {0};
@@ -131,7 +133,7 @@ static int status_of(int nursery)
     return recv(nursery, text, sizeof text - 1, 0) > 0 ? atoi(text) : 1;
 }
 
-// As long as both the stub and tritonserver live; as status_of.
+// Waits until the stub or tritonserver ends; returns the status of status_of.
 static int stand_in(int nursery, int stub, int tritonserver)
 {
     struct pollfd ends[] = {{.fd = stub, .events = POLLIN}, {.fd = tritonserver, .events = POLLIN}};
@@ -152,7 +154,7 @@ static void end_as(int status)
     exit(status);
 }
 
-// Returns where this process must become the stub itself.
+// Returns only if this process must become the stub itself.
 static void be_stood_for(const char *directory, int argc, char **argv)
 {
     pid_t parent = getppid();
@@ -165,7 +167,7 @@ static void be_stood_for(const char *directory, int argc, char **argv)
     close(leash[1]);
     close(arguments);
     close(cwd);
-    // The stub waits for this, so that it does nothing before it is held.
+    // The stub waits for this byte, so that it does nothing before it is on the leash.
     if (stub < 0 || send(leash[0], "", 1, MSG_NOSIGNAL) != 1)
         return;
     int status = stand_in(nursery, stub, tritonserver);
@@ -181,7 +183,7 @@ int main(int argc, char **argv)
         return 1;
     snprintf(directory, sizeof directory, "%.*s", (int)(name - argv[0]), argv[0]);
     snprintf(stub, sizeof stub, "%s/" REAL_STUB, directory);
-    // As in a stub they do nothing.
+    // Ignored, as in a stub.
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     be_stood_for(directory, argc, argv);
