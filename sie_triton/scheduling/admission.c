@@ -1,12 +1,12 @@
-/* The admission hook: Triton's dynamic batcher asks it before each request joins a batch.
+/* The admission hook: Triton's dynamic batcher calls it before each request joins a batch.
  *
- * A request joins while the batch's cost, summed from the INT32[1] input "cost", stays within
- * the model parameter "max_batch_cost". The first request is always admitted: refusing it would
- * make the batcher spin for ever. The plan in `inference` stays the authority, since Triton may
- * merge queued payloads without asking.
+ * A request joins if the batch's total cost, the sum of the INT32[1] inputs "cost", stays within
+ * the model parameter "max_batch_cost". The first request is always admitted: if it were refused,
+ * the batcher would spin forever. The plan in `inference` still applies the limit, because Triton
+ * may merge queued payloads without calling the hook.
  *
- * Built as batchstrategy.so inside a model directory. Triton's symbols come from the server
- * process, so no Triton header is needed.
+ * Built as batchstrategy.so in a model directory. Triton's symbols come from the server process,
+ * so that no Triton header is needed.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ extern TRITONSERVER_Error* TRITONBACKEND_InputBuffer(
 
 enum { ERROR_INTERNAL = 1, MEMORY_GPU = 2 };
 
-/* Per model: the budget. Per batch: what is left of it. */
+/* The budget of a model, and the rest of it for a batch. */
 typedef struct { int64_t budget; } Batcher;
 typedef struct { int64_t left; bool empty; } Batch;
 
@@ -46,7 +46,7 @@ failed(TRITONSERVER_Error* error)
   return error != NULL;
 }
 
-/* The integer in  "max_batch_cost":{"string_value":"N"}  of the configuration, or 0. */
+/* Returns the integer N of "max_batch_cost":{"string_value":"N"} in the configuration; 0 if there is none. */
 static int64_t
 parse_budget(const char* json, size_t bytes)
 {
@@ -60,7 +60,7 @@ parse_budget(const char* json, size_t bytes)
   return budget;
 }
 
-/* The cost of a request; 0 where it carries none that can be read. */
+/* Returns the cost of a request; 0 if it has none, or none that can be read. */
 static int64_t
 request_cost(TRITONBACKEND_Request* request)
 {
