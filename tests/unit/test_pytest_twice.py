@@ -39,7 +39,7 @@ def test_is_torn_down(torn): pass
 """
 CRASHES_ONCE = "def test_crashes_once():\n    if is_first(): os._exit(0)\n"
 CANNOT_BE_COLLECTED = "import not_there\n"
-FLAKY = "flaky: test_{}.py::test_{} failed once and passed alone; mend it"
+FLAKY = "flaky: test_{}.py::test_{} failed once and passed alone; fix it"
 
 
 def run(directory: Path, sessions: list[str], *modules: str) -> tuple[int, list[str], int]:
