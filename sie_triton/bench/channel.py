@@ -22,10 +22,10 @@ MULTIVECTOR = {"multivector": np.random.default_rng(0).random((16384, 128), np.f
 
 # (request, response, number of round trips)
 CASES: dict[str, tuple[Any, Any, int]] = {
-    "8 MB multivector answered": ("forward", MULTIVECTOR, 60),
-    "64 int32 arrays of 100 asked": (SMALL, "done", 2000),
-    "next to nothing": ("forward", "done", 2000),
-    **{f"{size} KB answered": ("forward", np.zeros(size * 1024, np.uint8), 500) for size in (16, 32, 64, 256)},
+    "8 MB multivector received": ("forward", MULTIVECTOR, 60),
+    "64 int32 arrays of 100 sent": (SMALL, "done", 2000),
+    "almost nothing": ("forward", "done", 2000),
+    **{f"{size} KB received": ("forward", np.zeros(size * 1024, np.uint8), 500) for size in (16, 32, 64, 256)},
 }
 
 Kind = type[Channel[Any, Any]] | type[Connection]

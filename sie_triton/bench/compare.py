@@ -30,7 +30,7 @@ ROWS = {
     "peak": "fp32 matrix-product peak, GFLOP/s",
     "sentence_transformers": "sentence-transformers in process, length-sorted, texts/s",
     "packed": "our packed forward in process, texts/s",
-    "server": "server, {clients} clients, one text a request, texts/s",
+    "server": "server, {clients} clients, one text per request, texts/s",
     "forward_ms": "in-process forward of one text, p50 ms",
     "one_client_ms": "server, 1 client, p50 ms",
 }

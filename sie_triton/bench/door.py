@@ -44,7 +44,7 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as (settings, pid):
         found = {model: measure(settings, pid, model, rounds, seconds, clients) for model in (MODEL, TINY)}
     rows = [row for model, measured in found.items() for row in rows_of(model, measured, clients)]
-    table = Table("", *COLUMNS, title="One text a request, medians over rounds")
+    table = Table("", *COLUMNS, title="One text per request, medians over rounds")
     for row in rows:
         table.add_row(*row)
     Console().print(table)
@@ -54,7 +54,7 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     print(json.dumps({"clients": clients, **{model: summary(measured) for model, measured in found.items()}}))
 
 
-COLUMNS = ("1 client, p50 ms", "clients", "requests/s", "CPU-ms of the door a request")
+COLUMNS = ("1 client, p50 ms", "clients", "requests/s", "the door's CPU-ms per request")
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def summary(measured: Mapping[str, Mapping[str, list[float]]]) -> dict[str, floa
 
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
-    head = f"The door beside Triton's own HTTP, one text a request ({platform.machine()}, {os.cpu_count()} cores)."
+    head = f"The door beside Triton's own HTTP, one text per request ({platform.machine()}, {os.cpu_count()} cores)."
     lines = [f"| {' | '.join(row)} |" for row in rows]
     columns = [f"| | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     return "\n".join([f"{head} Printed by `{command}`.", "", *columns, *lines, ""])

@@ -276,7 +276,7 @@ def table_alone(alone: Mapping[str, Mapping[str, tuple[float, float]]], rounds: 
 
 
 def table_of_crowds(crowds: Mapping[str, list[float]], rounds: int) -> str:
-    title = f"Many clients, one text a request: texts/s, medians of {rounds} rounds, servers in turns"
+    title = f"Many clients, one text per request: texts/s, medians of {rounds} rounds, servers in turns"
     return shown(title, ["", "texts/s"], [[name, f"{statistics.median(each):.0f}"] for name, each in crowds.items()])
 
 

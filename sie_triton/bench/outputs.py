@@ -104,7 +104,7 @@ def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
             "once": partial(_encoded, once, sample, is_query),
         }
         rates = interleaved(subjects, len(sample), rounds)
-        ms = [f"{1000 / statistics.median(rates[x]):.2f} ms a text" for x in ("once", "each")]
+        ms = [f"{1000 / statistics.median(rates[x]):.2f} ms per text" for x in ("once", "each")]
         ratio = median_ratio(rates["once"], rates["each"])
         rows.append([f"MUVERA, {name} of {np.mean([len(v) for v in vectors]):.0f} vectors", *ms, f"{ratio:.0f} x"])
     approximate = _encoded(once, queries, True) @ _encoded(once, documents, False).T

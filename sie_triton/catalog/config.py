@@ -258,7 +258,7 @@ class ModelConfig(Frozen):
         if found and "multivector" not in self.dims:
             raise CatalogError(f"{self.source}: adapter_options.runtime.muvera: needs tasks.encode.multivector")
         if len(set(found.values())) > 1:
-            raise CatalogError(f"{self.source}: profiles: the muvera of {' and '.join(found)} must be the same")
+            raise CatalogError(f"{self.source}: profiles: {' and '.join(found)} must have the same muvera options")
         return next((MuveraConfig(**each.model_dump()) for each in found.values()), None)
 
     def _dims(self, muvera: MuveraConfig | None) -> dict[str, int]:

@@ -26,7 +26,7 @@ def adapters(named: Mapping[str, str], profiles: Mapping[str, RuntimeOptions], s
             try:
                 found[name] = source_of(name)
             except ValueError as exc:
-                names = f"is none of loras ({', '.join(named)}), and so " if named else ""
+                names = f"is not among loras ({', '.join(named)}), and so " if named else ""
                 raise CatalogError(f"{source}: profiles.{profile}.{LORA}: {name!r} {names}{exc}") from exc
             if len(name) > LONGEST_LORA:
                 too_long = f"has {len(name)} characters, more than {LONGEST_LORA}; give it a name under loras"

@@ -111,7 +111,7 @@ def test_the_default_profiles_adapter_is_that_of_profiles_that_say_nothing(tmp_p
         (
             "bankng",
             {"banking": "org/x", "b": "org/y"},
-            r"'bankng' is none of loras \(banking, b\), and so must be an id of",
+            r"'bankng' is not among loras \(banking, b\), and so must be an id of",
         ),
         ("bankng", {}, "'bankng' must be an id of the model hub"),
         ("/" + "x" * 200, {}, "has 201 characters, more than 200; give it a name under loras"),

@@ -81,7 +81,7 @@ def test_profiles_with_different_muvera_are_refused(tmp_path):
     profiles = {"other": {"muvera": {"num_repetitions": 3}}}
     tasks = {"encode": {"multivector": {"dim": 32}}}
     text = model_file("my/m", tmp_path, "multivector", tasks, runtime={"muvera": {}}, profiles=profiles)
-    with pytest.raises(CatalogError, match="profiles: the muvera of default and other must be the same"):
+    with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
         load_file(dense_file(tmp_path, text)).resolve(Runtime())
 
 
