@@ -54,7 +54,7 @@ class Served:
 
 
 def without_weights(save: Callable[..., Path], root: Path, tokenizer: Path, **options: Any) -> tuple[Path, Path]:
-    """What `save` makes, and the small files of it."""
+    """Save a Qwen3 model; return its directory, and a copy that has only the small files."""
     whole = save(root / "whole", tokenizer, "qwen3", **options)
     return whole, shutil.copytree(whole, root / "small", ignore=shutil.ignore_patterns("*.safetensors"))
 

@@ -1,4 +1,4 @@
-"""What crosses between a stage and a worker in an environment of its own, and the nursery of such workers."""
+"""Messages between a stage and a worker in its own environment, and the fork server of such workers."""
 
 import os
 import shutil

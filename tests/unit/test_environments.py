@@ -34,7 +34,7 @@ def in_it(venv: Venv, program: str, *arguments: str, **options: object) -> subpr
 
 
 def refused(*arguments: str, environments: Path) -> str:
-    """Why `sie-triton env` does not do it."""
+    """Return the error of a `sie-triton env` command."""
     result = CliRunner().invoke(
         cli, ["env", *arguments[:1], f"--environments-dir={environments}", "--", *arguments[1:]]
     )

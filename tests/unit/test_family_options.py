@@ -1,4 +1,4 @@
-"""What a model file says for its family: options, engine, dims, and the parameters that its profiles set."""
+"""Keys of a model file for its family: options, engine, dims, and the parameters that its profiles set."""
 
 import pytest
 import yaml

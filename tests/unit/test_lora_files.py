@@ -1,4 +1,4 @@
-"""What a model file says of LoRA adapters, and what comes of it in the spec and on the screen."""
+"""LoRA adapters in a model file, in its spec and in the output of commands."""
 
 import pytest
 import yaml
@@ -151,7 +151,7 @@ def test_a_family_that_takes_none_says_so(tmp_path, monkeypatch):
 
 
 def test_a_variant_of_a_family_that_takes_none_has_none(tmp_path):
-    """Those of the file are the default profile's then."""
+    """The file's adapters then belong to the default profile only."""
     content = document(loras={"banking": "org/y"})
     content["profiles"]["other"] = {"adapter_path": "splade"}
     (variant,) = written(tmp_path, content).variants()

@@ -1,4 +1,4 @@
-"""What a model file may say and what is not served: nothing is accepted without a word."""
+"""Keys of model files that cannot be served: none is ignored silently."""
 
 import logging
 import re

@@ -27,7 +27,7 @@ def resolved(directory, name):
 
 
 def test_every_adapter_is_known():
-    """As many as there are in SIE's own files."""
+    """The list has as many adapters as SIE's own files."""
     paths = [
         profile["adapter_path"]
         for document in {**reference_files.SERVED, **reference_files.PLANNED}.values()

@@ -32,7 +32,7 @@ def model_file(model, max_sequence_length=64, dim=8, score=False, **more):
 
 
 class Server:
-    """What a launcher and its controller do with files."""
+    """Does with files what a launcher and its controller do."""
 
     def __init__(self, root: Path, **settings: object) -> None:
         self.root, self.data_dir, self.models_dir = root, root / "data", root / "models"
@@ -183,7 +183,7 @@ def test_a_directory_that_cannot_be_read_takes_nothing_out_of_service(server):
 
 
 def test_a_new_file_whose_weights_are_not_there_yet_is_served(server):
-    """As at the start: its requests are told, and it loads once they are there."""
+    """As at start-up, its requests get an error, and it loads once the weights are there."""
     server.file("c", weights_path="/nowhere")
     assert server.refresh().added == ["test__c"]
 

@@ -28,7 +28,7 @@ def endpoint():
 
 @pytest.fixture
 def stage(endpoint, tiny_directory, tmp_path, request):
-    """With the real worker process; on a GPU where a test says so, which nobody looks for."""
+    """An inference stage with the real worker process; its device, even a missing GPU, may be a parameter."""
     where = Where(endpoint.url, "there")
     there = spec(weights=str(tiny_directory), engine="remote", endpoint=where, max_batch_cost=8 * 40, runtime=OPEN)
     stage = Inference(there, getattr(request, "param", "cpu"), StatusWriter(tmp_path, "m", "inference", 0))

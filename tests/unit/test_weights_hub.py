@@ -145,7 +145,7 @@ def test_a_resumed_file_needs_room_for_the_rest_only(hub, tmp_path, monkeypatch,
 
 
 def test_damaged_parts_are_fetched_again(hub, tmp_path):
-    """Of a file that is all there but not what its name says."""
+    """The partial file has the full size, but not the hash in its name."""
     hub.put("org/name", MODEL)
     blobs = tmp_path / "cache" / "models--org--name" / "blobs"
     blobs.mkdir(parents=True)

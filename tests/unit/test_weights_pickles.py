@@ -28,7 +28,7 @@ TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch
 def load(
     directory: Path, cache: Path, tell: Tell = lambda line: None, files: tuple[str, ...] = (), allow: str = "tensors"
 ) -> Path:
-    """What a worker would be told to load, of a family that reads `files` too."""
+    """Return the directory that a worker would load, for a family that also reads `files`."""
     made = spec(weights=str(directory), allow_pickle=allow, runtime=Runtime(cache_dir=str(cache)))
     # A process has one record of a stage.
     status = StatusWriter(directory.parent / f"status-{threading.get_ident()}", "m", "inference", 0)
