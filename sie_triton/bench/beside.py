@@ -1,4 +1,4 @@
-"""Compares the server with a library in this process: both take turns over the same items. Prints a table."""
+"""Compare the server with a library in this process: both take turns over the same items. Print a table."""
 
 import platform
 import statistics

@@ -1,4 +1,4 @@
-"""Measures a request and its response between two processes: our channel beside multiprocessing's connection.
+"""Measure a request and its response between two processes: our channel beside multiprocessing's connection.
 
 `python -m sie_triton.bench.channel` prints milliseconds: minimum and median, over 5 interleaved rounds, of a round's
 median.

@@ -1,4 +1,4 @@
-"""Measures the cost of many cold models: start-up, memory, shared memory, and the time of first responses."""
+"""Measure the cost of many cold models: start-up, memory, shared memory, and the time of first responses."""
 
 import shutil
 import statistics

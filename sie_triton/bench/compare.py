@@ -1,4 +1,4 @@
-"""Compares the server with sentence-transformers: interleaved rounds, medians, a table and one JSON line."""
+"""Compare the server with sentence-transformers: interleaved rounds, medians, a table and one JSON line."""
 
 import json
 import platform

@@ -1,4 +1,4 @@
-"""Compares the door with Triton's own HTTP: added latency, throughput with many clients, and the door's CPU time."""
+"""Compare the door with Triton's own HTTP: added latency, throughput with many clients, and the door's CPU time."""
 
 import http.client
 import itertools

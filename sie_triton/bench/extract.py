@@ -1,4 +1,4 @@
-"""Compares the server with gliner: entities for many clients, one text per request, log-normal lengths."""
+"""Compare the server with gliner: entities for many clients, one text per request, log-normal lengths."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor

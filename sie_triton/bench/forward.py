@@ -1,4 +1,4 @@
-"""Measures forward passes in process, without a server: against the hardware's peak, and sentence-transformers.
+"""Measure forward passes in process, without a server: against the hardware's peak, and sentence-transformers.
 
 Sub-batches run on lanes, as in inference. Every figure is a median over interleaved rounds; a ratio is the median of
 the rounds' ratios.

@@ -1,4 +1,4 @@
-"""Compares the server with sentence-transformers: vectors of photos for many clients, one photo per request."""
+"""Compare the server with sentence-transformers: vectors of photos for many clients, one photo per request."""
 
 import io
 import tempfile

@@ -1,6 +1,6 @@
-"""Measures latency of single short texts, and throughput of many clients.
+"""Measure latency of single short texts, and throughput of many clients.
 
-Compares the server with and without graphs, a minimal Triton repository written by hand, and calls in process.
+Compare the server with and without graphs, a minimal Triton repository written by hand, and calls in process.
 """
 
 import json

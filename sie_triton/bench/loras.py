@@ -1,4 +1,4 @@
-"""Compares the server's LoRA adapters with PEFT: vectors of texts of many lengths, each with one of eight adapters."""
+"""Compare the server's LoRA adapters with PEFT: vectors of texts of many lengths, each with one of eight adapters."""
 
 import tempfile
 from collections.abc import Callable, Sequence

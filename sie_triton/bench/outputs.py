@@ -1,4 +1,4 @@
-"""Compares sparse, late-interaction and reranking models with sentence-transformers, and MUVERA with a naive form."""
+"""Compare sparse, late-interaction and reranking models with sentence-transformers, and MUVERA with a naive form."""
 
 import statistics
 import tempfile

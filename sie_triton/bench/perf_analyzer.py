@@ -1,4 +1,4 @@
-"""Runs perf_analyzer, NVIDIA's C++ load generator, which is downloaded on first use."""
+"""Run perf_analyzer, NVIDIA's C++ load generator, which is downloaded on first use."""
 
 import csv
 import os

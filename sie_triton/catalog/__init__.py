@@ -1,4 +1,4 @@
-"""Reads model files into frozen, validated ModelConfigs."""
+"""Read model files into frozen, validated ModelConfigs."""
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import Found, known_models, load_file, starter_set

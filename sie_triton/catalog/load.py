@@ -1,4 +1,4 @@
-"""Reads model files; every error names the file, the key and the allowed values."""
+"""Read model files; every error names the file, the key and the allowed values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

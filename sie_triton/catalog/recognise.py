@@ -1,4 +1,4 @@
-"""Recognises a checkpoint directory, by the rules of each family, and describes it as a ModelConfig."""
+"""Recognise a checkpoint directory, by the rules of each family, and describe it as a ModelConfig."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Resolves names that a user types to ModelConfigs: model files, directories, known public models, hub ids."""
+"""Resolve names that a user types to ModelConfigs: model files, directories, known public models, hub ids."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Writes docs/models.md from the shipped model files: `python -m sie_triton.catalog.table > docs/models.md`."""
+"""Write docs/models.md from the shipped model files: `python -m sie_triton.catalog.table > docs/models.md`."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Creates and removes environments, one at a time."""
+"""Create and remove environments, one at a time."""
 
 import fcntl
 import os

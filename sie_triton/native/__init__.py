@@ -1,4 +1,4 @@
-"""Compiles our C code on the machine that runs it. Every use of it is optional."""
+"""Compile our C code on the machine that runs it. Every use of it is optional."""
 
 from sie_triton.native.compiler import INSTALL, compile_program, compile_shared
 

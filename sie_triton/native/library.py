@@ -1,4 +1,4 @@
-"""Builds a directory of C files as one shared library, once per machine. Imports no torch."""
+"""Build a directory of C files as one shared library, once per machine. Imports no torch."""
 
 import ctypes
 import hashlib

@@ -1,4 +1,4 @@
-"""Renders ModelSpecs into a Triton model repository."""
+"""Render ModelSpecs into a Triton model repository."""
 
 from sie_triton.render.repository import check, render
 

@@ -1,4 +1,4 @@
-"""Builds a model repository from settings and model names: joins catalog and render."""
+"""Build a model repository from settings and model names: join catalog and render."""
 
 import tempfile
 from collections.abc import Sequence

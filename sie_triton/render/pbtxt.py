@@ -1,4 +1,4 @@
-"""Converts a ModelSpec to Triton's ModelConfig protobufs: an ensemble for each task, and the three shared steps."""
+"""Convert a ModelSpec to Triton's ModelConfig protobufs: an ensemble for each task, and the three shared steps."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -113,9 +113,9 @@ def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], lis
 
 
 def _may_lack(inputs: Iterable[Tensor]) -> bool:
-    """Return whether to declare all inputs optional: if one is.
+    """Return whether one of a verb's inputs is optional: then all of them must be optional for Triton.
 
-    Triton only counts inputs, so that one input could stand in for another. Preprocess reports a missing input.
+    Triton only counts inputs, so that one input could replace another. Preprocess reports a missing input.
     """
     return any(tensor.optional for tensor in inputs)
 

@@ -1,4 +1,4 @@
-"""Brings a server's repository up to date with its model files: `python -m sie_triton.render.refresh DATA_DIR`.
+"""Bring a server's repository up to date with its model files: `python -m sie_triton.render.refresh DATA_DIR`.
 
     model files + serving.json → repository + serving.json → one line of JSON, an Outcome, for the controller
 

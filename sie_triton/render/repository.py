@@ -1,4 +1,4 @@
-"""Writes the model repository tree, whole models at a time, and finds drift in an existing one."""
+"""Write the model repository, a whole model at a time, and find differences in an existing one."""
 
 import os
 import py_compile

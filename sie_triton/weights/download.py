@@ -1,4 +1,4 @@
-"""Downloads the files of a commit that the local cache lacks, several at a time.
+"""Download the files of a commit that the local cache lacks, several at a time.
 
 An interrupted download is resumed, by this or another process; huggingface_hub would start the file again.
 """

@@ -1,4 +1,4 @@
-"""Decides whether a checkpoint is run from an ONNX file, and from which one."""
+"""Decide whether a checkpoint is run from an ONNX file, and from which one."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""Resolves org/name[@revision] to one commit of a repository in the local cache, in huggingface_hub's layout.
+"""Resolve org/name[@revision] to one commit of a repository in the local cache, in huggingface_hub's layout.
 
 The revision is resolved once, and all files are of that commit. If the hub cannot be reached, the local cache is used.
 """

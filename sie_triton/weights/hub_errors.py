@@ -1,4 +1,4 @@
-"""Turns errors of the model hub, and of the way to it, into LoadErrors that say what to do."""
+"""Convert errors of the model hub and of the network to LoadErrors that say what to do."""
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (

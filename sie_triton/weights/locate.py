@@ -1,4 +1,4 @@
-"""Resolves the `weights` of a ModelSpec to a local directory."""
+"""Resolve the `weights` of a ModelSpec to a local directory."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ def locate(
 
     All processes that pass the same file `pin` get the same commit of a repository. `tell` is called periodically with
     a line of progress, and may raise to stop the download. If some files are in another repository (`elsewhere`), a
-    directory that combines all files is created below `cache`. LoadError says where files were sought and what to do.
+    directory that combines all files is created below `cache`. LoadError says what was searched and what to do.
     """
     source = _source(weights, allow_hub, pin)
     _fetch(source, patterns, tell, max_bytes)

@@ -12,7 +12,7 @@ MAX_QUESTIONS = 16
 
 
 class Hub:
-    """Asks about at most MAX_QUESTIONS repositories, and about no further one once the hub is unreachable.
+    """The hub, asked about at most MAX_QUESTIONS repositories, and about no further one once it is unreachable.
 
     Holds the number of questions, and the error of an unreachable hub. For one thread.
     """

@@ -1,4 +1,4 @@
-"""Converts a model whose weights exist only as pickles into a directory of the same model with safetensors.
+"""Convert a model whose weights exist only as pickles into a directory of the same model with safetensors.
 
 A pickle may contain code. A confined process (unpickle.py) reads it once; the result is cached under the identity of
 the pickle file.

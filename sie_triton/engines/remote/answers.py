@@ -1,4 +1,4 @@
-"""Parses and validates an endpoint's JSON responses into arrays. Pure; `where` is the URL of the request."""
+"""Parse and validate an endpoint's JSON responses into arrays. Pure; `where` is the URL of the request."""
 
 from typing import Any
 

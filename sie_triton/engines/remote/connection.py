@@ -1,4 +1,4 @@
-"""Sends JSON requests to an endpoint over keep-alive connections; returns JSON bytes or raises one of our errors."""
+"""Client of an endpoint over keep-alive connections: sends JSON, returns JSON bytes or raises one of our errors."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Turns an endpoint's error responses into our errors. Pure."""
+"""Convert an endpoint's error responses to our errors. Pure."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime

@@ -1,4 +1,4 @@
-"""Exports an encoder as an ONNX graph. A separate process does this once per checkpoint; the graph is cached."""
+"""Export an encoder as an ONNX graph. A separate process does this once per checkpoint; the graph is cached."""
 
 from pathlib import Path
 

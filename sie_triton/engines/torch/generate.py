@@ -19,7 +19,7 @@ from sie_triton.engines.torch.pixels import Pixels
 
 
 class Deadline(StoppingCriteria):
-    """Ends generation of the whole batch at `deadline_ns` (monotonic); None for no deadline."""
+    """Stopping criterion that ends the whole batch at `deadline_ns` (monotonic); None for no deadline."""
 
     def __init__(self, deadline_ns: int | None) -> None:
         self._deadline_ns = deadline_ns
@@ -33,7 +33,7 @@ class Deadline(StoppingCriteria):
 
 
 class Writer(base.Encoder):
-    """Runs `model` on the device of its weights. Thread-safe."""
+    """A generating model on the device of its weights. Thread-safe."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         weights = next(model.parameters())
@@ -71,7 +71,7 @@ class Writer(base.Encoder):
 
 
 class Generator(Writer):
-    """Generates from images that all have the size of `plan`."""
+    """A generating model whose images all have the size of `plan`."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)

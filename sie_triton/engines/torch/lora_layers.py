@@ -33,7 +33,7 @@ class Part(Protocol):
 
 
 class LowRank:
-    """Computes gain · base + shift + (given · firstᵀ) · second.
+    """Part that computes gain · base + shift + (given · firstᵀ) · second.
 
     `first` is [r, in], `second` [r, out], the others [out] or None. For an embedding, `first` is [words, r], and
     `given` selects its rows.
@@ -59,7 +59,7 @@ class LowRank:
 
 
 class Saved:
-    """Replaces the whole layer; `scale` multiplies the output of an embedding."""
+    """Part that replaces the whole layer; `scale` multiplies the output of an embedding."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None) -> None:
         self._weight, self._bias, self._scale = weight, bias, scale
@@ -108,7 +108,7 @@ class Now(threading.local):
 
 
 class Adapted(torch.nn.Module):
-    """Wraps the layer `base`: applies to the rows of each adapter the adapter's part for `key`, if it has one."""
+    """Wrapper of the layer `base`: applies to the rows of each adapter the adapter's part for `key`, if it has one."""
 
     def __init__(self, base: torch.nn.Module, key: str, now: Now) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reads the weights of a LoRA adapter as PEFT saves them, checks every shape, and builds the change to each layer."""
+"""Read the weights of a LoRA adapter as PEFT saves them, check every shape, and build the change to each layer."""
 
 import logging
 from collections import defaultdict
@@ -77,7 +77,7 @@ class Place:
 
 
 class Reader:
-    """Reads one adapter for `model`; its tensors are in `dtype` on `device`."""
+    """Reader of one adapter for `model`; its tensors are in `dtype` on `device`."""
 
     def __init__(self, directory: Path, model: Model, dtype: torch.dtype, device: torch.device) -> None:
         self.files = LoraFiles.read(directory)
@@ -160,7 +160,7 @@ class Reader:
 
 
 class Made:
-    """Builds an adapter's part for one layer. If the layer is a cut one, `kept` are the rows kept of the original."""
+    """Builder of an adapter's part for one layer. `kept` are the rows of the original layer that this one has kept."""
 
     def __init__(
         self, reader: Reader, module: str, layer: torch.nn.Module, given: Tensors, kept: Sequence[int] | None

@@ -1,4 +1,4 @@
-"""Renames the weights of an open_clip checkpoint to the names of transformers' CLIPModel and SiglipModel."""
+"""Rename the weights of an open_clip checkpoint to the names of transformers' CLIPModel and SiglipModel."""
 
 import re
 from collections.abc import Iterator, Mapping

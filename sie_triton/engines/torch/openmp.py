@@ -1,7 +1,7 @@
 """Control of the OpenMP threads that PyTorch uses on a CPU.
 
 Each thread that runs a forward pass has its own team. GNU's OpenMP counts the threads of all teams, idle ones included.
-If there are more than processors, its threads stop spinning while they wait: each operator has to wake them, which
+If there are more threads than processors, they stop spinning while they wait: each operator has to wake them, which
 makes a short pass three times as long.
 """
 

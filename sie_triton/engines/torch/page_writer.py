@@ -39,7 +39,7 @@ class Scaled(Protocol):
 
 
 class PageWriter(Writer):
-    """Generates the text of images. A prompt contains one `image_token` for each state of its image."""
+    """A model that generates the text of images. A prompt contains one `image_token` for each state of its image."""
 
     def __init__(self, model: PreTrainedModel, plan: Scaled, image_token: int) -> None:
         super().__init__(model)
@@ -93,7 +93,7 @@ class PageWriter(Writer):
 
 
 class PatchWriter(PageWriter):
-    """Reads all images of a batch, as rows of patches, in one pass of the vision tower, which keeps them separate.
+    """A PageWriter whose tower reads all images of a batch in one pass, as rows of patches, and keeps them separate.
 
     `merge` is the parameter of `cut`.
     """

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class PatchTower(Tower):
-    """Runs a tower that separates the images itself, so that no padding is needed."""
+    """A tower that separates the images itself, so that no padding is needed."""
 
     def __init__(self, model: PreTrainedModel, plan: PatchPlan) -> None:
         super().__init__(model)

@@ -1,4 +1,4 @@
-"""Converts bytes of images that all have the size of a plan to normalised pixels."""
+"""Convert bytes of images that all have the size of a plan to normalised pixels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sie_triton.checkpoints.image_processor import ImagePlan
 
 
 class Pixels:
-    """Normalises pixels. `shape` is the height and width of every image, `image_bytes` its size."""
+    """Conversion of bytes to normalised pixels. Every image has the height and width `shape`, and `image_bytes`."""
 
     def __init__(self, plan: ImagePlan, device: torch.device, dtype: torch.dtype) -> None:
         self.shape = plan.shape

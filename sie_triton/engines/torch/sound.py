@@ -16,7 +16,7 @@ FUSED = 4
 
 
 class SoundTower(Tower):
-    """Runs an audio model; `plan` gives the size of a window's spectrogram.
+    """Audio model; `plan` gives the size of a window's spectrogram.
 
     For a model with fusion, every sound is marked as longer than a window, as the library marks a single sound. For a
     shorter sound, the whole and the cuts are identical.

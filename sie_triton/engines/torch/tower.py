@@ -6,7 +6,7 @@ from sie_triton.engines.torch.encoder import lay_out, library_attention, num_byt
 
 
 class Tower:
-    """Runs `model` on the device of its weights."""
+    """A transformers model on the device of its weights."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         weights = next(model.parameters())

@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class VisionTower(Tower):
-    """Runs a vision model without padding, as all images have the size of `plan`."""
+    """Vision model without padding, as all images have the size of `plan`."""
 
     def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
         super().__init__(model)
