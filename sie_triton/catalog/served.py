@@ -16,7 +16,7 @@ OF_SINGLE_TEXTS = ("query_template", "doc_template", "default_instruction")
 
 # Keys under loadtime that SIE's own libraries need and this server does not, with the reason.
 ELSEWHERE_LOADTIME: Mapping[str, str] = {
-    "trust_remote_code": "code from a model repository is never run; transformers' implementation is used instead",
+    "trust_remote_code": "code from a model repository is never run; transformers' own is used if it has the model",
     "code_revision": "code from a model repository is never run",
     "attn_implementation": "SIE_ATTENTION_BACKEND sets it for all models",
     "config_kwargs": "this server has no such switches",

@@ -104,7 +104,9 @@ def _all(
 
 def _of_disk(error: OSError, snapshot: Snapshot) -> LoadError:
     if error.errno == errno.ENOSPC:
-        return LoadError(f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; free disk space", "disk full")
+        return LoadError(
+            f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; free up space there", "disk full"
+        )
     return LoadError(f"weights: {snapshot.repo} cannot be stored in {constants.HF_HUB_CACHE}: {first_line(error)}")
 
 
@@ -147,7 +149,7 @@ class Transfer:
         if self._total - sum(here) > free:
             raise LoadError(
                 f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
-                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; free disk space",
+                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; free up space there",
                 "disk full",
             )
 

@@ -287,7 +287,7 @@ def test_a_disk_that_is_full(hub, tmp_path):
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     blobs = tmp_path / "cache" / "models--org--name" / "blobs"
     (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").symlink_to("/dev/full")
-    with pytest.raises(LoadError, match="cache is full; free disk space") as told:
+    with pytest.raises(LoadError, match="cache is full; free up space there") as told:
         load(tmp_path)
     assert told.value.reason == "disk full"
 

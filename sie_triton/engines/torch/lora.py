@@ -32,7 +32,7 @@ TRIED = (7, 7)
 
 
 class Loras:
-    """The LoRA adapters of the model that `backbone` is a part of. Any thread may run passes meanwhile."""
+    """The LoRA adapters of the model with `backbone`. Passes may run while adapters are added or removed."""
 
     def __init__(self, backbone: torch.nn.Module) -> None:
         self.model = Model(backbone)
