@@ -1,20 +1,17 @@
-"""The model files of public models: their layout, and that docs/models.md is in step with them."""
+"""The model files of public models: their layout."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from sie_triton.catalog import known_models, starter_set, triton_name
 from sie_triton.catalog.load import known_model
 from sie_triton.catalog.options import check_template
-from sie_triton.catalog.table import page, shipped
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
 from sie_triton.errors import UnbuiltFamily
 from sie_triton.families import FAMILIES
+from sie_triton.pages.models import shipped
 from sie_triton.spec import Runtime
-
-MODELS_PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 ORDER = (
     *("sie_id", "hf_id", "package_backed", "license", "allow_pickle"),
@@ -130,11 +127,6 @@ def test_templates_hold_real_line_breaks(known):
             runtime = profile.get("adapter_options", {}).get("runtime", {})
             for key in ("query_template", "doc_template"):
                 assert "\\" not in check_template(runtime.get(key, "{text}")), path
-
-
-def test_the_page_of_models_is_in_step_with_the_files():
-    written = MODELS_PAGE.read_text(encoding="utf-8")
-    assert written == page(), "run: python -m sie_triton.catalog.table > docs/models.md"
 
 
 def test_each_is_served_or_of_a_family_to_come():

@@ -1,6 +1,5 @@
-"""Write docs/models.md from the shipped model files: `python -m sie_triton.catalog.table > docs/models.md`."""
+"""docs/models.md: the model files of the package as one table."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -51,7 +50,3 @@ def row(model: Mapping[str, Any]) -> str:
         family if family in FAMILIES else f"{family}, later",
     )
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -1,0 +1,32 @@
+"""Write the generated pages of docs/, or check them: `python -m sie_triton.pages [--check]`."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sie_triton.pages import models, parameters, settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "models.md": models.page,
+    "parameters.md": parameters.page,
+    "settings.md": settings.page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit status: 1 if a page is out of date and `--check` forbids writing it."""
+    pages = {DOCS / name: page() for name, page in PAGES.items()}
+    outdated = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in outdated:
+            sys.stderr.write(f"docs/{path.name} is out of date; run: python -m sie_triton.pages\n")
+        return int(bool(outdated))
+    for path in outdated:
+        path.write_text(pages[path])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

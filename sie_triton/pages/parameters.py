@@ -1,0 +1,110 @@
+"""docs/parameters.md: tensors and request parameters of the contract and of every family."""
+
+from collections.abc import Iterable
+
+from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, LORA, PAGES, VERBS, Extraction, Model, Parameter
+from sie_triton.contract.tensors import (
+    ENTITIES,
+    EXTRACTION,
+    LABELS,
+    NUM_PAGES,
+    PAGE_NUMBERS,
+    QUERY,
+    QUERY_IMAGE,
+    SCORES,
+    TIMING_FIELDS,
+    TIMING_MS,
+    TOKEN_COUNT,
+    TRUNCATED,
+    Tensor,
+)
+from sie_triton.families import FAMILIES, family
+from sie_triton.pages.tables import table
+from sie_triton.spec import ModelSpec, MuveraConfig
+
+INTRODUCTION = """\
+# Tensors and parameters
+
+This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items in
+a request. `org/name` is served as the ensemble `org__name`, or `org__name-score` and `org__name-extract` for further
+tasks of a model. The steps of an ensemble (`-preprocess`, `-inference`, `-postprocess`) are Triton models too, and
+accept only what the step before them sent. Triton never answers a request to a step that holds no
+batch (shape `[0, 0]`), so give every request a deadline.
+
+**The parameter `output_types` chooses outputs; the list of requested outputs does not**: a step of a Triton ensemble
+cannot see which outputs a client requested. Without the parameter a request gets every output that the model has; an
+output that was not requested is empty. An unknown or wrong parameter is refused as INVALID_ARG, with its name and the
+allowed values.
+"""
+
+QUANTIZED = """
+A `_quantized` tensor holds raw little-endian rows in the requested `output_dtype`. A `_scales` tensor exists where
+the model file says `scales: true` beside `dim`: an int8 or uint8 entry q stands for scales[1] + scales[0] · q.
+"""
+
+TIMING = f"""
+`{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *queue* is the wait while the model's instance was busy with
+other work, *batch_wait* the wait while it was idle.
+"""
+
+# A model with every output and task; limits that depend on the model are those of BGE-M3.
+SPEC = ModelSpec(
+    model="BAAI/bge-m3",
+    weights="",
+    family="bge_m3",
+    dims={"dense": 1024, "sparse": 250_002, "multivector": 1024, "muvera": 10_240},
+    max_sequence_length=8192,
+    max_batch_cost=16_384,
+    tasks=tuple(VERBS),
+    score_modes=("dense", "sparse", "colbert", "hybrid"),
+    muvera=MuveraConfig(),
+)
+MODEL = Model(SPEC, (), ENCODE_OUTPUTS, extraction=Extraction(labels="optional"), takes_loras=True)
+
+
+def page() -> str:
+    inputs = (*ITEMS.values(), QUERY, QUERY_IMAGE, LABELS, ENTITIES)
+    encoded = [
+        tensor
+        for output in ENCODE_OUTPUTS.values()
+        for tensor in (*output.tensors, output.quantized, output.scales)
+        if tensor is not None
+    ]
+    of_all = (NUM_PAGES, PAGE_NUMBERS, TOKEN_COUNT, TRUNCATED, TIMING_MS)
+    sections = [
+        ("Inputs", _tensors(inputs), ""),
+        ("Outputs of encode", _tensors(encoded), QUANTIZED),
+        ("Outputs of score and extract", _tensors((SCORES, EXTRACTION)), ""),
+        ("Outputs of every task", _tensors(of_all), TIMING),
+        *((f"Parameters of {name}", _parameters(_of_verb(name)), "") for name in VERBS),
+        ("Parameters of families", _of_families(), ""),
+    ]
+    return INTRODUCTION + "".join(f"\n## {title}\n\n{text}{more}" for title, text, more in sections)
+
+
+def _tensors(tensors: Iterable[Tensor]) -> str:
+    return table(["tensor", "type", "content"], ([f"`{each.name}`", each.dtype, each.doc] for each in tensors))
+
+
+def _parameters(parameters: Iterable[Parameter]) -> str:
+    return table(["parameter", "allowed", "effect"], (_row(each) for each in parameters))
+
+
+def _row(parameter: Parameter) -> list[str]:
+    return [f"`{parameter.name}`", parameter.allowed(), parameter.doc]
+
+
+def _of_verb(name: str) -> list[Parameter]:
+    """Parameters of a verb; those of LoRA adapters and PDFs once, with encode."""
+    found = [each for each in VERBS[name].parameters(MODEL) if each.name not in (LORA.name, PAGES.name)]
+    return found + ([LORA, PAGES] if name == next(iter(VERBS)) else [])
+
+
+def _of_families() -> str:
+    """Return one row for each parameter of families, with the families that take it."""
+    takers: dict[Parameter, list[str]] = {}
+    for name in FAMILIES:
+        for parameter in family(name).parameters:
+            takers.setdefault(parameter, []).append(name)
+    rows = [[*_row(parameter), ", ".join(names)] for parameter, names in takers.items()]
+    return table(["parameter", "allowed", "effect", "families"], sorted(rows))

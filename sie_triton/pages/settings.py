@@ -1,0 +1,80 @@
+"""docs/settings.md: each field of `Settings`, with its variable, default and description."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sie_triton.pages.tables import table
+from sie_triton.setting_sources import variable
+from sie_triton.settings import Settings
+
+INTRODUCTION = """\
+# Settings
+
+A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
+line of `sie.yaml` (`http_port: 8000`), in this order of precedence. `SIE_CONFIG` names another file than `sie.yaml`.
+The flag's name is the variable's without `SIE_`. A wrong value stops the start with the source, the value and what is
+allowed. [Tuning](tuning.md) says which settings are worth changing.
+"""
+
+# Every setting belongs to one group; `page` fails otherwise.
+GROUPS: Mapping[str, str] = {
+    "Addresses": "host triton_host http_port grpc_port metrics_port controller_port allow_remote",
+    "Models and files": (
+        "models_dir model_filter preload_models data_dir environments_dir hf_fallback api_key_variables tritonserver"
+    ),
+    "Device and engine": (
+        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate"
+    ),
+    "Requests and batches": (
+        "max_concurrent_requests max_batch_requests max_batch_wait_ms forward_timeout_s open_steps fork_stubs"
+    ),
+    "Memory": ("memory_limit_bytes memory_pressure_threshold_percent min_residency_s idle_evict_s load_timeout_s"),
+    "Images, sounds and documents": (
+        "image_workers max_image_bytes max_image_pixels max_decoded_bytes max_pages max_audio_bytes max_audio_s "
+        "max_document_bytes"
+    ),
+    "LoRA adapters": "max_loras_per_model allow_client_lora",
+    "The door": (
+        "door door_port door_workers door_timeout_s door_max_body_bytes door_max_items door_max_memory_bytes "
+        "door_max_connections door_allowed_hosts door_cors_origins door_tei_model"
+    ),
+    "Tokens": "auth_mode auth_tokens admin_token",
+}
+
+FACTORIES = {"data_dir": "user cache directory", "environments_dir": "user data directory"}
+MIB, GIB = 1024**2, 1024**3
+
+
+def page() -> str:
+    """Return the page; ValueError if a setting is in no group, or in two."""
+    named = [name for names in GROUPS.values() for name in names.split()]
+    if sorted(named) != sorted(Settings.model_fields):
+        raise ValueError(f"settings of GROUPS differ from those of Settings: {set(named) ^ set(Settings.model_fields)}")
+    parts = [f"\n## {title}\n\n{_table(names.split())}" for title, names in GROUPS.items()]
+    return INTRODUCTION + "".join(parts)
+
+
+def _table(names: list[str]) -> str:
+    rows = []
+    for name in names:
+        declared = Settings.model_fields[name]
+        default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
+        rows.append([f"`{variable(name)}`", default, str(declared.description)])
+    return table(["variable", "default", "effect"], rows)
+
+
+def shown(default: Any) -> str:
+    """Return a default as a reader would write it.
+
+    >>> shown(64 * MIB), shown(GIB), shown(True), shown(1_500_000_000), shown(0.5), shown(None)
+    ('64 MiB', '1 GiB', 'true', '1,500,000,000', '0.5', '')
+    """
+    if default in (None, ""):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int):
+        if default % MIB == 0 and default:
+            return f"{default // GIB} GiB" if default % GIB == 0 else f"{default // MIB} MiB"
+        return f"{default:,}" if default >= 100_000 else str(default)
+    return f"{default:g}" if isinstance(default, float) else str(default)

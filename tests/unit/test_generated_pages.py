@@ -1,0 +1,24 @@
+"""The pages of docs/ that `python -m sie_triton.pages` writes."""
+
+import pytest
+
+from sie_triton.pages import __main__ as pages
+from sie_triton.pages import settings
+
+
+def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    monkeypatch.setattr(pages, "PAGES", {"a.md": lambda: "# A\n", "b.md": lambda: "# B\n"})
+    (tmp_path / "a.md").write_text("# A\n")
+    assert pages.main(["--check"]) == 1
+    assert capsys.readouterr().err == "docs/b.md is out of date; run: python -m sie_triton.pages\n"
+    assert not (tmp_path / "b.md").exists()
+    assert pages.main([]) == 0
+    assert (tmp_path / "b.md").read_text() == "# B\n"
+    assert pages.main(["--check"]) == 0
+
+
+def test_a_setting_in_no_group_is_an_error(monkeypatch):
+    monkeypatch.setattr(settings, "GROUPS", {"Addresses": "host"})
+    with pytest.raises(ValueError, match="http_port"):
+        settings.page()
