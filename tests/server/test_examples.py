@@ -1,4 +1,4 @@
-"""README's examples, run from README's own text against one server with small models under the names it uses."""
+"""Examples of README and docs/, run from their own text against one server of small models under the names they use."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from sie_triton.catalog.config import ModelConfig
 from sie_triton.errors import InputError
 from sie_triton.render.build import selected
 from sie_triton.server.serve import example
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, read_settings
 from sie_triton.spec import Runtime
 from tests.conftest import MINILM, fresh_settings
 from tests.gliners import save_gliner
@@ -29,7 +29,10 @@ from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pyla
 from tests.server.test_serve import port_flags, sie
 from tests.towers import save_clip
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Its examples are checked by tests/unit/test_documents.py.
+PAGES.remove(ROOT / "docs" / "model-files.md")
 HEADER = "-H 'Content-Type: application/json'"
 
 INSTALLS = "installs or makes an environment: a clean clone is the test"
@@ -47,6 +50,8 @@ NOT_RUN = {
     "pip install -c constraints.txt '.[server,embedded,demo]'": INSTALLS,
     "sie-triton serve": BY_HAND,
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
+    "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",
+    "scripts/bench --help": INSTALLS,
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
     "scripts/serve my-models/colbert.yaml": "tests/unit/test_refresh.py does it",
@@ -65,24 +70,26 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of README and the line it begins on."""
+    """A fenced block of a page and the line it begins on."""
 
     line: int
     language: str
     text: str
+    page: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.language}-{self.line}"
+        return f"{self.page}-{self.language}-{self.line}"
 
 
-def blocks_of(text: str) -> list[Block]:
+def blocks_of(text: str, page: str = "") -> list[Block]:
     fences = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(text[: m.start()].count("\n") + 1, m[1], m[2]) for m in fences]
+    return [Block(text[: m.start()].count("\n") + 1, m[1], m[2], page) for m in fences]
 
 
-BLOCKS = blocks_of(README.read_text())
-YAML = [block for block in BLOCKS if block.language == "yaml"]
+BLOCKS = [block for page in PAGES for block in blocks_of(page.read_text(), page.stem)]
+YAML = [block for block in BLOCKS if block.language == "yaml" and "sie_id:" in block.text]
+SETTINGS_FILES = [block for block in BLOCKS if block.language == "yaml" and block not in YAML]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]
 AT_THE_DOOR = [block for block in CURL if "localhost:8080" in block.text]
@@ -113,8 +120,8 @@ def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
 
 @pytest.fixture(scope="module")
 def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, dict[str, int]]]:
-    """Directories and dims for the names of README's model files."""
-    root = tmp_path_factory.mktemp("readme")
+    """Directories and dims for the names of the pages' model files."""
+    root = tmp_path_factory.mktemp("examples")
     save_gliner(root / "gliner", minilm_directory)
     save_clip(root / "clip", minilm_directory)
     dense = root / "dense" / "model"
@@ -138,8 +145,8 @@ def small_models(tmp_path_factory, minilm_directory) -> dict[str, tuple[Path, di
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, small_models) -> Iterator[Settings]:
-    """`sie-triton serve --models-dir` with every model file of README, and the demo model."""
-    root = tmp_path_factory.mktemp("readme-server")
+    """`sie-triton serve --models-dir` with every model file of the pages, and the demo model."""
+    root = tmp_path_factory.mktemp("examples-server")
     settings = fresh_settings(root, models_dir=root / "my-models")
     settings.models_dir.mkdir()
     models = [model for block in YAML if (model := yaml.safe_load(block.text)).get("sie_id") in small_models]
@@ -181,7 +188,7 @@ def ask(command: str) -> list[str]:
 
 def test_every_block_is_run_or_listed():
     assert {block.language for block in BLOCKS} == {"bash", "python", "yaml"}
-    assert lines_not_run(BLOCKS) == list(NOT_RUN)
+    assert set(lines_not_run(BLOCKS)) == set(NOT_RUN)
 
 
 def test_a_new_line_is_noticed():
@@ -223,7 +230,7 @@ def test_python(served, block, capsys):
     for module, why in NOT_INSTALLED.items():
         if f"from {module} " in block.text and find_spec(module) is None:
             pytest.skip(f"{module} {why}")
-    exec(compile(here(block.text, served), f"{README}:{block.line}", "exec"), {})
+    exec(compile(here(block.text, served), f"{block.page}:{block.line}", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     said = re.findall(r"^ *print\(.*\)  # ((?:\w+ )?\([\d, ]+\))$", block.text, re.MULTILINE)
     assert set(said) <= set(printed)
@@ -264,3 +271,13 @@ def test_model_file(served, block):
             assert set(model.dims) <= set(client.encode(model.sie_id, "Hello"))
         if model.tasks.score:
             assert len(client.score(model.sie_id, "who?", ["I, you.", "Nobody."])["scores"]) == 2
+
+
+@pytest.mark.parametrize("block", SETTINGS_FILES, ids=lambda block: block.name)
+def test_settings_file(tmp_path, monkeypatch, block):
+    """Holds settings that exist, of values that are allowed."""
+    path = tmp_path / "sie.yaml"
+    path.write_text(block.text)
+    monkeypatch.setenv("SIE_CONFIG", str(path))
+    given, settings = yaml.safe_load(block.text), read_settings()
+    assert {name: str(getattr(settings, name)) for name in given} == {name: str(given[name]) for name in given}
