@@ -171,3 +171,21 @@ def test_the_examples_of_model_files():
     near, far = (ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()) for example in examples)
     assert (near.dims, near.engine) == ({"dense": 384}, "torch")
     assert (far.dims, far.engine) == ({"dense": 4096}, "remote")
+
+
+def messages_of(page: str) -> list[str]:
+    """The quoted messages in the first column of a page's tables."""
+    rows = re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)
+    return [quoted for cell in rows for quoted in re.findall(r"`([^`]+ [^`]*)`", cell)]
+
+
+def test_messages_of_troubleshooting_are_in_the_source():
+    """A message that changes must change there too. `…` stands for what a message inserts."""
+    files = [*(ROOT / "sie_triton").rglob("*.py"), *(ROOT / "scripts").glob("[!_]*")]
+    source = "\n".join(path.read_text() for path in files if path.is_file())
+    # Literals of neighbouring lines are one.
+    source = re.sub(r'"\n\s*f?"', "", source)
+    messages = messages_of((ROOT / "docs" / "troubleshooting.md").read_text())
+    assert len(messages) > 10
+    fragments = [(message, part.strip()) for message in messages for part in message.split("…") if part.strip(" …;.")]
+    assert [f"{message}: {part}" for message, part in fragments if part not in source] == []
