@@ -13,7 +13,7 @@ WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p
 
 
 def of_clip(directory: Path) -> tokenizers.Tokenizer:
-    """LoadError where one of the two cannot be read, or is not CLIP's."""
+    """Build CLIP's tokenizer. Raise LoadError if one of the two files cannot be read or is not CLIP's."""
     vocabulary = read_fields(directory / "vocab.json")
     opening, closing = (vocabulary.integer(each) for each in (OPENING, CLOSING))
     try:

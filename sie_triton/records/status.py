@@ -46,7 +46,7 @@ RECORD = np.dtype(
         ("last_used_ns", "<i8"),  # monotonic; 0 if never used
         ("weights_bytes", "<i8"),
         ("engine", "<i8"),  # index in ENGINES
-        ("graph_tokens", "<i8"),  # largest pass that uses the engine's faster form; 0: there is none
+        ("graph_tokens", "<i8"),  # largest pass in the engine's faster form; 0: there is none
         ("device_bytes", "<i8"),  # memory that the worker takes on a GPU; 0 on a CPU
         ("fetching_ns", "<i8"),  # monotonic, last progress in fetching or converting weights; 0 when done
         ("load_failure", "<i8"),  # 1 + index in REASONS of the last failed load; 0: none

@@ -1,6 +1,6 @@
 """Limit on the requests of a model in progress: in preprocess, in Triton's queue, and in inference.
 
-Triton's own queue limit makes its batcher stall, so the stages count themselves. Preprocess gives each request that it
+Triton's own queue limit makes its batcher stall, so the stages do the counting. Preprocess gives each request that it
 passes on an ascending ticket; inference records the highest ticket that it has received. Triton's queue is first in,
 first out, so the difference is the number of queued requests, and a request that was lost on the way is forgotten as
 soon as a later one arrives.

@@ -230,7 +230,7 @@ def test_the_clients_say_it_too(client):
         client.extract(GLINER, "text")
     with pytest.raises(InputError, match="parameter output_schema: unknown here"):
         client.extract(GLINER, "text", LABELS, output_schema={"type": "object"})
-    with pytest.raises(InputError, match="entities: this model reads none"):
+    with pytest.raises(InputError, match="entities: this model does not read entities"):
         client.extract(GLINER, "text", LABELS, [{"start": 0, "end": 4}])
     with pytest.raises(InputError, match=f"model: {MINILM} does not extract; it takes text"):
         client.extract(MINILM, "text", LABELS)

@@ -134,7 +134,7 @@ def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tm
     made.close()
     assert good["letters"].tolist() == [ord("b")]
     for answer, i in ((small, 1), (bulk, 200)):
-        with pytest.raises(InputError, match=rf"^text\[{i}\]: makes no token"):
+        with pytest.raises(InputError, match=rf"^text\[{i}\]: has no tokens"):
             raise answer
 
 
