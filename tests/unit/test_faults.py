@@ -171,7 +171,7 @@ COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
         ({"multivector_lengths": [[5, -2]]}, "multivector_lengths: must be 0 or more"),
         ({"multivector_lengths": [[3]]}, "multivector_lengths: has 1 rows; there are 2 items"),
         ({"multivector": np.ones((1, 3, 5), np.float32)}, "multivector: rows have 5 entries; this model's have 4"),
-        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the step before"),
+        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step"),
         ({"lengths": None}, "lengths: missing"),
     ],
 )

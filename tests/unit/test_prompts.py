@@ -114,7 +114,7 @@ def test_a_request_gives_the_inputs_of_one_verb(stage):
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
     for answer in run(stage, [both, none]):
-        with pytest.raises(InputError, match="inputs: give those of one of encode, score"):
+        with pytest.raises(InputError, match="inputs: send those of exactly one of encode, score"):
             raise answer
 
 
