@@ -26,7 +26,7 @@ def _built(directory: Path) -> tokenizers.Tokenizer:
         model = tokenizers.models.BPE.from_file(
             *(str(directory / name) for name in (VOCABULARY, MERGES)), unk_token=CLOSING, end_of_word_suffix="</w>"
         )
-    except Exception as exc:  # the library raises nothing narrower
+    except Exception as exc:  # the library raises plain Exception
         raise LoadError(f"{directory}: {VOCABULARY} and {MERGES} cannot be read: {first_line(exc)}", "corrupt") from exc
     tokenizer = tokenizers.Tokenizer(model)
     opening, closing = (tokenizer.token_to_id(text) for text in (OPENING, CLOSING))

@@ -20,7 +20,7 @@ def of_clip(directory: Path) -> tokenizers.Tokenizer:
         model = models.BPE.from_file(
             str(directory / "vocab.json"), str(directory / "merges.txt"), unk_token=CLOSING, end_of_word_suffix="</w>"
         )
-    except Exception as exc:  # the library raises nothing narrower
+    except Exception as exc:  # the library raises plain Exception
         raise LoadError(f"{directory}: vocab.json and merges.txt cannot be read: {first_line(exc)}", "corrupt") from exc
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.add_special_tokens([OPENING, CLOSING])

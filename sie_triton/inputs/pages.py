@@ -1,4 +1,4 @@
-"""Images that are PDFs → their pages, each an item of its own."""
+"""PDFs sent as images → their pages, each of which becomes an item."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -123,7 +123,7 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
     Raise LoadError if the special tokens leave no room for a text.
     """
     around = tokenizer.num_special_tokens_to_add(pairs)
-    if max_length <= around:  # the library would not cut at all
+    if max_length <= around:  # the library would not truncate at all
         message = f"{max_length} tokens leave no room for a text besides the {around} special tokens"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
@@ -153,7 +153,7 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
         tokenizer.encode("a", "b" if pairs else None)
     except (KeyboardInterrupt, SystemExit, LoadError):
         raise
-    except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
+    except BaseException as exc:  # the library raises plain Exception, and its panics are not even that
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
     return tokenizer
 

@@ -73,7 +73,7 @@ class Context:
         """Parse a context. Raise ValueError if it is malformed, and KeyError for an unknown verb."""
         verb, options, *others = json.loads(text)
         if type(options) is not dict or list(map(type, others)) != OTHERS:
-            raise ValueError("a context has other fields")
+            raise ValueError("these are not the fields of a context")
         return cls(VERBS[verb], options, *others)
 
 

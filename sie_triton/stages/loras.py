@@ -32,7 +32,7 @@ WORKER_S = 120.0
 # Polling interval while an adapter that must leave is still in use, in seconds.
 LOOK_S = 0.02
 
-# Interval of writing the times of last use, and of the sweep for adapters removed from the model, in seconds.
+# Intervals in seconds: of writing the times of last use, and of unloading adapters that were removed from the model.
 TELL_EVERY_S = 1.0
 SWEEP_S = 2.0
 
@@ -169,7 +169,7 @@ class Loras:
         self._loaders.shutdown(wait=True, cancel_futures=True)
 
     def free_removed(self) -> None:
-        """Take idle adapters that were removed from the model out of the worker."""
+        """Unload idle adapters that were removed from the model."""
         with self._placing:
             with self._changed:
                 idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]

@@ -1,4 +1,4 @@
-"""Matryoshka truncation and unit length."""
+"""Matryoshka truncation and normalisation of vectors."""
 
 import numpy as np
 import numpy.typing as npt

@@ -57,7 +57,7 @@ def test_a_field_of_another_type_or_too_few_are_no_context(place):
 
 def test_a_number_is_no_truth_value():
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
-    with pytest.raises(ValueError, match="other fields"):
+    with pytest.raises(ValueError, match="not the fields"):
         Context.from_json(json.dumps([*fields[:-2], True, []]).encode())
 
 
