@@ -12,7 +12,7 @@ from tests.pictures import picture
 DAMAGED, TOO_MUCH = "is damaged", "cannot be drawn"
 
 # What draws them does not survive them.
-ENDED = "cannot be drawn in the memory and time that one may take"
+ENDED = "cannot be drawn within the limits of memory and time"
 
 
 def pages(sizes: Sequence[tuple[int, int]] = ((96, 128), (128, 96), (200, 100)), seed: int = 0) -> list[Image.Image]:

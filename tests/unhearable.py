@@ -7,8 +7,13 @@ import numpy as np
 
 from tests.sounds import saved, sound
 
-NONE, EMPTY, NOTHING, TOO_LONG = "is no sound that can be read", "is empty", "holds no sound", "takes "
-NO_NUMBERS = "has samples that are no numbers"
+NONE, EMPTY, NOTHING, TOO_LONG = (
+    "is not an audio file that can be read",
+    "is empty",
+    "has less than one sample",
+    "lasts ",
+)
+NO_NUMBERS = "has samples that are not numbers"
 
 # As players write it, with nothing in it.
 TAG = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
@@ -46,8 +51,8 @@ def _of_another_kind() -> Iterator[tuple[str, tuple[bytes, str]]]:
 
 
 def _too_much() -> Iterator[tuple[str, tuple[bytes, str]]]:
-    yield "an hour", (wav(rate=1000, bits=8, block=1, data=bytes(1000 * 3600)), "takes 3600.0 s; send at most 600 s")
-    yield "an hour, packed", (saved(np.zeros(1000 * 3600, np.int16), 1000, "FLAC"), "takes 3600.0 s")
+    yield "an hour", (wav(rate=1000, bits=8, block=1, data=bytes(1000 * 3600)), "lasts 3600.0 s; send at most 600 s")
+    yield "an hour, packed", (saved(np.zeros(1000 * 3600, np.int16), 1000, "FLAC"), "lasts 3600.0 s")
     yield "a header of hours and no data", (wav(size=0xFFFFFF00, data=b""), NOTHING)
     yield "a flac of years", (flac_of((1 << 36) - 1), "")
     yield "a flac of twice as much as there is", (flac_of(2 * 48_000), "")

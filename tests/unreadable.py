@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.pictures import picture, saved
 
-# What the error says behind the name of the image.
-BROKEN, NONE, TOO_LARGE, EMPTY = "cannot be decoded", "is no image that can be read", "pixels; ", "is empty"
+# Error messages after the name of the image.
+BROKEN, NONE, TOO_LARGE, EMPTY = "cannot be decoded", "is not an image that can be read", "pixels; ", "is empty"
 
 
 def unreadable() -> dict[str, tuple[bytes, str]]:

@@ -1,6 +1,6 @@
-"""The public contract: tensors, output types, request parameters and verbs, each name typed once.
+"""The public contract: tensors, output types, request parameters and verbs, each name written once.
 
-Render writes them into Triton's model configurations, the stages read and write them, the client sends and parses
+Render writes them into Triton's model configurations, the stages read and write them, and the client sends and parses
 them.
 """
 
@@ -18,7 +18,7 @@ from sie_triton.contract.verb import LORA, PAGES, Answering, Options, Verb, comm
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
-# What a further ensemble of a model may be called.
+# Allowed names of a model's further ensembles.
 TASKS = tuple(VERBS)
 
 __all__ = [

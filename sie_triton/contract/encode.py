@@ -1,4 +1,4 @@
-"""encode: vectors of items."""
+"""encode: turn items into vectors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,16 +31,20 @@ class Encode(Verb):
         dtypes = OUTPUT_DTYPES if any(output.quantized for output in model.outputs.values()) else OUTPUT_DTYPES[:1]
         of_all = (
             *common_parameters(model),
-            Parameter("output_types", str, types, is_list=True, doc="outputs to fill"),
-            Parameter("output_dtype", str, dtypes, doc="number format of the vectors"),
-            Parameter("is_query", bool, doc="apply the model's query prompt"),
+            Parameter("output_types", str, types, is_list=True, doc="output types to return"),
+            Parameter("output_dtype", str, dtypes, doc="number format of the returned vectors"),
+            Parameter("is_query", bool, doc="true: encode the items as queries; false: as documents"),
         )
         if DENSE.name not in model.outputs:
             return of_all
         return (
             *of_all,
             Parameter(
-                "dimensions", int, minimum=1, maximum=model.spec.dims[DENSE.name], doc="keep the first k dimensions"
+                "dimensions",
+                int,
+                minimum=1,
+                maximum=model.spec.dims[DENSE.name],
+                doc="number of leading dimensions to keep of dense vectors",
             ),
             Parameter("normalize", bool, doc="scale dense vectors to unit length"),
         )
@@ -82,7 +86,7 @@ class Encode(Verb):
 
 
 class Vectors(Answering):
-    """Made of others, cut, normalised, in fewer bits: what a request asked for."""
+    """Postprocessing of encode: MUVERA, truncation, normalisation and quantisation, as the request asks."""
 
     def __init__(self, model: Model) -> None:
         spec = model.spec
@@ -91,7 +95,7 @@ class Vectors(Answering):
         self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
 
     def prepare(self, requests: Sequence[Computed]) -> None:
-        """MUVERA's encodings: made together, its tables stay in the cache."""
+        """Compute the MUVERA encodings of all requests together, so that their tables stay in the CPU cache."""
         if self._muvera is None:
             return
         for is_query in (True, False):
@@ -137,7 +141,11 @@ class Vectors(Answering):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request gets, what the forward pass must give for it, and the tensors `sent`, of those `forwarded`."""
+    """Output types of one request.
+
+    `wanted`: those to return; `needed`: those that the forward pass must compute; `sent`: their tensors, a subset of
+    `forwarded`, which are the tensors of all requests.
+    """
 
     wanted: frozenset[str]
     needed: frozenset[str]

@@ -1,4 +1,4 @@
-"""extract: what is in items, by labels: entities, relations, classes, structures."""
+"""extract: find entities, relations, classes and structures in items, by label."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ from sie_triton.spec import Profile
 
 MAX_LABELS = 4096
 
-# An answer repeats the label of everything that is found.
+# Bounds the response, which repeats the label of each finding.
 MAX_LABEL = 1000  # characters
-MAX_FOUND = 100_000  # entities of an item
+MAX_FOUND = 100_000  # findings per item
 
-MAX_JSON = 1_000_000  # characters of a parameter that is JSON
+MAX_JSON = 1_000_000  # characters of a JSON parameter
 
 LABEL_PARAMETERS = (
     Parameter(
@@ -40,20 +40,20 @@ LABEL_PARAMETERS = (
         str,
         max_characters=MAX_JSON,
         for_prompt=True,
-        doc="JSON object: least score by label, in place of threshold",
+        doc="JSON object: label → minimum score, which replaces threshold for this label",
     ),
     Parameter(
         "label_descriptions",
         str,
         max_characters=MAX_JSON,
         for_prompt=True,
-        doc="JSON object: by label, what the model reads of it",
+        doc="JSON object: label → description, which the model reads in place of the label",
     ),
 )
 
 
 class Label(NamedTuple):
-    """One that a client looks for: what the model reads of it, and the least score, None for that of the request."""
+    """A label to look for. `threshold` is its minimum score, None: that of the request."""
 
     name: str
     description: str = ""
@@ -65,7 +65,7 @@ class Label(NamedTuple):
 
 
 class Known(NamedTuple):
-    """An entity that a client knows: its place in the text."""
+    """An entity that the client already knows: its place in the text."""
 
     start: int
     end: int
@@ -74,7 +74,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """A text and the entities in it."""
+    """A text and its known entities."""
 
     text: str
     known: tuple[Known, ...]
@@ -84,7 +84,7 @@ class Annotated:
 
 
 class Extract(Verb):
-    """Offsets are Unicode code points of the text as it was sent."""
+    """Finds entities, relations, classes and structures. Offsets count Unicode code points of the text as sent."""
 
     name = "extract"
 
@@ -120,7 +120,7 @@ class Extract(Verb):
             known = read_entities(items, sent[ENTITIES.name])
             items = [Annotated(text, of_text) for text, of_text in zip(items, known, strict=True)]
         elif sent[ENTITIES.name]:
-            raise InputError("entities: this model reads none; leave it out")
+            raise InputError("entities: this model does not read entities; leave it out")
         asked = given.get("instruction", profile.instruction)
         instruction = None if asked is None else str(asked)
         options = {**profile.parameters, **given}
@@ -154,13 +154,13 @@ class Extract(Verb):
 
 
 class Extractions(Answering):
-    """Findings with the words of the text and the names of the labels."""
+    """Postprocessing of extract: adds the words of the text and the names of the labels to the findings."""
 
     def outputs(self, request: Computed) -> Rows:
         tensors = request.tensors
         labels, texts = distinct(_texts(tensors.get(LABELS.name))), _texts(tensors.get(TEXT.name))
         found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
-        texts = texts or [""] * len(ends)  # of a request without any, nothing is told by its place in one
+        texts = texts or [""] * len(ends)  # without texts, no finding refers to a place in one
         told = [
             Findings.from_json(found[start:end]).told(text, labels)
             for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
@@ -176,42 +176,45 @@ def _found(model: Model, rows: Sequence[Rows], options: Options, item: int) -> F
         raise InputError(f"items[{item}]: {exc}") from exc
     if found.count > MAX_FOUND:
         raise InputError(
-            f"parameter threshold: {found.count} things are found in item {item}; "
-            f"at most {MAX_FOUND} are told; raise it"
+            f"parameter threshold: item {item} has {found.count} findings, and at most {MAX_FOUND} can be returned; "
+            "raise the threshold"
         )
     return found
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-    """Each once, in the order in which they came."""
+    """Return each label once, in order of first occurrence."""
     return list(dict.fromkeys(labels))
 
 
 def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Label, ...]:
-    """InputError where the model needs some, reads none, or one is empty."""
+    """Return the labels of a request, each once.
+
+    Raise InputError if the model requires labels and there are none, if it does not read any, or if one is not allowed.
+    """
     wanted = model.extraction.labels
     if not sent and wanted == "required":
-        raise InputError(f"labels: is empty; send what {model.spec.model} is to look for")
+        raise InputError(f"labels: is empty; send the labels that {model.spec.model} must look for")
     if sent and not wanted:
-        raise InputError("labels: this model has its own; leave it out")
+        raise InputError("labels: this model has labels of its own; leave it out")
     names = distinct(sent)
     if len(names) > MAX_LABELS:
-        raise InputError(f"labels: are {len(names)}; send at most {MAX_LABELS}")
+        raise InputError(f"labels: has {len(names)} elements; send at most {MAX_LABELS}")
     for i, name in enumerate(sent):
         if not name.strip():
-            raise InputError(f"labels[{i}]: is empty; send a word or more")
+            raise InputError(f"labels[{i}]: is empty; send at least one word")
         if len(name) > MAX_LABEL:
             raise InputError(f"labels[{i}]: has {len(name)} characters; send at most {MAX_LABEL}")
     thresholds = _by_label("label_thresholds", given, names, (int, float), "a number from 0 to 1")
     for name, value in thresholds.items():
         if not 0 <= value <= 1:
             raise InputError(f"parameter label_thresholds: {name}: must be a number from 0 to 1 (given {value})")
-    descriptions = _by_label("label_descriptions", given, names, (str,), "a text")
+    descriptions = _by_label("label_descriptions", given, names, (str,), "a string")
     return tuple(Label(name, descriptions.get(name, ""), thresholds.get(name)) for name in names)
 
 
 def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Known, ...]]:
-    """Of each text; InputError names the element that is wrong."""
+    """Return the known entities of each text. InputError names the first invalid element."""
     if len(given) != len(items):
         raise InputError(f"entities: has {len(given)} elements; send one JSON list for each of the {len(items)} items")
     return [_known(raw, len(text), f"entities[{i}]") for i, (raw, text) in enumerate(zip(given, items, strict=True))]
@@ -230,7 +233,7 @@ def _place(given: Any, length: int, where: str) -> Known:
         raise InputError(f"{where}: needs start and end, whole numbers with 0 ≤ start < end ≤ {length}")
     label = given.get("label", "")
     if not isinstance(label, str):
-        raise InputError(f"{where}: label must be a text")
+        raise InputError(f"{where}: label must be a string")
     return Known(start, end, label)
 
 
@@ -243,7 +246,7 @@ def _by_label(
         raise InputError(f"{where}: must be a JSON object with labels as keys")
     for label, value in found.items():
         if label not in labels:
-            raise InputError(f"{where}: {label[:80]!r} is none of the labels")
+            raise InputError(f"{where}: {label[:80]!r} is not one of the labels")
         if type(value) not in types:
             raise InputError(f"{where}: {label[:80]!r}: must be {allowed}")
     return found
@@ -257,5 +260,5 @@ def _json(text: str, where: str) -> Any:
 
 
 def _texts(array: Array | None) -> list[str]:
-    """Of an input that preprocess has checked."""
+    """Decode an input that preprocess has already validated."""
     return [] if array is None else [raw.decode(errors="replace") for raw in array]

@@ -1,10 +1,10 @@
-"""What was found in one item: labels and places in its text, or in its image.
+"""Findings of one item: labels, and their places in its text or image.
 
     forward passes → Findings of an item → JSON → postprocess, which has the text and the labels → `extraction`
 
-A place is a start and an end, exclusive, in Unicode code points; in an image it is a box: left, top, right and bottom
-in pixels of the upright image. A label is a number, into the request's labels, or where the checkpoint brings them a
-name.
+A place in a text is a start and an end, exclusive, in Unicode code points. A place in an image is a box: left, top,
+right and bottom, in pixels of the upright image. A label is an index into the request's labels, or a name if the
+checkpoint has labels of its own.
 """
 
 import json
@@ -26,7 +26,7 @@ class Entity(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """Between two places."""
+    """A relation between two places, from head to tail."""
 
     head_start: int
     head_end: int
@@ -37,14 +37,14 @@ class Relation(NamedTuple):
 
 
 class Class(NamedTuple):
-    """Of the whole item."""
+    """A class of the whole item."""
 
     label: Label
     score: float
 
 
 class Object(NamedTuple):
-    """In an image."""
+    """An object in an image."""
 
     box: Box
     label: Label
@@ -52,7 +52,7 @@ class Object(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Words that were read in an image; `box` None: nobody knows where."""
+    """Words that the model has read in an image. `box` None: their place is unknown."""
 
     text: str
     box: Box | None
@@ -62,7 +62,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """`data` is JSON; in it a Place stands for the words there."""
+    """Findings of one item. `data` is JSON in which a `place` stands for the words of the text."""
 
     entities: list[Entity] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Findings:
         )
 
     def told(self, text: str, labels: Sequence[str]) -> dict[str, Any]:
-        """As clients get it; lines are entities of an image, which have no place in a text."""
+        """Return the findings as clients get them. Lines become entities without a place in a text."""
 
         def name(label: Label) -> str:
             return labels[label] if isinstance(label, int) else label
@@ -134,19 +134,19 @@ class Findings:
 
 PLACE = "__place__"
 
-# Whole numbers of more digits are left as they were written.
+# Longer numbers, in characters, stay strings.
 MAX_DIGITS = 30
 GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 def place(start: int, end: int, kind: Literal["", "number", "integer"] = "") -> dict[str, list[Any]]:
-    """In `data`, what stands for the words there; a number where they are one, or a whole one, of that `kind`."""
+    """Return what stands in `data` for the words at a place. `kind`: the number to make of them, if they are one."""
     return {PLACE: [start, end, kind]}
 
 
 def in_words(data: Any, text: str) -> Any:
-    """`data` with the words in the places."""
+    """Return `data` with each place replaced by its words in `text`."""
     if isinstance(data, dict):
         if PLACE in data:
             start, end, kind = data[PLACE]
@@ -156,7 +156,8 @@ def in_words(data: Any, text: str) -> Any:
 
 
 def number_in(words: str, kind: str) -> int | float | str:
-    """
+    """Convert words to a number of this kind; return the words unchanged if they are not one.
+
     >>> number_in("1,234.50", "number"), number_in("-12", "integer"), number_in("3.5", "integer")
     (1234.5, -12, '3.5')
     >>> number_in("about 5", "number"), number_in("12 %", "number"), number_in("1e999", "number")

@@ -1,4 +1,4 @@
-"""Items of a request: of one kind of input, or of several, of which each has what it has."""
+"""Items of a request, for models that read one kind of input and for those that read several."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,20 +7,22 @@ from typing import Any
 from sie_triton.contract.tensors import ITEMS, TEXT, Tensor
 from sie_triton.errors import InputError
 
-# What an item is called that may be of several kinds.
+# Name of the items of a model that reads several kinds.
 ITEM = "items"
 
 
 def item_tensors(kinds: Sequence[str]) -> tuple[Tensor, ...]:
-    """What a client sends of items to a model that reads these kinds; of several it may leave out some."""
+    """Return the input tensors of items of these kinds; all of them are optional if there are several."""
     tensors = tuple(ITEMS[kind] for kind in kinds)
     return tensors if len(tensors) == 1 else tuple(replace(tensor, optional=True) for tensor in tensors)
 
 
 def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[str, Sequence[Any]]:
-    """What items are called, and each: its element, or, where a model reads several kinds, its elements by kind.
+    """Return the name of the items, and the items.
 
-    An element without anything in it is not there; an item without any is an empty text. InputError.
+    If the model reads one kind of input, an item is its element. If it reads several, an item maps kinds to elements,
+    without the empty ones; an item without elements is an empty text. Raise InputError if there are no items, if the
+    inputs differ in length, or if an item is empty and the model reads no texts.
     """
     if len(kinds) == 1:
         name = ITEMS[kinds[0]].name
@@ -31,7 +33,7 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
     counts = {kind: len(elements) for kind, elements in given.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{kind} has {count} elements" for kind, count in counts.items())
-        raise InputError(f"{told}; send as many of each, an empty one where an item has none")
+        raise InputError(f"{told}; send the same number of each, with an empty element where an item has none")
     items = [dict(zip(given, elements, strict=True)) for elements in zip(*given.values(), strict=True)]
     return ITEM, [_without_empty(item, f"{ITEM}[{i}]", kinds) for i, item in enumerate(items)]
 

@@ -1,4 +1,4 @@
-"""A model as its verbs see it, and what travels between the steps of its ensembles."""
+"""A model as its verbs see it, and the data that its ensembles pass from step to step."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +16,17 @@ from sie_triton.spec import ModelSpec, Profile
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
 
-# Tensors by name: one row an item, or, of ragged ones, as many as the tensor of their lengths says.
+# Tensors by name. A tensor has one row per item; a ragged one has as many as its lengths tensor says.
 Rows = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """How a family extracts. `labels`: whether a request may, or must, bring some; `entities`: whether it must.
+    """How a family extracts.
 
-    `computed` is what its forward passes give for each piece of an item; `findings` makes of those of one item, and
-    the request's options, what was found in it.
+    `labels`: whether a request may or must send labels; `entities`: whether it must send known entities. `computed`:
+    the tensors that a forward pass returns for each piece of an item. `findings` turns the rows of one item's pieces
+    and the request's options into the findings of the item.
     """
 
     computed: tuple[Tensor, ...] = ()
@@ -36,12 +37,12 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """`features` are what preprocess sends to inference; the first says how long each item is: by its own lengths, or,
-    where it is not ragged, by its values.
+    """A model as its verbs see it.
 
-    `outputs` are those of encode by name. `parameters` are the family's own; with `scores_pairs` query and text go
-    through the model together. `extraction` is of use where it extracts. With `takes_loras` a request may name a LoRA
-    adapter.
+    `features`: what preprocess sends to inference. The first gives the length of each item: by its lengths if it is
+    ragged, else by its values. `outputs`: the output types of encode, by name. `parameters`: the family's own.
+    `scores_pairs`: query and text go through the model together. `extraction`: only used if the model extracts.
+    `takes_loras`: a request may name a LoRA adapter.
     """
 
     spec: ModelSpec
@@ -54,32 +55,32 @@ class Model:
 
     @property
     def reads_pages(self) -> bool:
-        """Whether an item may be a PDF."""
+        """True if an item may be a PDF."""
         return IMAGE.name in self.spec.inputs
 
     @property
     def lengths(self) -> str:
-        """The tensor of the items' lengths."""
+        """Name of the tensor of the items' lengths."""
         return self.features[0].lengths or self.features[0].name
 
     def lengths_of(self, features: "Features") -> Ints:
-        """int32 [items]."""
+        """Return the length of each item, int32 [items]."""
         return features[self.features[0].name].of_items
 
     def tensors(self, types: frozenset[str]) -> tuple[Tensor, ...]:
-        """Those of some output types, in the model's order."""
+        """Return the tensors of these output types, in the model's order."""
         return tuple(tensor for name, output in self.outputs.items() if name in types for tensor in output.tensors)
 
 
 class Ragged(NamedTuple):
-    """Rows of items one after another: `values` [rows, …], `lengths` int32 [items]; None: each item has one row."""
+    """Packed rows of items: `values` [rows, …], `lengths` int32 [items]. `lengths` None: each item has one row."""
 
     values: Array
     lengths: Ints | None = None
 
     @property
     def of_items(self) -> Array:
-        """A row for each item."""
+        """One row per item: the lengths, or the values if there are no lengths."""
         return self.values if self.lengths is None else self.lengths
 
 
@@ -88,12 +89,12 @@ Features = Mapping[str, Ragged]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One sub-batch: the features of `num_items` items end to end, nothing padded.
+    """One sub-batch: the packed features of `num_items` items, without padding.
 
-    `is_query`: bool [items]. `outputs`: the output types that any of the items needs. `options`: the family's own
-    request parameters, one mapping an item; empty where the family has none. `loras`: the name of each item's LoRA
-    adapter, "" for none; empty where no item has one. `group` is what all items have in common that changes the forward
-    pass. After `deadline_ns`, monotonic, nobody waits for any of the rows; None: not known.
+    `is_query`: bool [items]. `outputs`: the output types that any item needs. `options`: the family's own request
+    parameters, one mapping per item; empty if the family has none. `loras`: the LoRA adapter of each item, "" for none;
+    empty if no item has one. `group`: what all items share that changes the forward pass. `deadline_ns`: monotonic
+    time after which no client waits for any of the rows; None: unknown.
     """
 
     features: Features
@@ -111,10 +112,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Elements of one request that the model reads alike; `name` is the input that they came in.
+    """Elements of one request that the model reads in the same way; `name` is the input that they came in.
 
-    `is_query` None: nobody said. With a `query`, or with `labels`, each element is read together with it. `options`
-    are the request's, over those of its profile, where a family reads some before the forward pass.
+    `is_query` None: the request does not say. The model reads each element together with `query` or `labels`, if there
+    are any. `options`: the request's options over those of its profile, for families that read them before the forward
+    pass.
     """
 
     name: str

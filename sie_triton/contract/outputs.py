@@ -1,4 +1,4 @@
-"""What requests may ask for by name: output types, and the tensors that each comes in."""
+"""Output types, which requests select by name, and the tensors of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +23,11 @@ from sie_triton.contract.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output type. `made_of` names the one that it is made of after the forward pass, if it is not from there.
+    """One output type.
 
-    Of vectors, `quantized` holds the rows in fewer bits, and `scales`, where the model file asks for them, what an
-    entry q of int8 and uint8 stands for: offset + step · q.
+    `made_of` names the output type that postprocess computes it from; empty: the forward pass computes it.
+    `quantized` holds vectors in fewer bits. `scales`, present if the model file asks for it, decodes an entry q of int8
+    and uint8: offset + step · q.
     """
 
     name: str
@@ -54,7 +55,7 @@ ENCODE_OUTPUTS: Mapping[str, Output] = {
 OUTPUT_DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 SCALED_DTYPES = ("int8", "uint8")
 
-# Ways to score a query's outputs against those of texts → what they are made of; see transforms.similarity.
+# Score mode → the output types of query and text that it compares; see transforms.similarity.
 SCORE_MODES: Mapping[str, tuple[str, ...]] = {
     "dense": ("dense",),
     "sparse": ("sparse",),

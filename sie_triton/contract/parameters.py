@@ -1,4 +1,4 @@
-"""Request parameters: their types and what is allowed."""
+"""Request parameters: their types and allowed values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from sie_triton.errors import InputError
 
 ParameterValue = bool | int | float | str
 
-# Types that `shown` writes out.
+# Types whose values `shown` prints.
 SCALARS = (bool, int, float, type(None))
 
 # An error repeats at most this many characters of an unknown parameter's name.
@@ -17,10 +17,10 @@ LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A request parameter: its type and the values that are allowed.
+    """A request parameter: its type and allowed values.
 
-    `is_list` marks a comma-separated string whose members must each be in `choices`. `for_prompt`: read by preprocess
-    alone, and not sent on. `hint` ends what is said of a wrong value.
+    `is_list` marks a comma-separated string whose members must each be in `choices`. `for_prompt`: only preprocess
+    reads the parameter; later steps do not get it. `hint` is appended to the error for a wrong value.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Parameter:
     doc: str = field(default="", compare=False)
 
     def check(self, value: Any) -> ParameterValue:
-        """Return `value`, or raise InputError naming the parameter and what is allowed. 8.0 is an integer, as in JSON.
+        """Return `value`, or raise InputError with the parameter and its allowed values. 8.0 is an integer, as in JSON.
 
         >>> Parameter("dimensions", int, minimum=1).check(8.0)
         8
@@ -45,7 +45,7 @@ class Parameter:
         return self.type(value)
 
     def allowed(self) -> str:
-        """What is allowed, in words.
+        """Describe the allowed values in words.
 
         >>> Parameter("dimensions", int, minimum=1, maximum=384).allowed()
         'an integer from 1 to 384'
@@ -93,7 +93,7 @@ def shown(value: Any, max_characters: int = 80) -> str:
 
 
 def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
-    """Validate request parameters against those a model takes; InputError for the first wrong one."""
+    """Return the request parameters `given`. Raise InputError for the first that is unknown or has a wrong value."""
     for name in given:
         if name not in allowed:
             known = ", ".join(sorted(allowed))

@@ -1,4 +1,4 @@
-"""score: how relevant each item is to a query."""
+"""score: rate how relevant each item is to a query."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ from sie_triton.errors import InputError
 from sie_triton.spec import Profile
 from sie_triton.transforms import similarity
 
-# What a query comes in, by the kind of input.
+# Kind of input → tensor of the query.
 QUERIES = {TEXT.name: QUERY.name, IMAGE.name: QUERY_IMAGE.name}
 
 
 class Score(Verb):
-    """Query and text are read together, or, where the model has score modes, their outputs are compared."""
+    """Scores items against a query: reads both together or, if the model has score modes, compares their outputs."""
 
     name = "score"
 
@@ -35,7 +35,7 @@ class Score(Verb):
 
     def parameters(self, model: Model) -> tuple[Parameter, ...]:
         modes = model.spec.score_modes
-        mode = Parameter("score_mode", str, modes, doc="what the score is made of, where the model has several")
+        mode = Parameter("score_mode", str, modes, doc="how query and items are compared")
         return (*common_parameters(model), *([mode] if len(modes) > 1 else []))
 
     def outputs(self, model: Model) -> tuple[Tensor, ...]:
@@ -76,17 +76,23 @@ class Score(Verb):
 
 
 def _mode(model: Model, options: Options) -> str:
-    """Empty where query and text are read together."""
+    """Return the score mode; empty if the model reads query and text together."""
     modes = model.spec.score_modes
     return str(options.get("score_mode", modes[0])) if modes else ""
 
 
 def query_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> Any:
-    """The one query of a request to score: a text, or, where a model reads several kinds, an item of them."""
+    """Return the query of a score request: a text, or an item if the model reads several kinds.
+
+    Raise InputError unless there is exactly one.
+    """
     given = {kind: sent.get(name, ()) for kind, name in QUERIES.items()}
     for kind, elements in given.items():
         if len(elements) > 1 or not any(given.values()):
-            raise InputError(f"{QUERIES[kind]}: has {len(elements)} elements; send one, and its texts as text")
+            raise InputError(
+                f"{QUERIES[kind]}: has {len(elements)} elements; send one query, and the items to score in the inputs "
+                "for items"
+            )
     if len(kinds) == 1:
         return given[TEXT.name][0]
     _, (query,) = items_of(given, kinds)

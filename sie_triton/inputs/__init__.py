@@ -1,4 +1,4 @@
-"""What clients send of an item → what a model reads of it: elements, and their features.
+"""Inputs as clients send them → elements → the features that a model reads.
 
 A kind of input is one module, and one line here.
 """
@@ -16,12 +16,12 @@ _KINDS = (TextInput(), ImageInput(), AudioInput(), DocumentInput())
 
 KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _KINDS}
 
-# Which of them reads the elements of a tensor.
+# Tensor → kind of its elements.
 KIND_OF: Mapping[str, InputKind] = {tensor.name: kind for kind in KINDS.values() for tensor in kind.tensors}
 
 
 def kind_of(names: Sequence[str]) -> InputKind:
-    """Of the items of a model that reads these kinds."""
+    """Return the input kind of the items of a model that reads these kinds."""
     kinds = [KINDS[name] for name in names]
     return kinds[0] if len(kinds) == 1 else SeveralInputs(kinds)
 

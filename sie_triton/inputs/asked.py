@@ -1,4 +1,4 @@
-"""One request on its way to features: its parts, what goes around their elements, and how much there is of it."""
+"""A request on its way to features: its parts, the prompts around their elements, and its size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from sie_triton.inputs.text import reading
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A part, or some of its elements, and what goes around each."""
+    """A part, or some of its elements, and the prompt around each element."""
 
     part: Part
     frame: Frame
@@ -24,16 +24,16 @@ class Framed:
 
     @property
     def size(self) -> int:
-        """All written out, in the unit of the input kind."""
+        """Size of all elements with their prompts, in the unit of the input kind."""
         elements = self.part.elements
         return sum(map(self.kind.size, elements)) + len(elements) * self.frame.size
 
     def inputs(self) -> list[Any]:
-        """What the processor encodes."""
+        """Return the elements with their prompts, as the processor encodes them."""
         return [self.frame.around(element) for element in self.part.elements]
 
     def chunks(self) -> Iterator["Framed"]:
-        """Consecutive elements of roughly `chunk_size` together, at least one each."""
+        """Cut into chunks of consecutive elements, at least one each, with a total size of about `chunk_size`."""
         start = size = 0
         elements = self.part.elements
         for i, element in enumerate(elements):
@@ -47,13 +47,13 @@ Asked = Sequence[Framed]
 
 
 def is_bulk(asked: Asked) -> bool:
-    """True for one that is made into features beside the others."""
+    """True if the request is so large that its features are made apart from those of other requests."""
     first = asked[0]
     return len(first.part.elements) > first.kind.max_elements or sum(f.size for f in asked) > first.kind.max_size
 
 
 def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Features]:
-    """Of each request; one call of the processor for all of one role."""
+    """Make the features of each request, with one call of the processor per role."""
     done: dict[int, Features] = {}
     everything = [framed for asked in requests for framed in asked]
     for is_query in (False, True):
@@ -66,7 +66,7 @@ def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Feature
 
 
 def _items_of(group: Asked, features: Features) -> list[int]:
-    """How many items of `features` are each part's: an element may be read in pieces."""
+    """Return the number of items of each part in `features`: an element may be read in several pieces."""
     counts = [len(each.part.elements) for each in group]
     if PIECE.name not in features:
         return counts
@@ -75,7 +75,7 @@ def _items_of(group: Asked, features: Features) -> list[int]:
 
 
 def blame(processor: Processor, asked: Asked) -> None:
-    """Find the element that the processor cannot read: InputError names it, and other errors are raised as they are."""
+    """Find the element that the processor cannot read. InputError names it; other errors are raised as they are."""
     for framed in asked:
         part = framed.part
         if part.query is not None or part.labels:
@@ -87,7 +87,7 @@ def blame(processor: Processor, asked: Asked) -> None:
 
 
 def check_read(asked: Asked, lengths: Sequence[int]) -> None:
-    """InputError names the first element that the model reads nothing of; `lengths` are those of all elements."""
+    """Raise InputError for the first element of which the model reads nothing; `lengths` are those of all elements."""
     start = 0
     for framed in asked:
         for i, length in enumerate(lengths[start : start + len(framed.part.elements)]):
@@ -97,5 +97,5 @@ def check_read(asked: Asked, lengths: Sequence[int]) -> None:
 
 
 def name_of(part: Part, i: int) -> str:
-    """As a client knows it."""
+    """Return the client's name of an element."""
     return part.name if part.name == QUERY.name else f"{part.name}[{i}]"

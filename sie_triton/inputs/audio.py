@@ -1,7 +1,7 @@
-"""Sounds: files as clients send them → samples of one channel, at the rate that a model reads, within limits.
+"""Audio files → mono samples at the sampling rate of a model, within limits.
 
-Channels are mixed by their mean; soxr resamples, at its high quality. A WAV or OGG file that was cut short is as long
-as what is there of it; FLAC and MP3 are refused then.
+Channels are mixed by their mean; soxr resamples at high quality. Of a truncated WAV or OGG file the existing part is
+read; truncated FLAC and MP3 files are refused.
 """
 
 import io
@@ -20,30 +20,30 @@ from sie_triton.spec import Runtime
 
 Samples = npt.NDArray[np.float32]
 
-# What libsndfile calls those that are read, and how their files begin: it knows many more, for whom nobody asks.
+# Allowed formats, by libsndfile's names, and how their files begin. libsndfile reads many more.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3")
 BEGINNINGS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
 ALLOWED = "WAV, FLAC, OGG, MP3"
 
-# Samples a second; resampling from less would make much of nothing.
+# Sampling rates in Hz. Resampling a lower rate would produce much data from a small file.
 MIN_RATE, MAX_RATE = 1_000, 384_000
 
-# Samples of all channels for each second that a file may take, so that what is silent costs little too.
+# Maximum number of samples, of all channels, per second of the allowed duration: a silent file is small, but costly.
 MAX_VALUES_PER_S = 384_000
 
-# Decoded at once.
+# Samples decoded at once.
 BLOCK = 1 << 20
 
-# Louder than any sound, and than what is written without being scaled; the squares of more are no numbers.
+# Maximum magnitude of a sample: more than in any file, scaled or not, and small enough to be squared.
 LOUDEST = 1e9
 
-# Less of what the header promises is a file that was cut short. MP3 has no exact length.
+# A file with a smaller share of the samples in its header is truncated. MP3 has no exact length.
 WHOLE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFile:
-    """What a client sent; `where` is how it is called there."""
+    """An audio file of a request; `where` names it in errors."""
 
     content: bytes
     where: str
@@ -53,14 +53,14 @@ class AudioFile:
 
 
 class AudioInput(InputKind):
-    """Sizes are bytes of the files."""
+    """Audio files. Sizes are in bytes."""
 
     name = "audio"
     tensors = (AUDIO,)
     max_elements = 16
     max_size = 1024 * 1024
     chunk_size = 1024 * 1024
-    nothing_read = "nothing can be read of it; send another sound"
+    nothing_read = "the model reads nothing of it; send another sound"
 
     def decode(self, raw: bytes, where: str) -> AudioFile:
         return AudioFile(raw, where)
@@ -73,27 +73,27 @@ class AudioInput(InputKind):
 
 
 class AudioReader:
-    """Reads audio files within the limits of `runtime`, at `rate` samples a second; called by several threads.
+    """Reads audio files within the limits of `runtime`, at `rate` samples per second; thread-safe.
 
-    What a thread holds is bounded by `max_audio_s` at that rate, however a file is packed.
+    `max_audio_s` at that rate bounds the memory of a thread, however well a file is compressed.
     """
 
     def __init__(self, runtime: Runtime, rate: int) -> None:
         self._runtime, self._rate = runtime, rate
 
     def samples(self, file: AudioFile) -> Samples:
-        """[samples], one or more; InputError says what is wrong with the file."""
+        """Return the samples, [samples], at least one. InputError says what is wrong with the file."""
         import soundfile
 
         self._check_file(file)
-        with _blaming(file.where, "is no sound that can be read"):
+        with _blaming(file.where, "is not an audio file that can be read"):
             sound = soundfile.SoundFile(io.BytesIO(file.content))
         with sound:
             self._check_header(file.where, sound)
             with _blaming(file.where, "cannot be decoded"):
                 blocks = list(self._blocks(file.where, sound))
         if not sum(map(len, blocks)):
-            raise InputError(f"{file.where}: holds no sound, less than a sample at {self._rate} Hz; send a longer one")
+            raise InputError(f"{file.where}: has less than one sample at {self._rate} Hz; send a longer sound")
         return np.concatenate(blocks)
 
     def _check_file(self, file: AudioFile) -> None:
@@ -104,25 +104,25 @@ class AudioReader:
             raise InputError(f"{file.where}: has {len(content)} bytes; send at most {most}, or raise max_audio_bytes")
         is_frame_of_mp3 = len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0
         if not content.startswith(BEGINNINGS) and not is_frame_of_mp3:
-            raise InputError(f"{file.where}: is no sound that can be read; send one of {ALLOWED}")
+            raise InputError(f"{file.where}: is not an audio file that can be read; send one of {ALLOWED}")
 
     def _check_header(self, where: str, sound: Any) -> None:
         rate, channels, most = sound.samplerate, sound.channels, self._runtime.max_audio_s
         if sound.format not in FORMATS:
-            raise InputError(f"{where}: is {sound.format}, which is not read; send one of {ALLOWED}")
+            raise InputError(f"{where}: is {sound.format}, which is not supported; send one of {ALLOWED}")
         if not MIN_RATE <= rate <= MAX_RATE:
             raise InputError(f"{where}: is sampled at {rate} Hz; send {MIN_RATE} to {MAX_RATE} Hz")
         if sound.frames > most * rate:
             taken = f"{sound.frames / rate:.1f} s"
-            raise InputError(f"{where}: takes {taken}; send at most {most:g} s, or raise max_audio_s")
+            raise InputError(f"{where}: lasts {taken}; send at most {most:g} s, or raise max_audio_s")
         if sound.frames * channels > most * MAX_VALUES_PER_S:
             raise InputError(
-                f"{where}: has {sound.frames} samples of each of {channels} channels; send fewer channels, or at a "
-                "lower rate"
+                f"{where}: has {sound.frames} samples in each of {channels} channels; send fewer channels, or a lower "
+                "sampling rate"
             )
 
     def _blocks(self, where: str, sound: Any) -> Iterator[Samples]:
-        """libsndfile gives no more than the header says, whatever follows."""
+        """Decode, mix and resample block by block. libsndfile returns at most as many samples as the header says."""
         import soxr
 
         rate, num_read = sound.samplerate, 0
@@ -138,21 +138,23 @@ class AudioReader:
 
 
 def _mixed(where: str, block: Samples) -> Samples:
-    """[samples, channels] → [samples]"""
+    """Mix channels: [samples, channels] → [samples]."""
     mono: Samples = block[:, 0] if block.shape[1] == 1 else block.mean(1)
     if not (np.abs(mono) <= LOUDEST).all():
-        raise InputError(f"{where}: has samples that are no numbers, or beyond ±{LOUDEST:g}; send them from -1 to 1")
+        raise InputError(
+            f"{where}: has samples that are not numbers, or beyond ±{LOUDEST:g}; send samples from -1 to 1"
+        )
     return np.ascontiguousarray(mono)
 
 
 @contextmanager
 def _blaming(where: str, what: str) -> Iterator[None]:
-    """What the libraries raise, of whatever kind, is the file's fault; our own errors pass."""
+    """Turn any exception of the libraries into an InputError about the file; our own errors pass."""
     try:
         yield
     except (InputError, MemoryError, ImportError):
         raise
     except Exception as exc:
-        # libsndfile's own words; the exception's begin with an object that is of no use to anybody.
+        # The message of libsndfile alone: the exception's text begins with the repr of an object.
         said = str(getattr(exc, "error_string", "") or type(exc).__name__).splitlines()[0][:120].rstrip(". ")
         raise InputError(f"{where}: {what} ({said}); send a whole file, one of {ALLOWED}") from exc

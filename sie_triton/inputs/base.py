@@ -1,4 +1,4 @@
-"""What every kind of input has: how its elements are read, and how elements become features."""
+"""Base classes: an input kind decodes elements; a processor makes features of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ from sie_triton.errors import InputError
 
 
 class InputKind(ABC):
-    """One kind of input, of which an element belongs to an item. Holds nothing; may be called by any thread."""
+    """A kind of input, such as texts or images. Stateless; any thread may call the methods."""
 
     name: ClassVar[str]
 
-    # Those whose elements are of this kind.
+    # Tensors whose elements are of this kind.
     tensors: ClassVar[tuple[Tensor, ...]]
 
-    # A request past either limit, of elements or of their sizes, is made into features beside the others, in chunks.
+    # A request beyond either limit, of elements or of their total size, is processed apart from others, in chunks.
     max_elements: int
     max_size: int
     chunk_size: int
 
-    # What is said of an element that the model reads nothing of.
+    # Error message for an element of which the model reads nothing.
     nothing_read: str
 
     @abstractmethod
     def decode(self, raw: bytes, where: str) -> Any:
-        """One element, or InputError that begins with `where`."""
+        """Decode one element. InputError begins with `where`."""
 
     @abstractmethod
     def size(self, element: Any) -> int:
-        """In the unit of the limits."""
+        """Return the size of an element, in the unit of the limits."""
 
     @abstractmethod
     def sample_length(self, rng: np.random.Generator) -> int:
-        """Of an item as clients send them, for calibration; 1 or more."""
+        """Draw the length of a typical item, at least 1, for calibration."""
 
     def read(self, array: npt.NDArray[Any] | None, tensor: Tensor) -> list[Any]:
-        """An input, object [1, n] of bytes → n elements; InputError names the one that is wrong."""
+        """Decode an input, object [1, n] of bytes → n elements. InputError names the first invalid element."""
         name = tensor.name
         if array is None:
             if tensor.optional:
@@ -56,15 +56,15 @@ class InputKind(ABC):
 
 
 class Frame(Protocol):
-    """What is put around each element of a part, the same for all of them."""
+    """The prompt around each element of a part, the same for all of them."""
 
     @property
     def size(self) -> int:
-        """In the unit of the input kind, for each element."""
+        """Size of the prompt, in the unit of the input kind."""
         ...
 
     def around(self, element: Any) -> Any:
-        """What the processor encodes."""
+        """Return an element with its prompt, as the processor encodes it."""
         ...
 
 
@@ -77,32 +77,35 @@ class NoFrame:
 
 
 class Processor(ABC):
-    """Elements → features. A family's own; made once a process, and called by several threads."""
+    """Elements → features. Each family has its own; one object per process, called by several threads."""
 
-    # True where queries become other features than the same elements as documents.
+    # True if an element has other features as a query than as a document.
     has_roles: ClassVar[bool] = False
 
     def frame(self, part: Part) -> Frame:
-        """What goes around the elements of `part`; InputError. Quick: it is called while others wait."""
+        """Return the prompt of `part`, or raise InputError. Must be quick: other requests wait meanwhile."""
         if part.instruction:
-            raise InputError("parameter instruction: this model reads none; leave it out")
+            raise InputError("parameter instruction: this model does not read one; leave it out")
         return NoFrame()
 
-    # True where some elements take long to be made ready for `encode`, as images and sounds do that must be decoded.
+    # True if `prepare` takes long for some elements, such as images and sounds, which must be decoded.
     prepares: ClassVar[bool] = False
 
     def is_slow(self, element: Any) -> bool:
-        """Whether `prepare` of it takes long."""
+        """True if `prepare` takes long for this element."""
         return False
 
     def prepare(self, element: Any) -> Any:
-        """An element as `frame` and `encode` take it; called beside other requests, by several threads. InputError."""
+        """Convert an element for `frame` and `encode`, or raise InputError. Called by several threads at once."""
         return element
 
     @abstractmethod
     def encode(self, framed: Sequence[Any], *, is_query: bool) -> Features:
-        """Of several requests together; `is_query` matters where there are roles. InputError if one cannot be read."""
+        """Make the features of several requests together. Raise InputError if an element cannot be read.
+
+        `is_query` matters only if `has_roles`.
+        """
 
     def finish(self, features: Features, frame: Frame) -> Features:
-        """Those of one part, with what depends on its frame."""
+        """Complete the features of one part with those that depend on its prompt."""
         return features

@@ -1,6 +1,7 @@
-"""Messages → the text of a conversation, as transformers writes it with a checkpoint's own template.
+"""Messages → the text of a conversation, as transformers formats it with a checkpoint's own template.
 
-The template is somebody else's: it runs in Jinja's sandbox, over texts, lists and dictionaries, and can start nothing.
+The template is untrusted code: it runs in Jinja's sandbox, on strings, lists and dictionaries only, and cannot start
+anything.
 """
 
 import json
@@ -19,14 +20,14 @@ from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.errors import InputError, LoadError
 
-# What templates know of a tokenizer, where it has them.
+# Special tokens of the tokenizer that templates may use.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """`special` are the special tokens, by the names that templates have for them."""
+    """A compiled template. `special` maps the names of special tokens in templates to the tokens."""
 
     def __init__(self, template: str, special: Mapping[str, str], where: str) -> None:
         self.special, self.where = special, where
@@ -37,29 +38,29 @@ class ChatTemplate:
 
     @classmethod
     def read(cls, directory: Path) -> "ChatTemplate":
-        """LoadError says what is wrong with its files."""
+        """Read the template of a checkpoint. LoadError says what is wrong with its files."""
         template, where = read_chat_template(directory)
         special = {name: special_token(directory, name, "") for name in SPECIAL}
         return cls(template, {name: token for name, token in special.items() if token}, where)
 
     def text(self, messages: Sequence[Message]) -> str:
-        """Up to where the answer begins; InputError where the template refuses the messages."""
+        """Format messages up to where the answer begins. Raise InputError if the template refuses them."""
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **self.special}
         try:
             text = self._template.render(messages=messages, **given)
             text.encode()
-        # It may do anything that Python can with texts and numbers.
+        # A template may fail in any way that Python code on strings and numbers can.
         except Exception as exc:
             raise InputError(f"the model's chat template refuses the prompt: {first_line(exc)}") from exc
         return text
 
 
 class _Names(Namespace):
-    """Without names that Python itself reads."""
+    """A namespace for templates that refuses names with a leading underscore, which Python itself may use."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
-            raise SecurityError(f"{name} is no name that a template may set")
+            raise SecurityError(f"a template may not set the name {name}")
         super().__setitem__(name, value)
 
 
@@ -71,7 +72,7 @@ def _namespace(*given: Any, **named: Any) -> _Names:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """With what templates are given by transformers."""
+    """Make a sandbox with the filters and functions that transformers offers to templates."""
     made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _to_json
     made.globals |= {"namespace": _namespace, "raise_exception": _refuse, "strftime_now": _now}

@@ -1,4 +1,4 @@
-"""How SigLIP's and open_clip's tokenizers clean texts before they cut them, as steps of a tokenizer. No torch."""
+"""Text cleaning of SigLIP's and open_clip's tokenizers, as normalizers of a tokenizer. No torch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,10 +8,10 @@ from sie_triton.inputs.tokenizer import after
 
 _SPACES = (normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip())
 _LOWER = normalizers.Lowercase()
-# Of ASCII.
+# ASCII only.
 _PUNCTUATION = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
 
-# By open_clip's names for them; the last two are what transformers' tokenizers of SigLIP and SigLIP 2 do.
+# By open_clip's names. The last two are the cleaning of transformers' tokenizers of SigLIP and SigLIP 2.
 STEPS: Mapping[str, Sequence[normalizers.Normalizer]] = {
     "whitespace": _SPACES,
     "lower": (*_SPACES, _LOWER),
@@ -22,5 +22,5 @@ STEPS: Mapping[str, Sequence[normalizers.Normalizer]] = {
 
 
 def cleaning(tokenizer: Tokenizer, way: str) -> Tokenizer:
-    """The same, made to clean texts first; empty: as they are."""
+    """Make `tokenizer` clean texts first, and return it. `way` is a key of STEPS; empty: no cleaning."""
     return after(tokenizer, STEPS[way]) if way else tokenizer

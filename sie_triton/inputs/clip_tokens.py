@@ -1,4 +1,4 @@
-"""vocab.json and merges.txt → CLIP's tokenizer, of checkpoints from before there was tokenizer.json; no torch."""
+"""vocab.json and merges.txt → CLIP's tokenizer, for checkpoints older than tokenizer.json. No torch."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from sie_triton.inputs.tokenizer import open_tokenizer
 
 OPENING, CLOSING = "<|startoftext|>", "<|endoftext|>"
 
-# What is kept together before pairs of letters are merged; what stands between is dropped.
+# Units within which pairs of characters are merged; anything between them is dropped.
 WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
 def open_clip_tokenizer(directory: Path) -> tokenizers.Tokenizer:
-    """Of a checkpoint of CLIP; LoadError if it cannot be read."""
+    """Open the tokenizer of a CLIP checkpoint. Raise LoadError if it cannot be read."""
     return _built(directory) if is_before_fast(directory) else open_tokenizer(directory)
 
 
@@ -26,12 +26,12 @@ def _built(directory: Path) -> tokenizers.Tokenizer:
         model = tokenizers.models.BPE.from_file(
             *(str(directory / name) for name in (VOCABULARY, MERGES)), unk_token=CLOSING, end_of_word_suffix="</w>"
         )
-    except Exception as exc:  # the library raises nothing narrower
+    except Exception as exc:  # the library raises plain Exception
         raise LoadError(f"{directory}: {VOCABULARY} and {MERGES} cannot be read: {first_line(exc)}", "corrupt") from exc
     tokenizer = tokenizers.Tokenizer(model)
     opening, closing = (tokenizer.token_to_id(text) for text in (OPENING, CLOSING))
     if opening is None or closing is None:
-        message = f"{directory / VOCABULARY}: has no {OPENING} and {CLOSING}; only CLIP's can be read"
+        message = f"{directory / VOCABULARY}: has no {OPENING} and {CLOSING}; only CLIP's vocabulary can be read"
         raise LoadError(message, "unsupported")
     tokenizer.add_special_tokens([OPENING, CLOSING])
     tokenizer.normalizer = normalizers.Sequence(

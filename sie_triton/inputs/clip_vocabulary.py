@@ -13,14 +13,14 @@ WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p
 
 
 def of_clip(directory: Path) -> tokenizers.Tokenizer:
-    """LoadError where one of the two cannot be read, or is not CLIP's."""
+    """Build CLIP's tokenizer. Raise LoadError if one of the two files cannot be read or is not CLIP's."""
     vocabulary = read_fields(directory / "vocab.json")
     opening, closing = (vocabulary.integer(each) for each in (OPENING, CLOSING))
     try:
         model = models.BPE.from_file(
             str(directory / "vocab.json"), str(directory / "merges.txt"), unk_token=CLOSING, end_of_word_suffix="</w>"
         )
-    except Exception as exc:  # the library raises nothing narrower
+    except Exception as exc:  # the library raises plain Exception
         raise LoadError(f"{directory}: vocab.json and merges.txt cannot be read: {first_line(exc)}", "corrupt") from exc
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.add_special_tokens([OPENING, CLOSING])

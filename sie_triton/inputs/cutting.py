@@ -1,10 +1,10 @@
 """Truncate long texts before tokenization, behind everything that the model reads. No torch.
 
-A tokenizer takes about 250 bytes of memory for each character, and a text may have millions of them; a model reads some
-hundred tokens. The first tokens of a text depend on its beginning only: normalizers, pre-tokenizers and added tokens
-look at most one word ahead. So do merges and pieces, because no entry of a vocabulary crosses the end of a word. If the
-text is cut within a word, the last tokens of the part may differ from those of the whole text. The part therefore has
-MARGIN_TOKENS more tokens than the model reads.
+A tokenizer takes about 250 bytes of memory for each character, and a text may have millions of characters, while a
+model reads a few hundred tokens. The first tokens of a text depend on its beginning only: normalizers, pre-tokenizers
+and added tokens look at most one word ahead. So do merges and pieces, because no entry of a vocabulary crosses the end
+of a word. If the text is cut within a word, the last tokens of the part may differ from those of the whole text. The
+part therefore has MARGIN_TOKENS more tokens than the model reads.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Documents: files as clients send them, their format by what is in them, within limits."""
+"""Document files: their format, detected from the content, and their limits."""
 
 import io
 import zipfile
@@ -13,7 +13,7 @@ from sie_triton.contract.tensors import DOCUMENT
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
 
-# What stands for each format within an archive of Office.
+# Folder in an Office archive → format.
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
@@ -26,7 +26,7 @@ LOOKED_AT = 1024
 
 @dataclass(frozen=True, slots=True)
 class DocumentFile:
-    """What a client sent; `where` is how it is called there."""
+    """A document file of a request; `where` names it in errors."""
 
     content: bytes
     where: str
@@ -36,7 +36,7 @@ class DocumentFile:
 
 
 class DocumentInput(InputKind):
-    """Sizes are bytes."""
+    """Document files. Sizes are in bytes."""
 
     name = "document"
     tensors = (DOCUMENT,)
@@ -56,7 +56,7 @@ class DocumentInput(InputKind):
 
 
 def format_of(content: bytes) -> str:
-    """One of FORMATS, by what is in a file; empty where it is none of them.
+    """Detect the format of a file from its content: one of FORMATS, or empty.
 
     >>> format_of(b"%PDF-1.7 ..."), format_of(b"  <!DOCTYPE html><p>"), format_of("# Größe".encode()), format_of(b"\\0")
     ('pdf', 'html', 'md', '')
@@ -77,7 +77,7 @@ def format_of(content: bytes) -> str:
 
 
 def check_document(file: DocumentFile, max_bytes: int) -> str:
-    """Its format; InputError says what is wrong with it."""
+    """Return the format of a file. InputError says what is wrong with the file."""
     if not file.content:
         raise InputError(f"{file.where}: is empty; send a file")
     if len(file.content) > max_bytes:
@@ -86,17 +86,17 @@ def check_document(file: DocumentFile, max_bytes: int) -> str:
         )
     found = format_of(file.content)
     if not found:
-        raise InputError(f"{file.where}: is no document that can be read; send one of {', '.join(FORMATS)}")
+        raise InputError(f"{file.where}: is not a document that can be read; send one of {', '.join(FORMATS)}")
     if found in OFFICE.values():
         unpacked = sum(entry.file_size for entry in archive_entries(file.content))
         if unpacked > min(MOST_UNPACKED * len(file.content), MOST_UNPACKED_BYTES):
-            raise InputError(f"{file.where}: is an archive that grows to {unpacked} bytes; send one that is a document")
+            raise InputError(f"{file.where}: is an archive that unpacks to {unpacked} bytes; send a smaller document")
     return found
 
 
 def archive_entries(content: bytes) -> list[zipfile.ZipInfo]:
-    """What a ZIP file lists; empty where it is damaged."""
-    with suppress(Exception), zipfile.ZipFile(io.BytesIO(content)) as archive:  # of any of the fields it reads
+    """Return the entries of a ZIP file; empty if it is damaged."""
+    with suppress(Exception), zipfile.ZipFile(io.BytesIO(content)) as archive:  # any field may be damaged
         return archive.infolist()
     return []
 

@@ -1,4 +1,4 @@
-"""Ragged features of items, cut and put together. Pure; arrays are shared where they can be."""
+"""Split and join ragged features of items. Pure; arrays are shared where possible."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int32]
 
 
 def num_pieces(features: Features, num_elements: int) -> Ints:
-    """int32 [elements]: in how many items each element is read."""
+    """Return the number of items that each element is read in, int32 [elements]."""
     if PIECE.name not in features:
         return np.ones(num_elements, np.int32)
     starts = np.flatnonzero(features[PIECE.name].values == 0)
@@ -29,7 +29,7 @@ def truncated(features: Features, num_items: int) -> list[int]:
 
 
 def split(features: Features, counts: Sequence[int]) -> list[Features]:
-    """Consecutive parts of so many items each."""
+    """Split features into consecutive parts of `counts` items each."""
     if len(counts) == 1:
         return [features]
     items = list(accumulate(counts, initial=0))
@@ -45,7 +45,7 @@ def split(features: Features, counts: Sequence[int]) -> list[Features]:
 
 
 def join(parts: Sequence[Features]) -> Features:
-    """One after another; all have the same features."""
+    """Concatenate parts, which all have the same features."""
     if len(parts) == 1:
         return parts[0]
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
@@ -57,7 +57,7 @@ def _joined(pieces: Sequence[Ragged]) -> Ragged:
 
 
 def to_tensors(features: Features, declared: Sequence[Tensor]) -> Rows:
-    """What is sent between steps: the values of each declared feature, and behind them the lengths, each once."""
+    """Return the tensors to send: the values of each declared feature, followed by the lengths, each once."""
     sent = {tensor.name: features[tensor.name].values for tensor in declared}
     for tensor in declared:
         if tensor.lengths and tensor.lengths not in sent:
@@ -68,7 +68,7 @@ def to_tensors(features: Features, declared: Sequence[Tensor]) -> Rows:
 
 
 def from_tensors(sent: Rows, declared: Sequence[Tensor]) -> Features:
-    """The way back."""
+    """Return the features in the tensors of `to_tensors`."""
     return {
         tensor.name: Ragged(sent[tensor.name], sent[tensor.lengths] if tensor.lengths else None) for tensor in declared
     }

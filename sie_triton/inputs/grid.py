@@ -1,4 +1,4 @@
-"""Positions of the tokens of texts and images, as Qwen's vision models count them: of time, height and width."""
+"""Positions of the tokens of texts and images in Qwen's vision models: time, height and width."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,10 +7,10 @@ Ints = npt.NDArray[np.int32]
 
 
 def grid_positions(is_image: npt.NDArray[np.bool_], lengths: Ints, grids: Ints) -> Ints:
-    """int32 [3, tokens] of items end to end, `lengths` int32 [items].
+    """Return the positions of the tokens of packed items, int32 [3, tokens]; `lengths` int32 [items].
 
-    `is_image`, bool [tokens], are the tokens of images, those of one together, in rows; `grids`, int32
-    [items, images, 2], are the rows and columns of each, 0 where an item has fewer.
+    `is_image`, bool [tokens], marks the tokens of images; those of one image are consecutive, row by row. `grids`,
+    int32 [items, images, 2], holds the rows and columns of each image, 0 if an item has fewer images.
 
     >>> grid_positions(np.array([0, 1, 1, 1, 1, 1, 1, 0], bool), np.array([8]), np.array([[[2, 3]]])).tolist()
     [[0, 1, 1, 1, 1, 1, 1, 4], [0, 1, 1, 1, 2, 2, 2, 4], [0, 1, 2, 3, 1, 2, 3, 4]]

@@ -1,7 +1,7 @@
-"""Images: files as clients send them → upright, in red, green and blue, within limits that their headers must keep.
+"""Image files → upright RGB pictures, within limits that are checked in the headers.
 
-What a picture looks like is decided as transformers' image processors decide it: what can be seen through lies on
-white, palettes and CMYK are converted by Pillow; of several frames it is the first, turned as its EXIF says.
+Pictures look as in transformers' image processors: transparent parts are white, Pillow converts palettes and CMYK, only
+the first frame is read, and EXIF orientation is applied.
 """
 
 from collections.abc import Iterator
@@ -22,18 +22,18 @@ from sie_triton.spec import Runtime
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A progressive JPEG is decoded once more for each of its scans, of which cameras and editors write about ten.
+# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten.
 START_OF_SCAN = b"\xff\xda"
 MAX_SCANS = 100
 
-# Sides beyond this are of no picture; resizing would take long for nothing.
+# Limits of the sides in pixels, and of the ratio of the sides: real pictures keep them, and resizing others takes long.
 MAX_SIDE = 65_500
 MAX_ASPECT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """What a client sent; `where` is how it is called there."""
+    """An image file of a request; `where` names it in errors."""
 
     content: bytes
     where: str
@@ -44,20 +44,20 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class Page(ImageFile):
-    """One of a PDF, drawn; its content is the drawing's."""
+    """A drawn page of a PDF; its content is the pixels of the drawing."""
 
     drawing: Drawing
 
 
 class ImageInput(InputKind):
-    """Sizes are bytes of the files."""
+    """Image files. Sizes are in bytes."""
 
     name = "image"
     tensors = (IMAGE, QUERY_IMAGE)
     max_elements = 16
     max_size = 1024 * 1024
     chunk_size = 1024 * 1024
-    nothing_read = "nothing can be read of it; send another image"
+    nothing_read = "the model reads nothing of it; send another image"
 
     def decode(self, raw: bytes, where: str) -> ImageFile:
         return ImageFile(raw, where)
@@ -70,10 +70,10 @@ class ImageInput(InputKind):
 
 
 class ImageReader:
-    """Opens image files within the limits of `runtime`; called by several threads.
+    """Opens image files within the limits of `runtime`; thread-safe.
 
-    The peak memory of decoding is bounded for all threads together: a thread waits until there is room for its picture.
-    A picture that exceeds the bound alone is refused.
+    The peak memory of decoding is bounded for all threads together: a thread waits until its picture fits. A picture
+    that exceeds the bound by itself is refused.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -83,7 +83,7 @@ class ImageReader:
 
     @contextmanager
     def opened(self, file: ImageFile) -> Iterator["Image"]:
-        """The picture, as long as it is needed; InputError says what is wrong with the file."""
+        """Yield the decoded picture, valid within the context. InputError says what is wrong with the file."""
         where = file.where
         if isinstance(file, Page):
             with self._drawn(file) as picture:
@@ -117,14 +117,14 @@ class ImageReader:
         if not file.content:
             raise InputError(f"{file.where}: is empty; send an image file")
         if is_pdf(file.content):
-            raise InputError(f"{file.where}: is a PDF, which only items may be; send an image")
+            raise InputError(f"{file.where}: is a PDF, which is only allowed for items; send an image")
         if len(file.content) > most:
             raise InputError(
                 f"{file.where}: has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
             )
         num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
         if num_scans > MAX_SCANS:
-            raise InputError(f"{file.where}: is a JPEG of {num_scans} scans; at most {MAX_SCANS} are read")
+            raise InputError(f"{file.where}: is a JPEG with {num_scans} scans; send one with at most {MAX_SCANS}")
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         most = self._runtime.max_image_pixels
@@ -157,7 +157,7 @@ class ImageReader:
 
 @contextmanager
 def _blaming(where: str, max_pixels: int) -> Iterator[None]:
-    """What Pillow raises, of whatever kind, is the file's fault; our own errors pass."""
+    """Turn any exception of Pillow into an InputError about the file; our own errors pass."""
     try:
         yield
     except (InputError, MemoryError):
@@ -168,7 +168,7 @@ def _blaming(where: str, max_pixels: int) -> Iterator[None]:
             raise InputError(message) from exc
         said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
         formats = ", ".join(FORMATS)
-        # Pillow names the object that it read from, which is of no use to anybody.
+        # Pillow's message is replaced: it contains the repr of an object.
         if "cannot identify image file" in said:
-            raise InputError(f"{where}: is no image that can be read; send one of {formats}") from exc
+            raise InputError(f"{where}: is not an image that can be read; send one of {formats}") from exc
         raise InputError(f"{where}: cannot be decoded ({said}); send a whole file, one of {formats}") from exc

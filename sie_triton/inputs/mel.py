@@ -1,8 +1,8 @@
-"""Samples → spectrograms of mel bands in decibels, as transformers' feature extractor of CLAP makes them. No torch.
+"""Samples → mel spectrograms in decibels, as transformers' feature extractor of CLAP makes them. No torch.
 
-What that extractor draws by chance is decided here. Of a sound longer than a window
-- a model with fusion reads the whole, shrunk to one window, and the middle cut of each third;
-- another reads windows, as few as cover the sound, spread evenly from its start to its end.
+Where that extractor chooses at random, the choice here is fixed. Of a sound longer than a window
+- a model with fusion reads the whole sound, shrunk to one window, and the middle cut of each third;
+- any other model reads as few windows as cover the sound, spread evenly from its start to its end.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from sie_triton.contract.tensors import MEL
 Floats = npt.NDArray[np.float32]
 Filters = npt.NDArray[np.float64]
 
-# Frames that are transformed together: bounds what a long sound takes.
+# Frames transformed together. Bounds the memory for a long sound.
 FRAMES = 1024
 
-# The least power that is told apart: -100 dB.
+# Minimum power, -100 dB; lower values are raised to it.
 QUIETEST = 1e-10
 
 # Slaney's mel scale: linear up to this frequency, logarithmic above it.
@@ -31,9 +31,10 @@ MEL_PER_E = 27 / np.log(6.4)
 
 
 def spectrograms(samples: Floats, plan: MelPlan) -> Floats:
-    """What the model reads of a sound, [spectrograms, frames, bands].
+    """Compute the spectrograms that the model reads of a sound, [spectrograms, frames, bands].
 
-    One for each window; of a longer sound a model with fusion reads four: the whole, and three cuts.
+    There is one for each window. Of a sound longer than a window, a model with fusion reads four: the whole, and three
+    cuts.
     """
     if len(samples) <= plan.window:
         return _of(filled(samples, plan), plan)[None]
@@ -43,14 +44,14 @@ def spectrograms(samples: Floats, plan: MelPlan) -> Floats:
 
 
 def filled(samples: Floats, plan: MelPlan) -> Floats:
-    """Up to one window: by itself, as often as it fits whole ("repeatpad") or at all ("repeat"), or by silence."""
+    """Fill a sound up to one window: with whole copies ("repeatpad"), copies and a part of one ("repeat"), or zeros."""
     times = 1 if plan.padding == "pad" else plan.window // len(samples) + (plan.padding == "repeat")
     repeated = np.tile(samples, times)[: plan.window]
     return np.pad(repeated, (0, plan.window - len(repeated)))
 
 
 def starts(num_samples: int, window: int) -> list[int]:
-    """Of as few windows as cover a sound; none is shorter than the others.
+    """Return the starts of the fewest windows of equal length that cover a sound.
 
     >>> starts(25, 10), starts(20, 10), starts(11, 10)
     ([0, 8, 15], [0, 10], [0, 1])
@@ -60,7 +61,7 @@ def starts(num_samples: int, window: int) -> list[int]:
 
 
 def fused(mel: Floats, num_frames: int) -> Floats:
-    """[frames, bands] of a long sound → [4, num_frames, bands]; [1, …] where it is no longer than a window."""
+    """Fuse a long sound: [frames, bands] → [4, num_frames, bands], or [1, …] if it is not longer than a window."""
     if len(mel) == num_frames:
         return mel[None]
     thirds = np.array_split(np.arange(len(mel) - num_frames + 1), 3)
@@ -69,7 +70,7 @@ def fused(mel: Floats, num_frames: int) -> Floats:
 
 
 def shrunk(mel: Floats, num_frames: int) -> Floats:
-    """Frames between those that are there, by a straight line; float32 decides where, as in the library."""
+    """Shrink to `num_frames` by linear interpolation; places are computed in float32, as in the library."""
     scale, half = np.float32(len(mel) / num_frames), np.float32(0.5)
     places = np.maximum((np.arange(num_frames, dtype=np.float32) + half) * scale - half, 0)
     before = places.astype(np.int64)
@@ -80,7 +81,7 @@ def shrunk(mel: Floats, num_frames: int) -> Floats:
 
 
 def _of(samples: Floats, plan: MelPlan) -> Floats:
-    """[frames, bands], one frame each hop, the first around the first sample; the ends are mirrored."""
+    """Compute [frames, bands] with one frame per hop, the first centred on the first sample; the ends are mirrored."""
     half = plan.frame_length // 2
     around = np.pad(samples, half, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(around, plan.frame_length)[:: plan.hop]
@@ -101,9 +102,9 @@ def hann(length: int) -> Filters:
 
 @cache
 def filters_of(plan: MelPlan) -> Filters:
-    """[frequencies, bands]: triangles, each from the middle of the one before it to that of the next.
+    """Return the mel filters [frequencies, bands]: triangles between the peaks of their neighbours.
 
-    CLAP's two kinds were trained with two: those of torchaudio with fusion, those of librosa without.
+    CLAP models with fusion were trained with torchaudio's filters, the others with librosa's.
     """
     num_bins = plan.frame_length // 2 + 1
     if plan.is_fused:
@@ -143,7 +144,7 @@ def slaney_hz(mel: Any) -> Any:
 
 
 def packed_mels(sounds: Sequence[Floats | None]) -> dict[str, Ragged]:
-    """Of items one after another; None: an item has no sound."""
+    """Pack the spectrograms of items; None: the item has no sound."""
     lengths = np.array([0 if sound is None else sound.size for sound in sounds], np.int32)
     flat = [sound.reshape(-1) for sound in sounds if sound is not None]
     return {MEL.name: Ragged(np.concatenate(flat) if flat else np.empty(0, np.float32), lengths)}

@@ -1,4 +1,4 @@
-"""Images that are PDFs → their pages, each an item of its own."""
+"""PDFs sent as images → their pages, each of which becomes an item."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +16,13 @@ RANGE = re.compile(r"([0-9]{1,9})(-([0-9]{1,9})?)?")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which pages a request asks for: pairs of the first and the last, None: to the end; none: all."""
+    """Selected pages of a request: pairs of the first and the last page, None: to the end. Empty: all pages."""
 
     ranges: tuple[tuple[int, int | None], ...] = ()
 
     @classmethod
     def read(cls, text: str) -> "Selection":
-        """InputError where it is none.
+        """Parse the parameter pages. Raise InputError if it is malformed.
 
         >>> Selection.read("2-3, 8-").ranges
         ((2, 3), (8, None))
@@ -30,7 +30,7 @@ class Selection:
         return cls(tuple(map(_range, text.split(","))) if text else ())
 
     def of(self, num_pages: int, where: str) -> list[int]:
-        """Their numbers, ascending, each once; InputError where the file has one of them not.
+        """Return the selected page numbers, ascending, each once. Raise InputError if the file lacks one.
 
         >>> Selection.read("9,2-3,3").of(9, "image[0]"), Selection().of(2, "image[0]")
         ([2, 3, 9], [1, 2])
@@ -39,7 +39,7 @@ class Selection:
         for first, last in self.ranges or ((1, None),):
             if max(first, last or 0) > num_pages:
                 raise InputError(
-                    f"parameter {PAGES.name}: {where} has {num_pages} pages, {max(first, last or 0)} is not among them"
+                    f"parameter {PAGES.name}: {where} has {num_pages} pages, but no page {max(first, last or 0)}"
                 )
             found.update(range(first, (last or num_pages) + 1))
         return sorted(found)
@@ -61,7 +61,7 @@ class PageReader:
     is_over: Callable[[], bool] = lambda: False
 
     def pages(self, element: Any) -> Iterator[tuple[int, Any]] | None:
-        """The number of each page, and `element` with it in place of its PDF; None where it has none.
+        """Yield each page number, and `element` with that page in place of its PDF. Return None if it has no PDF.
 
         Each page is drawn when the iterator reaches it. InputError names the image; Cancelled once the request is over.
         """
@@ -78,8 +78,8 @@ class PageReader:
             numbers = self.selection.of(document.num_pages, file.where)
             if len(numbers) > self.max_pages:
                 raise InputError(
-                    f"{file.where}: {len(numbers)} pages of it are asked for; at most {self.max_pages} are read: name "
-                    f"them by parameter {PAGES.name}, or raise max_pages"
+                    f"{file.where}: {len(numbers)} pages are selected; at most {self.max_pages} are read: select "
+                    f"fewer with the parameter {PAGES.name}, or raise max_pages"
                 )
             for number in numbers:
                 drawing = document.draw(number)
@@ -87,7 +87,7 @@ class PageReader:
 
 
 def pdf_in(element: Any) -> ImageFile | None:
-    """PDF file in the image field of an element; None if the element has none."""
+    """Return the PDF file in the image field of an element; None if there is none."""
     file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
     return file if isinstance(file, ImageFile) and is_pdf(file.content) else None
 
@@ -101,7 +101,7 @@ def _range(text: str) -> tuple[int, int | None]:
     first, last = (int(found[1]), int(found[3] or found[1]) if not found[2] or found[3] else None) if found else (0, 0)
     if first < 1 or (last is not None and last < first):
         raise InputError(
-            f"parameter {PAGES.name}: {text.strip()[:40]!r} is not allowed; give numbers from 1, or ranges of them, as "
-            "in 1-3,8 or 5-"
+            f"parameter {PAGES.name}: {text.strip()[:40]!r} is not allowed; give page numbers from 1, or ranges, "
+            "as in 1-3,8 or 5-"
         )
     return first, last

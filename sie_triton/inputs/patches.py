@@ -1,4 +1,4 @@
-"""Pictures → bytes of pixels in whole patches, at about the resolution that they have. No torch."""
+"""Pictures → bytes of pixels in whole patches, close to their own resolution. No torch."""
 
 from math import ceil, floor, sqrt
 from typing import TYPE_CHECKING
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def resized_for_patches(image: "Image", plan: PatchPlan) -> Bytes:
-    """As transformers' processor of Qwen2-VL with the Pillow backend resizes it, to the bit."""
+    """Resize a picture as transformers' processor of Qwen2-VL with the Pillow backend does, bit for bit."""
     return resized_to(image, patched_size(image.height, image.width, plan), plan.resample)
 
 
 def resized_to(image: "Image", size: tuple[int, int], resample: int) -> Bytes:
-    """`size`: height and width."""
+    """Resize a picture to `size`: height and width."""
     return np.asarray(image.resize(size[::-1], resample=resample))
 
 
 def patched_size(height: int, width: int, plan: PatchPlan, counted: int = 1) -> tuple[int, int]:
-    """Multiples of the plan's factor that keep to its limits, and the aspect ratio as well as that can be.
+    """Return height and width as multiples of the plan's factor, within its limits, nearly in the same ratio.
 
-    `counted`: how often a pixel counts against the limits.
+    `counted`: how often each pixel counts towards the limits.
     """
     factor = plan.factor
     rounded = (round(height / factor) * factor, round(width / factor) * factor)

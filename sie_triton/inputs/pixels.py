@@ -1,4 +1,4 @@
-"""Pictures → bytes of pixels, as large as a model reads them. No torch."""
+"""Pictures → bytes of pixels, in the size that a model reads. No torch."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-# A function from a picture to what the model reads of it, uint8 [height, width, 3].
+# Function from a picture to the pixels that the model reads, uint8 [height, width, 3].
 Resize = Callable[["Image"], Bytes]
 
 
 def resized(image: "Image", plan: ImagePlan) -> Bytes:
-    """As transformers' processors with the Pillow backend resize and cut it, to the bit."""
+    """Resize and crop a picture as transformers' processors with the Pillow backend do, bit for bit."""
     height, width = plan.size or with_shortest_edge(image.height, image.width, plan.shortest_edge)
     pixels = np.asarray(image.resize((width, height), resample=plan.resample))
     return pixels if plan.crop is None else middle(pixels, plan.crop, rounds=plan.rounds_middle)
 
 
 def resized_for_patches(image: "Image", plan: NaflexPlan) -> Bytes:
-    """As transformers' processor of SigLIP 2 with the Pillow backend does, to the bit; patches are not yet cut out."""
+    """Resize a picture as transformers' processor of SigLIP 2 with the Pillow backend does, bit for bit.
+
+    The result is not yet cut into patches.
+    """
     height, width = plan.shape(image.height, image.width)
     return np.asarray(image.resize((width, height), resample=plan.resample))
 
@@ -43,7 +46,7 @@ def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
 
 
 def middle(pixels: Bytes, size: tuple[int, int], *, rounds: bool = False) -> Bytes:
-    """That of [height, width, 3], black around it where there is less; `rounds`: see ImagePlan."""
+    """Crop the middle of [height, width, 3], with a black border if it is smaller; `rounds`: see ImagePlan."""
     for axis, wanted in enumerate(size):
         around_it = pixels.shape[axis] - wanted
         before = round(around_it / 2) if rounds else around_it // 2
@@ -58,7 +61,7 @@ def middle(pixels: Bytes, size: tuple[int, int], *, rounds: bool = False) -> Byt
 
 
 def packed_pixels(images: Sequence[Bytes | None]) -> dict[str, Ragged]:
-    """Of items one after another; None: an item has no image."""
+    """Pack the images of items; None: the item has no image."""
     lengths = np.array([0 if image is None else image.size for image in images], np.int32)
     sizes = np.array([(0, 0) if image is None else image.shape[:2] for image in images], np.int32)
     flat = [image.reshape(-1) for image in images if image is not None]

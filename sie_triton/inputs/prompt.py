@@ -1,4 +1,4 @@
-"""What is put around a text before it is tokenized."""
+"""Prompts: what is put around a text before it is tokenized."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sie_triton.spec import Profile
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Texts are never looked into: braces in them are just characters."""
+    """Strings before and after a text. The text is not a template: braces in it are ordinary characters."""
 
     before: str = ""
     after: str = ""
@@ -25,9 +25,9 @@ class Prompt:
 
 
 class Question:
-    """What is read together with each text, which stands behind `before`.
+    """A text that the model reads together with each text of a part, which is preceded by `before`.
 
-    `make` is called once, when the first text is read; `size` is a guess.
+    `make` is called once, when the first text is read. `size` is an estimate.
     """
 
     def __init__(self, make: Callable[[], str], size: int, before: str = "") -> None:
@@ -44,10 +44,9 @@ class Question:
 
 
 def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:
-    """By the profile's template for the role, else the instruction, else the model's own prompts.
+    """Return the prompt of a part: the profile's template for the role, else the instruction, else the model's prompt.
 
-    Where nobody says whether a text is a query, it is a document to a template, and gets `default` of the model's own
-    prompts.
+    If the role is unknown, the profile's template for documents applies, and `default` is the model's prompt.
 
     >>> prompt_of({"query": "q: ", "document": "d: "}, "", Part("text", [], is_query=True)).around("x")
     'q: x'
@@ -69,13 +68,13 @@ def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:
 
 
 def own_prompt(prompts: Mapping[str, str], is_query: bool) -> str:
-    """Of a model's files, for a role: names as sentence-transformers has them."""
+    """Return the prompt in a model's files for a role, by the names that sentence-transformers uses."""
     names = ("query",) if is_query else ("document", "passage", "corpus")
     return next((prompts[name] for name in names if name in prompts), "")
 
 
 def overridden(prompts: Mapping[str, str], profile: Profile) -> Iterator[str]:
-    """A sentence for each prompt of a model's files over which the profile's template or instruction stands."""
+    """Yield a message for each prompt in a model's files that the profile's template or instruction overrides."""
     for role, is_query in (("query", True), ("document", False)):
         own = Prompt(own_prompt(prompts, is_query))
         used = prompt_of(prompts, "", Part("text", [], profile, is_query, profile.instruction))

@@ -1,6 +1,6 @@
-"""spm.model → a tokenizer, as transformers 4 makes DeBERTa's of it; no torch.
+"""spm.model → DeBERTa's tokenizer, as transformers 4 makes it. No torch.
 
-transformers 5 leaves out the file's own replacements of characters, which the models were trained with.
+transformers 5 ignores the character replacements in the file, with which the models were trained.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def of_deberta(path: Path) -> tokenizers.Tokenizer:
-    """LoadError where it is no model that DeBERTa's tokenizer can be made of."""
+    """Build DeBERTa's tokenizer. Raise LoadError if the file does not hold one."""
     model, settings = SentencePiece.read(path), read_fields(path.parent / "tokenizer_config.json", required=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(list(model.pieces), model.unknown, byte_fallback=False))
     tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False, special=is_) for text, is_ in model.added])
@@ -34,7 +34,7 @@ def of_deberta(path: Path) -> tokenizers.Tokenizer:
     known = [text for text, _ in model.pieces]
     around = [(text, known.index(text)) for text in ("[CLS]", "[SEP]") if text in known]
     if len(around) < 2:
-        raise LoadError(f"{path}: has no [CLS] and [SEP]; only DeBERTa's can be read", "unsupported")
+        raise LoadError(f"{path}: has no [CLS] and [SEP]; only DeBERTa's model can be read", "unsupported")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=around
     )

@@ -1,4 +1,4 @@
-"""Items of several kinds of input: each is a mapping, kind → element, of what it has."""
+"""Items of several kinds of input: each item maps its kinds to elements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from sie_triton.inputs.base import InputKind
 
 
 def check_alone(item: Mapping[str, Any], kind: str) -> None:
-    """Raise InputError if an item has a text beside its image or sound; the model reads only one of them."""
+    """Raise InputError if an item has both a text and an image or sound, but the model reads only one of them."""
     if TEXT.name in item:
         where = item[kind].where
         raise InputError(
@@ -21,7 +21,7 @@ def check_alone(item: Mapping[str, Any], kind: str) -> None:
 
 
 class SeveralInputs(InputKind):
-    """Sizes and limits are those of its kinds, put together."""
+    """Items of several kinds. Sizes are sums over the kinds; limits are the smallest of any kind."""
 
     name = "items"
     tensors = ()

@@ -1,4 +1,4 @@
-"""Texts: strings of UTF-8."""
+"""Texts, in UTF-8."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ MAX_CHARACTERS = 2_000_000
 
 
 class TextInput(InputKind):
-    """Sizes are characters."""
+    """Texts. Sizes are in characters."""
 
     name = "text"
     tensors = (TEXT, QUERY, LABELS, ENTITIES)
     max_elements = 128
     max_size = 128 * 1024
     chunk_size = 32 * 1024
-    nothing_read = "makes no token of this model; send a text that does"
+    nothing_read = "has no tokens for this model; send another text"
 
     def decode(self, raw: bytes, where: str) -> str:
         try:
@@ -63,4 +63,4 @@ def reading(where: str) -> Iterator[None]:
     except BaseException as exc:
         if type(exc).__name__ != "PanicException":
             raise
-        raise InputError(f"{where}: the model's tokenizer gives up on it; send another text") from exc
+        raise InputError(f"{where}: the model's tokenizer fails on it; send another text") from exc

@@ -1,4 +1,4 @@
-"""Texts → packed token ids, as sentence-transformers would tokenize them. No torch."""
+"""Texts → packed token ids, tokenized as by sentence-transformers. No torch."""
 
 import logging
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ MUCH = 4
 
 
 class TextTokenizer(Processor):
-    """A tokenizer with its model's prompts; safe to call from several threads."""
+    """A tokenizer with its model's prompts; thread-safe."""
 
-    # True where query and text go through the model together.
+    # True if query and text go through the model together.
     reads_pairs: ClassVar[bool] = False
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
@@ -42,7 +42,7 @@ class TextTokenizer(Processor):
     def load(cls, directory: Path, max_length: int, profiles: Sequence[Profile] = ()) -> Self:
         """Read the tokenizer of a model directory, truncating to `max_length` tokens.
 
-        The log says which of the model's own prompts `profiles` stand over.
+        Log which of the model's own prompts `profiles` override.
         """
         files = TextFiles.read(directory)
         log_disagreements(files, max_length, profiles)
@@ -58,16 +58,16 @@ class TextTokenizer(Processor):
         return packed_encodings(encoded(self._tokenizer, framed))
 
     def finish(self, features: Features, frame: Frame) -> Features:
-        """With the tokens of the prompt that pooling leaves out."""
+        """Add the number of prompt tokens that pooling leaves out."""
         kept_out = self.prompt_tokens(frame.before) if isinstance(frame, Prompt) else 0
         _, lengths = features[INPUT_IDS.name]
         assert lengths is not None
         return {**features, PROMPT_TOKENS.name: Ragged(np.full(len(lengths), kept_out, np.int32))}
 
     def question(self, query: str, instruction: str | None) -> Question:
-        """What goes with each text that is scored against `query`, where the family scores pairs.
+        """Return what the model reads together with each text that is scored against `query`.
 
-        `instruction` None: the model's own. What `encode` would cut anyway may be left out.
+        `instruction` None: the model's own. The end may be left out if `encode` would cut it anyway.
         """
         asked = (self.default_prompt if instruction is None else instruction) + query
         return Question(lambda: self.shortened(asked, self._max_length), len(asked))
@@ -75,14 +75,14 @@ class TextTokenizer(Processor):
     def shortened(self, text: str, max_length: int) -> str:
         """Return a beginning of `text` with MUCH · `max_length` tokens; Unreadable if it is too long.
 
-        Which of two texts is cut depends on which is longer: where both are that long, it may be the other by a token.
+        Truncation shortens the longer of two texts: if both are that long, the other may lose one token instead.
         """
         return beginning(self._tokenizer, text, MUCH * max_length)
 
     def prompt_tokens(self, prompt: str) -> int:
-        """How many leading tokens pooling must leave out (0 when the prompt is pooled too).
+        """Return how many leading tokens pooling must leave out; 0 if the prompt is pooled too.
 
-        The prompt is counted alone, without a closing special token, as sentence-transformers does.
+        The prompt is tokenized alone and counted without a closing special token, as in sentence-transformers.
         """
         if self.include_prompt or not prompt:
             return 0
@@ -91,37 +91,40 @@ class TextTokenizer(Processor):
 
 
 def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Profile] = ()) -> None:
-    """What a model file says and the model's own files say otherwise."""
+    """Log where a model file and the model's own files disagree."""
     own = files.max_sequence_length
     if max_length > own:
-        log.warning("texts are cut to %d tokens, as the model's own files say, not to %d", own, max_length)
+        log.warning("texts are truncated to %d tokens, as the model's own files say, not to %d", own, max_length)
     for line in (line for profile in profiles for line in overridden(files.prompts, profile)):
         log.warning("%s", line)
 
 
 def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """tokenizer.json, truncating texts, or `pairs` of them, to `max_length` tokens; LoadError if it cannot be read."""
+    """Read a tokenizer that truncates texts, or `pairs`, to `max_length` tokens. Raise LoadError if that fails."""
     tokenizer = truncating(open_tokenizer(files.transformer, pairs=pairs), max_length, pairs=pairs)
     return lowering(tokenizer) if files.do_lower_case else tokenizer
 
 
 def lowering(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same, made to lower texts before anything else."""
+    """Make `tokenizer` lowercase texts first, and return it."""
     return after(tokenizer, [tokenizers.normalizers.Lowercase()])
 
 
 def after(tokenizer: tokenizers.Tokenizer, first: Sequence[tokenizers.normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """The same, made to take these steps before its own."""
+    """Make `tokenizer` apply the normalizers `first` before its own, and return it."""
     own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     tokenizer.normalizer = tokenizers.normalizers.Sequence([*first, *own])
     return tokenizer
 
 
 def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """The same, made to cut texts, or `pairs` of them, to `max_length` tokens; LoadError where that leaves no room."""
+    """Make `tokenizer` truncate texts, or `pairs`, to `max_length` tokens, and return it.
+
+    Raise LoadError if the special tokens leave no room for a text.
+    """
     around = tokenizer.num_special_tokens_to_add(pairs)
-    if max_length <= around:  # the library would not cut at all
-        message = f"{max_length} tokens leave no room for a text beside the {around} special ones"
+    if max_length <= around:  # the library would not truncate at all
+        message = f"{max_length} tokens leave no room for a text besides the {around} special tokens"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
@@ -129,20 +132,17 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
 
 
 def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: bool) -> tokenizers.Tokenizer:
-    """The same, made to fill texts up to `length` tokens with `token`; LoadError where it knows none of that name."""
+    """Make `tokenizer` pad texts to `length` tokens with `token`, and return it. LoadError if the token is unknown."""
     number = tokenizer.token_to_id(token)
     if number is None:
-        raise LoadError(
-            f"tokenizer.json: has no token {shortened(token)}, which texts are to be padded with", "corrupt"
-        )
+        raise LoadError(f"tokenizer.json: has no token {shortened(token)}, which is needed to pad texts", "corrupt")
     side = "left" if on_left else "right"
     tokenizer.enable_padding(direction=side, pad_id=number, pad_token=token, length=length)
     return tokenizer
 
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """tokenizer.json, or what DeBERTa's spm.model says, once it has made tokens of a text or a pair; LoadError if it
-    cannot be read."""
+    """Open tokenizer.json, or DeBERTa's spm.model, and try it on a text or a pair. Raise LoadError if that fails."""
     path, pieces = directory / "tokenizer.json", directory / "spm.model"
     is_there = has_file(path)
     if not is_there and not has_file(pieces):
@@ -153,7 +153,7 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
         tokenizer.encode("a", "b" if pairs else None)
     except (KeyboardInterrupt, SystemExit, LoadError):
         raise
-    except BaseException as exc:  # the library raises nothing narrower, and its panics are no Exception
+    except BaseException as exc:  # the library raises plain Exception, and its panics are not even that
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
     return tokenizer
 
@@ -165,7 +165,7 @@ def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragg
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
-    """One text after another."""
+    """Pack the ids of all texts in one array."""
     lengths = np.fromiter(map(len, ids), np.int32, len(ids))
     flat = (token for item in ids for token in item)
     return {INPUT_IDS.name: Ragged(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)}

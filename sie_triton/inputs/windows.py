@@ -1,6 +1,6 @@
-"""Tokens of a text → rows that a model reads by themselves, with what its tokenizer puts around them. No torch.
+"""Tokens of a text → rows that a model reads one by one, with the tokenizer's special tokens. No torch.
 
-A long text becomes windows that overlap, so that what stands at the edge of one is inside another.
+A long text becomes overlapping windows, so that what is at the edge of one window is inside another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,15 +22,15 @@ from sie_triton.inputs.tokenizer import read_tokenizer
 
 Ints = npt.NDArray[np.int32]
 
-# So many tokens are in two windows, or a quarter of one where that is less.
+# Overlap of two windows in tokens, or a quarter of a window if that is less.
 OVERLAP = 64
 
-# Of a text, in all its rows: a request beyond it would take hours, and gigabytes on its way.
+# Maximum number of tokens of a text in all its rows. A larger request would take hours, and gigabytes between steps.
 MAX_TOKENS = 4_000_000
 
 
 class Row(NamedTuple):
-    """`piece`: which of its text it is."""
+    """A row of one text or two; `piece` is its index in the text."""
 
     piece: int
     ids: Ints
@@ -39,9 +39,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a tokenizer puts before, between and behind its texts, each with the ids that tell texts apart.
+    """Special tokens before, between and after the texts of a tokenizer, each as token ids and token type ids.
 
-    `types` are those of the texts themselves.
+    `types` are the token type ids of the texts themselves.
     """
 
     special: tuple[tuple[Ints, Ints], ...]
@@ -49,7 +49,7 @@ class Around:
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer, *, pairs: bool) -> "Around":
-        """LoadError where the tokenizer is of no use for texts."""
+        """Find the special tokens of a tokenizer. Raise LoadError if it makes no token of 'a'."""
         encoding = tokenizer.encode("a", "a" if pairs else None)
         ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         places = np.array([-1 if each is None else each for each in encoding.sequence_ids])
@@ -65,7 +65,7 @@ class Around:
         return sum(len(ids) for ids, _ in self.special)
 
     def row(self, piece: int, *texts: Ints) -> Row:
-        """Those of the tokenizer's one text, or two, with the special tokens."""
+        """Make a row of one text, or of two, with the special tokens."""
         first, *others = self.special
         ids, types = [first[0]], [first[1]]
         for text, kind, (after, after_types) in zip(texts, self.types, others, strict=True):
@@ -75,7 +75,7 @@ class Around:
 
 
 class WindowProcessor(Processor):
-    """What makes such rows: `_room` is what a row has for tokens of its text, or, with `pairs`, of two texts."""
+    """A processor that makes rows. `_room`: tokens of a row for its text or, with `pairs`, for its two texts."""
 
     pairs: ClassVar[bool]
 
@@ -88,7 +88,7 @@ class WindowProcessor(Processor):
 
     @classmethod
     def load(cls, directory: Path, max_length: int) -> Self:
-        """LoadError says what is wrong with its files."""
+        """Read the tokenizer of a model directory. LoadError says what is wrong with its files."""
         files = TextFiles.read(directory)
         longest = min(max_length, files.max_sequence_length)
         return cls(read_tokenizer(files, longest, pairs=cls.pairs), longest)
@@ -101,7 +101,7 @@ class WindowProcessor(Processor):
 
 
 def windows(length: int, room: int) -> Iterator[tuple[int, int]]:
-    """First token of each and the one behind its last; one, empty, where there is no token.
+    """Yield start and end of each window, end exclusive; a single empty window if there are no tokens.
 
     >>> list(windows(0, 8)), list(windows(8, 8)), list(windows(17, 8))
     ([(0, 0)], [(0, 8)], [(0, 8), (6, 14), (12, 17)])
@@ -119,7 +119,7 @@ def num_windows(length: int, room: int) -> int:
 
 
 def packed(rows: Sequence[Row]) -> dict[str, Ragged]:
-    """One row after another."""
+    """Pack rows into features."""
     numbers, ids, types = zip(*rows, strict=True)
     lengths = np.array(list(map(len, ids)), np.int32)
     return {

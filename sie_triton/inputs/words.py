@@ -1,6 +1,6 @@
-"""Texts → words → packed tokens behind a prompt of labels, in pieces that a model reads by themselves. No torch.
+"""Texts → words → packed tokens after a prompt of labels, in pieces that a model reads one by one. No torch.
 
-A long text becomes pieces that overlap, so that what stands at the edge of one is inside another. Words keep their
+A long text becomes overlapping pieces, so that what is at the edge of one piece is inside another. Words keep their
 places in the text: code points, end exclusive.
 """
 
@@ -31,16 +31,16 @@ from sie_triton.inputs.text import check_whole
 Ints = npt.NDArray[np.int32]
 P = TypeVar("P")
 
-# A word, with what is joined to it by hyphens and underscores, or any other character that is no space.
+# A word, with parts joined by hyphens and underscores; or any other character except spaces.
 WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 
-# Prompts of so many requests are kept.
+# Size of the cache of prompts.
 KEPT_PROMPTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """`spans` int32 [words, 2]; `ids` int32 [tokens] of all; `starts` int64 [words + 1]: where each begins in them."""
+    """Words of a text: `spans` int32 [words, 2]; `ids` int32 [tokens]; `starts` int64 [words + 1], indices in `ids`."""
 
     spans: Ints
     ids: Ints
@@ -51,7 +51,7 @@ class Words:
 
 
 class Prompt(NamedTuple):
-    """What stands before the words: `ids` int32, and the token of each label, `places` int32, in them."""
+    """Tokens before the words: `ids` int32; `places` int32, the index in `ids` of each label's token."""
 
     ids: Ints
     places: Ints
@@ -60,14 +60,14 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """How a text is cut: so many words and tokens at most, so many words in two pieces."""
+    """Limits of a piece in words and tokens; `overlap` is the number of words that two pieces share."""
 
     max_words: int
     max_tokens: int
     overlap: int
 
     def of(self, words: Words, room: int) -> Iterator[tuple[int, int]]:
-        """First word of each piece and the one behind its last; `room` tokens, at least one word."""
+        """Yield the first word of each piece and the end, exclusive: up to `room` tokens, at least one word."""
         first = 0
         while True:
             fits = int(np.searchsorted(words.starts, words.starts[first] + room, side="right")) - 1
@@ -79,7 +79,7 @@ class Pieces:
 
 
 class WordTokenizer:
-    """Makes tokens of words one by one, as libraries do that hand their tokenizer a list of words."""
+    """Tokenizes words one by one, like libraries that pass their tokenizer a list of words."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         tokenizer.no_padding()
@@ -90,7 +90,7 @@ class WordTokenizer:
         self.prefix, self.suffix = np.array(around[:at], np.int32), np.array(around[at + len(inner) :], np.int32)
 
     def words(self, texts: Sequence[str]) -> list[Words]:
-        """Words of each text; a word without tokens, such as a lone control character, is left out.
+        """Return the words of each text; a word without tokens, such as a lone control character, is left out.
 
         Raise Unreadable if a text is too long.
         """
@@ -106,7 +106,7 @@ class WordTokenizer:
         ]
 
     def tokens(self, words: Sequence[Sequence[str]]) -> list[tuple[Ints, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Of each list of words: ids of its tokens, which words have any, and where each of those begins."""
+        """Return for each list of words: token ids, indices of the words with tokens, and starts of these words."""
         encodings = self._tokenizer.encode_batch(list(words), is_pretokenized=True, add_special_tokens=False)
         found = []
         for encoding in encodings:
@@ -117,7 +117,7 @@ class WordTokenizer:
 
 
 class Asked(Generic[P]):
-    """What is asked of each text of a part; `prompt` is made when the first of them is read."""
+    """The prompt of a part's texts; `prompt` is made when the first of them is read."""
 
     def __init__(self, make: Callable[[], P], size: int) -> None:
         self._make = make
@@ -132,9 +132,9 @@ class Asked(Generic[P]):
 
 
 class LabelledWords(Processor):
-    """Labels and the words of a text in one row: `prompt` says how the first are written.
+    """Labels and the words of a text in one row; `prompt` writes the labels.
 
-    A word stands for its first token, or `by_last_token`.
+    The first token of a word represents it; with `by_last_token` the last.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class LabelledWords(Processor):
 
     @abstractmethod
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
-        """As the family's library writes them."""
+        """Return the labels as the family's library writes them."""
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
@@ -167,8 +167,8 @@ class LabelledWords(Processor):
         made = self.prompt(labels, self._words)
         if len(made.ids) > self._max_prompt:
             raise InputError(
-                f"labels: take {len(made.ids)} tokens; this model reads at most {self._max_prompt} of labels "
-                "with each text; send fewer, or shorter ones"
+                f"labels: take {len(made.ids)} tokens; this model reads at most {self._max_prompt} tokens of labels "
+                "with each text; send fewer or shorter labels"
             )
         return made
 
@@ -179,7 +179,7 @@ class LabelledWords(Processor):
     def _row(self, number: int, prompt: Prompt, words: Words, first: int, end: int) -> "Row":
         before = np.concatenate([self._words.prefix, prompt.ids])
         start, stop = int(words.starts[first]) if len(words) else 0, int(words.starts[end])
-        # A single word may be longer than all there is room for.
+        # A single word may be longer than the room of a piece.
         stop = min(stop, start + self._room(prompt))
         tokens = (
             np.minimum(words.starts[first + 1 : end + 1], stop) - 1 if self._by_last_token else words.starts[first:end]
@@ -195,7 +195,7 @@ class LabelledWords(Processor):
 
 
 class Row(NamedTuple):
-    """One piece: which of its text it is, its tokens, its words' first ones and places, its labels' tokens."""
+    """A piece: its index in the text, its tokens, the tokens and places of its words, the tokens of its labels."""
 
     piece: int
     ids: Ints
@@ -206,7 +206,7 @@ class Row(NamedTuple):
 
 
 def packed(rows: Sequence[Row]) -> Features:
-    """One piece after another."""
+    """Pack pieces into features."""
 
     def lengths(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
         return np.array(list(map(len, arrays)), np.int32)

@@ -1,5 +1,5 @@
-"""PDF files as pictures of their pages, drawn by a process that can do nothing else.
+"""Pages of PDF files as images, drawn by a confined process.
 
-draw      that process
-document  one of them, as the process that started it sees it
+draw      the confined process
+document  the confined process as its parent sees it
 """

@@ -1,4 +1,4 @@
-"""A PDF, held by the process that draws it."""
+"""A PDF, opened by a confined process that draws its pages."""
 
 import os
 import select
@@ -12,26 +12,26 @@ from time import monotonic
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.pdf.draw import ENCRYPTED, HEAD, MAX_PIXELS, NUMBER, UNCONFINED
 
-# What may stand before the header.
+# Start of the header, and the bytes that may precede it.
 MARK, BEFORE = b"%PDF-", b"\xef\xbb\xbf \t\r\n\0"
 LOOKED_AT = 1024
 
-# For opening the file, and for each page; and for all of it.
+# Timeouts in seconds: for opening the file and for each page; for the whole process.
 STEP_S, MOST_S = 10.0, 600
 
 # Polling interval of `is_over()` while a page is drawn, in seconds.
 LOOK_S = 0.1
 
-# Of a page; its sides are rounded up, and its rows filled.
+# Maximum size of a page: its sides are rounded up, and its rows padded.
 MOST_BYTES = 2 * 3 * MAX_PIXELS
 
-# The rest of this process' environment is nobody's business.
+# Environment variables that the confined process inherits; the others may hold secrets.
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Red, green and blue, `stride` bytes a row."""
+    """A drawn page: red, green and blue, `stride` bytes per row."""
 
     pixels: bytes
     width: int
@@ -40,12 +40,12 @@ class Drawing:
 
 
 def is_pdf(content: bytes) -> bool:
-    """By its beginning."""
+    """True if the content begins like a PDF."""
     return content[:LOOKED_AT].lstrip(BEFORE).startswith(MARK)
 
 
 class PdfDocument:
-    """Open PDF, for one thread. Every InputError begins with `where`; Cancelled once `is_over()`."""
+    """An open PDF, for one thread. Every InputError begins with `where`. Raise Cancelled once `is_over()`."""
 
     def __init__(self, process: subprocess.Popen[bytes], where: str, is_over: Callable[[], bool]) -> None:
         assert process.stdin is not None
@@ -55,13 +55,13 @@ class PdfDocument:
         (self.num_pages,) = NUMBER.unpack(self._read(NUMBER.size, monotonic() + STEP_S))
 
     def draw(self, number: int) -> Drawing:
-        """Page `number`, from 1."""
+        """Draw page `number`, from 1."""
         ends = monotonic() + STEP_S
         with suppress(BrokenPipeError):
             self._to.write(NUMBER.pack(number - 1))
         width, height, stride = HEAD.unpack(self._read(HEAD.size, ends))
         if not 0 < 3 * width <= stride or not 0 < stride * height <= MOST_BYTES:
-            raise InputError(f"{self._where}: page {number} cannot be drawn; leave it out by parameter pages")
+            raise InputError(f"{self._where}: page {number} cannot be drawn; leave it out with the parameter pages")
         return Drawing(self._read(stride * height, ends), width, height, stride)
 
     def _read(self, size: int, ends: float) -> bytes:
@@ -77,10 +77,10 @@ class PdfDocument:
             if self._is_over():
                 raise Cancelled("cancelled by the client, or its deadline passed")
             if monotonic() >= ends:
-                raise InputError(f"{self._where}: is a PDF that takes longer than {STEP_S:g} s a page to be drawn")
+                raise InputError(f"{self._where}: is a PDF that takes longer than {STEP_S:g} s per page to draw")
         part = os.read(self._from.fileno(), size)
         if not part:
-            raise InputError(f"{self._where}: is a PDF that cannot be drawn in the memory and time that one may take")
+            raise InputError(f"{self._where}: is a PDF that cannot be drawn within the limits of memory and time")
         return part
 
 
@@ -108,7 +108,7 @@ def opened(content: bytes, where: str, is_over: Callable[[], bool] = lambda: Fal
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
-    """The descriptor of a file of that content, which no directory has."""
+    """Yield the descriptor of an anonymous file with this content."""
     with open(os.memfd_create("pdf"), "w+b") as file:
         file.write(content)
         file.seek(0)
@@ -121,6 +121,6 @@ def _check(num_pages: int, where: str) -> None:
     why = {
         0: "has no pages",
         ENCRYPTED: "is encrypted; send it without a password",
-        UNCONFINED: "is not read, as this system cannot confine the process that would; send images of its pages",
+        UNCONFINED: "cannot be read: this system cannot confine the process that draws; send images of its pages",
     }
     raise InputError(f"{where}: is a PDF that {why.get(num_pages, 'is damaged; send a whole file')}")

@@ -1,10 +1,10 @@
 """The process that draws the pages of one PDF: `python -m sie_triton.pdf.draw DESCRIPTOR SECONDS`.
 
-    standard input: i32 page, from 0, again and again
-    standard output: i32 how many pages there are, or one of the codes below; then of each page HEAD and its pixels
+    standard input: i32 page number from 0, repeated
+    standard output: i32 number of pages, or one of the codes below; then for each page HEAD and its pixels
 
-It reads the file once it is confined, and ends with its input: nothing in the file could do more than waste what this
-process is given.
+The process reads the file only after it is confined, and ends with its input. So a hostile file can waste no more than
+the memory and time that this process is allowed.
 """
 
 import os
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
 NUMBER = Struct("<i")
-# Width, height, bytes of a row of red, green and blue; all 0 where the page cannot be drawn.
+# Width, height, bytes per row of red, green and blue; all 0 if the page cannot be drawn.
 HEAD = Struct("<iii")
 
 UNREADABLE, ENCRYPTED, UNCONFINED = -1, -2, -3
 
-# Beside what the file takes.
+# Limit of the memory besides that for the file.
 MEMORY_BYTES = 1_000_000_000
 
-# As a scanner would, and of a large sheet less.
+# 150 dots per inch, as of a scan; less for large pages.
 PIXELS_PER_POINT = 150 / 72
 MAX_PIXELS = 4_200_000
 LONGEST_POINTS = 1_000_000
 
 
 def main(file: int, seconds: int) -> None:
-    """`file`: a descriptor of it, at its beginning."""
+    """Draw the pages of `file`, a descriptor at the beginning of the file."""
     import pypdfium2
 
     size = os.fstat(file).st_size
@@ -51,7 +51,7 @@ def main(file: int, seconds: int) -> None:
     _write(NUMBER.pack(len(document)))
     while page := _read(0, NUMBER.size):
         _draw(document, *NUMBER.unpack(page))
-    # The interpreter's own end would need more than is allowed.
+    # A regular end of the interpreter would need system calls that are not allowed.
     os._exit(0)
 
 
@@ -73,7 +73,7 @@ def _draw(document: "PdfDocument", number: int) -> None:
 
 
 def _read(file: int, size: int) -> bytes:
-    """Fewer at its end."""
+    """Read `size` bytes, fewer at the end of the file."""
     data = bytearray()
     while len(data) < size and (part := os.read(file, min(size - len(data), 1 << 20))):
         data += part

@@ -1,9 +1,9 @@
-"""Starts, watches from birth, and ends every process of ours: tritonserver, controller, nursery, workers.
+"""Processes of the server, from start to end: tritonserver, controller, fork servers, workers.
 
-pids        what the system says of a pid; which process it was meant to be
-child       a process of ours: started, waited for, ended, and how it ended in words
-hidden      a start with arguments that nobody else can read
-nursery     a process that forks others
-supervisor  starts again what dies
-channel     messages between two processes; large arrays go through memory that both have mapped
+pids        processes by pid, protected against reused pids
+child       a child process: start, wait, end, and how it ended in words
+hidden      start a program with arguments that other users cannot read
+nursery     the fork server
+supervisor  restarts programs that die
+channel     messages between two processes; large arrays go through shared memory
 """

@@ -1,10 +1,10 @@
-"""Messages between two processes; large arrays go through memory that both have mapped.
+"""Messages between two processes; large arrays go through shared memory.
 
-A message is pickled and goes through a socket. Arrays of LARGE_BYTES and more are copied into memory of the sender's
-(a memfd: it has no name, and is gone with the last process that has it), whose descriptor goes along with the first
-message that needs it. The receiver copies them out before it has the message, so that what it gets is its own. The
-sender writes there again once the other end has said that it has read the message; until then all goes through
-the socket. A message is there whole or not at all, whenever one of the processes ends.
+A message is pickled and goes through a socket. Arrays of LARGE_BYTES and more are copied into memory of the sender (a
+memfd: it has no name, and is freed with the last process that maps it), whose descriptor is sent with the first message
+that needs it. The receiver copies the arrays out before `recv` returns, so it owns them. The sender reuses the memory
+once the receiver has acknowledged the message; until then everything goes through the socket. A message arrives whole
+or not at all, even if one of the processes ends.
 """
 
 import errno
@@ -26,18 +26,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-# Below, two copies through the socket are as fast.
+# Smaller arrays go as fast through the socket, which copies them twice.
 LARGE_BYTES = 32 * 1024
 
-# Memory of more than this is given back after each message.
+# Larger memory is released after each message.
 KEEP_BYTES = 32 * 1024 * 1024
 
 READ_BYTES = 64 * 1024
 NO_MEMORY = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 
-NUMBERS = "biufc"  # kinds of their dtypes
+NUMBERS = "biufc"  # kinds of numeric dtypes
 
-# Bytes of the pickle; large arrays; whether their memory is new; messages that the sender has received.
+# Size of the pickle in bytes; number of large arrays; whether their memory is new; number of messages that the sender
+# has received.
 HEADER = Struct("<QIIQ")
 SIZE = Struct("<Q")
 
@@ -52,10 +53,10 @@ Message = TypeVar("Message")
 
 
 class Channel(Generic[Sent, Received]):
-    """One end, for one thread at a time. `end` is this object's to close.
+    """An end of a channel, for one thread at a time. Owns the socket `end`.
 
-    OSError or EOFError where the other end is gone; MemoryError where there is no memory for the arrays of a message:
-    one that was to be sent is not, one that came is lost, and the channel is as good as before.
+    Raises OSError or EOFError if the other end is closed, and MemoryError if there is no memory for the arrays of a
+    message. In that case the message is not sent, or a received message is lost, and the channel stays usable.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -89,12 +90,12 @@ class Channel(Generic[Sent, Received]):
         self._num_read_there = num_read_there
         if is_new:
             self._theirs = None
-        # The other end is this user's: who starts or forks it sees to that.
+        # The other end belongs to the same user: the code that starts or forks processes ensures that.
         received: Received = pickle.loads(data, buffers=self._read(sizes))  # noqa: S301
         return received
 
     def poll(self, seconds: float | None) -> bool:
-        """True once there is something to receive, or the other end is gone."""
+        """Wait; True once there is something to receive or the other end is closed."""
         if self._unread:
             return True
         poll = select.poll()
@@ -108,7 +109,7 @@ class Channel(Generic[Sent, Received]):
             os.close(self._descriptors.pop())
 
     def _write(self, parts: Sequence[memoryview], num_bytes: int) -> int:
-        """Copy `parts` into our memory; the descriptor of that where the other end does not have it, else -1."""
+        """Copy `parts` into our memory. Return its descriptor if the other end does not have it yet, else -1."""
         new = -1
         if num_bytes > (0 if self._ours is None else len(self._ours)):
             self._ours, new = _memory(num_bytes + num_bytes // 4)
@@ -120,7 +121,7 @@ class Channel(Generic[Sent, Received]):
         return new
 
     def _read(self, sizes: Sequence[int]) -> list[Bytes]:
-        """Parts of so many bytes, copied out of the other end's memory."""
+        """Copy parts with these sizes in bytes out of the other end's memory."""
         if sizes and self._theirs is None:
             self._theirs = self._map()
         parts, offset = [], 0
@@ -133,7 +134,7 @@ class Channel(Generic[Sent, Received]):
         return parts
 
     def _map(self) -> mmap:
-        """The other end's memory that came last."""
+        """Map the memory whose descriptor was received last, and close all received descriptors."""
         if not self._descriptors:
             raise OSError(errno.EMFILE, "no descriptor came with the message: too many files are open")
         with _no_memory():
@@ -168,7 +169,7 @@ class Channel(Generic[Sent, Received]):
 
 
 def _pickled(message: object, large: list[memoryview] | None) -> bytes:
-    """Large arrays go into `large`, if it is a list."""
+    """Pickle a message; large arrays are appended to `large` instead, if it is a list."""
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         part = buffer.raw()
@@ -185,7 +186,7 @@ def _pickled(message: object, large: list[memoryview] | None) -> bytes:
 
 
 def _reduced(values: Array) -> Any:
-    """Of numbers, in a form that every version of NumPy reads: what NumPy makes of them names its own modules."""
+    """Reduce a numeric array to a form that every version of NumPy reads; NumPy's own names its internal modules."""
     if values.dtype.kind not in NUMBERS:
         return values.__reduce__()
     return _array, (values.shape, values.dtype.str, pickle.PickleBuffer(np.ascontiguousarray(values).data))
@@ -199,9 +200,9 @@ REDUCERS: dict[type, Callable[[Any], Any]] = {**dispatch_table, np.ndarray: _red
 
 
 def sent_by_fields(kind: type[Message]) -> type[Message]:
-    """Of a dataclass with two fields or more that is sent often: it is made anew by its fields alone.
+    """Decorate a dataclass with two or more fields that is sent often: it is pickled as its fields alone.
 
-    A short message's way there and back takes two thirds of what it does by pickle's way for classes with slots.
+    The round trip of a short message takes two thirds of its time with pickle's own way for classes with slots.
     """
     values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
     REDUCERS[kind] = lambda message: (kind, values(message))
@@ -209,7 +210,7 @@ def sent_by_fields(kind: type[Message]) -> type[Message]:
 
 
 def _memory(num_bytes: int) -> tuple[mmap, int]:
-    """New memory and its descriptor. All of it is there: a page that is missing later would end the process."""
+    """Return new memory and its descriptor. It is preallocated: a missing page would later kill the process."""
     descriptor = os.memfd_create("channel", os.MFD_CLOEXEC)
     try:
         with _no_memory():

@@ -1,4 +1,4 @@
-"""A process of ours: started, watched from its birth by a pidfd, and ended."""
+"""Child processes, each held by a pidfd from its start."""
 
 import ctypes
 import os
@@ -18,14 +18,14 @@ from sie_triton.processes.pids import Process, ProcessId
 
 PR_SET_PDEATHSIG = 1
 
-# A line of the stack that Triton writes when it is about to die of a signal.
+# A stack frame in Triton's output before a signal kills it.
 FRAME = re.compile(r"^ *\d+# 0x[0-9A-F]+ in (?:.*/)?(\S+)$", re.MULTILINE)
 
 LIBC = ctypes.CDLL(None)
 
 
 class Child(Process):
-    """Held by `handle`, a pidfd that was opened before anybody could have taken notice of its end."""
+    """A child process, held by the pidfd `handle`, which was opened before the child could be reaped."""
 
     def __init__(self, pid: int, handle: int) -> None:
         super().__init__(pid, handle)
@@ -35,23 +35,23 @@ class Child(Process):
         self.send(signal.SIGKILL)
 
     def end(self, seconds: float = 0.0) -> None:
-        """Return once it has ended, by itself within `seconds` or killed."""
+        """Wait up to `seconds` for the process to end, then kill it. Return once it has ended."""
         self.wait(seconds)
         self.kill()
         self.wait()
 
     @property
     def status(self) -> int | None:
-        """Of one that has ended: its exit status, or minus the signal; None where nobody knows."""
+        """Exit status of a process that has ended, or minus the signal; None if unknown."""
         return None
 
     @property
     def was_killed(self) -> bool:
-        """As the system does when memory is short; assumed of one whose status nobody knows."""
+        """True if SIGKILL ended the process, as when memory is short; also if the status is unknown."""
         return self.status in (None, -signal.SIGKILL)
 
     def log(self) -> str:
-        """What it wrote, where it has a log of its own."""
+        """Return the output of the process, if it has a log of its own."""
         return ""
 
     @property
@@ -60,7 +60,7 @@ class Child(Process):
 
 
 class Started(Child):
-    """One that this process started. Where it leads a session, what it leaves in there ends with it."""
+    """A child that this process started. If it leads a session, the other processes of the session end with it."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Callable[[], str], *, leads: bool) -> None:
         super().__init__(process.pid, os.pidfd_open(process.pid))
@@ -71,7 +71,7 @@ class Started(Child):
 
     def kill(self) -> None:
         super().kill()
-        # Until it is reaped nobody else can have its pid.
+        # No other process can have its pid until it is reaped.
         with self._reaping, suppress(ProcessLookupError):
             if self._leads and self._process.returncode is None:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -81,14 +81,14 @@ class Started(Child):
         self.reap()
 
     def reap(self) -> None:
-        """Wait for its end; what it started lives on."""
+        """Wait until the process has ended, and reap it. Processes that it started live on."""
         self.wait()
         with self._reaping:
             self._process.wait()
 
     @property
     def status(self) -> int | None:
-        """Waits for its end, and does not reap it."""
+        """Exit status, or minus the signal. Waits until the process has ended, without reaping it."""
         self.wait()
         with self._reaping:
             if self._process.returncode is not None:
@@ -112,10 +112,10 @@ def start(
     before: Callable[[], None] | None = None,
     leads: bool = True,
 ) -> Started:
-    """`command` with the arguments `secrets` after it, which nobody else can read where this system can hide them.
+    """Start `command` with the additional arguments `secrets`, hidden from other users if this system supports that.
 
-    It writes to the end of `log`, or where this process does, inherits `descriptors`, runs `before` first, and leads a
-    session of its own if it is to lead one.
+    The process appends its output to `log`, or shares the output of this process. It inherits `descriptors`, calls
+    `before` first, and leads a new session if `leads`.
     """
     options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": leads}
     with ExitStack() as stack:
@@ -133,7 +133,7 @@ def start(
 
 
 def _output(log: Path | Log, stack: ExitStack) -> tuple[int, Callable[[], str]]:
-    """Descriptor that writes to `log`, and a function that reads the output from now on."""
+    """Return a descriptor that writes to `log`, and a function that reads the output from now on."""
     if isinstance(log, Log):
         return log.writer, log.from_here()
     private_directory(log.parent)
@@ -143,7 +143,7 @@ def _output(log: Path | Log, stack: ExitStack) -> tuple[int, Callable[[], str]]:
 
 
 def end_with_parent() -> None:
-    """For a child, before it starts its program: it gets SIGTERM when the thread that started it ends."""
+    """Make the kernel send SIGTERM to this process when the thread that started it ends. To be called in a child."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -164,7 +164,7 @@ def how_it_ended(status: int | None, log: str = "") -> str:
     name = signal.Signals(-status).name
     if -status == signal.SIGKILL:
         return f"by {name}, as the system does when memory is short"
-    # The first is the handler that prints the stack, called from the C library.
+    # The first frame is the handler that prints the stack, which the C library calls.
     frames = [where for where in FRAME.findall(log.rpartition("Signal (")[2])[1:] if not where.startswith("libc.")]
     return f"by {name} in {frames[0]}" if frames else f"by {name}"
 

@@ -1,7 +1,7 @@
-"""Confine this process for good: from then on it can only compute, and read and write descriptors that are open.
+"""Confine this process irrevocably: afterwards it can only compute, and read and write open descriptors.
 
-It cannot open, list or stat any file, so everything must be opened and imported before. Works on Linux on x86-64 by
-seccomp, which needs no privileges and works in unprivileged containers too.
+It cannot open, list or stat any file, so everything must be opened and imported before. Uses seccomp on Linux on
+x86-64, which needs no privileges and works in unprivileged containers too.
 """
 
 import ctypes
@@ -77,7 +77,7 @@ DENIED = {
 CLONE = 56
 CLONE_THREAD = 0x10000
 
-# Of a filter's program: load a word, jump if equal, if at least, if any bit is set; return.
+# Instructions of a filter: load a word; jump if equal, if at least, if any bit is set; return.
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, DENY, ABSENT = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
@@ -92,16 +92,16 @@ class _Program(ctypes.Structure):
 def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     """Restrict this process to the system calls in ALLOWED for the rest of its life.
 
-    It may allocate `memory_bytes` more than it has and let a file grow to `file_bytes`, and ends after `seconds` or
-    with its parent. No other process may trace it. Raise OSError if the system does not support that; the caller must
-    then stop.
+    The process may allocate `memory_bytes` more than it has, and let a file grow to `file_bytes`. It ends after
+    `seconds` or with its parent. No other process may trace it. Raise OSError if the system does not support this; the
+    caller must then stop.
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")
     _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
     _limit(resource.RLIMIT_CORE, 0)
-    # The confined code may ignore SIGALRM; the end of its processor time it may not.
+    # The confined code can ignore SIGALRM, but not the limit of processor time.
     _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -114,7 +114,7 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
 
 
 def die_first() -> None:
-    """The kernel is to choose this process where memory is short, if it can be told."""
+    """Ask the kernel to kill this process first when memory is short, if possible."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -145,7 +145,7 @@ def _unless(test: int, value: int, verdict: int) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, met: int = 0, missed: int = 0) -> bytes:
-    """`met`, `missed`: how many of the next are skipped."""
+    """Encode an instruction. `met`, `missed`: number of instructions to skip if the test is true or false."""
     return pack("=HBBI", code, met, missed, value)
 
 

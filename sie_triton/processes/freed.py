@@ -1,8 +1,8 @@
 """Return freed memory to the system, in processes that hold large requests for a short time.
 
-Three things keep it: glibc puts blocks of up to 32 MiB into heaps, where a used block behind a free one keeps both;
-its heaps return only their ends by themselves; and Python collects cycles late, such as those of exceptions, whose
-frames refer to whole requests. ARCHITECTURE.md, "Freed memory", has what each keeps.
+Three things retain it. glibc puts blocks of up to 32 MiB into heaps, where a used block behind a free one retains both.
+glibc's heaps return only their ends by themselves. Python collects cycles late, such as those of exceptions, whose
+frames refer to whole requests. ARCHITECTURE.md, "Freed memory", says how much each retains.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def return_freed() -> None:
 def keep_returning() -> None:
     """Start a daemon thread that returns freed memory for as long as this process lives.
 
-    What exists now is never looked at again by Python's collector, so that each return is short.
+    Python's collector ignores all objects that exist now, so that each return is short.
     """
     gc.collect()
     gc.freeze()

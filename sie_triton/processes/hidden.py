@@ -1,8 +1,8 @@
 """Starts a program with arguments that other users cannot read.
 
-Everybody may read /proc/PID/cmdline, only the same user /proc/PID/environ. So the kernel is given the hidden
-arguments as environment, and placeholders in their place. The program is stopped before its first instruction
-(ptrace), its `argv` pointed at the hidden ones, and let go: they were never in the command line.
+Every user may read /proc/PID/cmdline, but only the same user /proc/PID/environ. So the kernel gets the hidden arguments
+as environment variables, and placeholders as arguments. The program is stopped before its first instruction (ptrace),
+its `argv` is pointed at the hidden values, and it continues: they were never in the command line.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ VARIABLE = "SIE_HIDDEN_ARGUMENT_"
 PLACEHOLDER = "--hidden"
 
 PTRACE_TRACEME, PTRACE_DETACH = 0, 17
-# In /proc/PID/stat, counted from the state on.
+# Fields of /proc/PID/stat, counted from the state.
 START_STACK, ARG_START, ARG_END = 25, 45, 46
 
 POINTER = Struct("=Q")
@@ -32,9 +32,9 @@ def start(
     before: Callable[[], None],
     **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """`command` with the arguments `hidden` after it; `before` runs in the child. `options` are those of Popen.
+    """Start `command` with the additional arguments `hidden`. `before` runs in the child; `options` are Popen's.
 
-    OSError where this system lets nobody trace a child; nothing runs then.
+    Raise OSError, without starting anything, if this system does not allow tracing a child.
     """
     names = [f"{VARIABLE}{index}" for index in range(len(hidden))]
     variables = {**environment, **dict(zip(names, hidden, strict=True))}
@@ -66,14 +66,14 @@ def blank(flags: Collection[str]) -> None:
 
 
 def is_visible(pid: int, text: str) -> bool:
-    """True where every user can read `text` in the process's command line."""
+    """True if every user can read `text` in the process's command line."""
     return text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _stopped(
     command: Sequence[str], environment: Mapping[str, str], before: Callable[[], None], options: Mapping[str, Any]
 ) -> subprocess.Popen[bytes]:
-    """A process that waits before its first instruction for this thread, which traces it."""
+    """Start a process that stops before its first instruction, traced by this thread."""
 
     def traced() -> None:
         before()
@@ -93,9 +93,9 @@ def _ptrace(request: int, pid: int) -> int:
 
 
 def _point(memory: IO[bytes], stack: int, names: Sequence[str]) -> None:
-    """Let the last of argv be the values of the variables `names`.
+    """Point the last entries of argv at the values of the variables `names`.
 
-    On the stack of a new program lie argc, the pointers argv, 0, the pointers envp, 0.
+    The stack of a new program holds argc, the pointers argv, 0, the pointers envp, 0.
     """
     argc = _pointer(memory, stack)
     argv = stack + POINTER.size
@@ -122,6 +122,6 @@ def _start_stack(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[int]:
-    """Fields of /proc/PID/stat from the state on, which has index 0."""
+    """Return the fields of /proc/PID/stat, from the state, which has index 0."""
     _, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return [0, *map(int, numbers)]

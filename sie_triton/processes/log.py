@@ -131,7 +131,7 @@ class Log:
         self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8")
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        with suppress(OSError):  # beyond the user's limit
+        with suppress(OSError):  # the user's limit is lower
             fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._closing = os.eventfd(0)
         self._is_open = True

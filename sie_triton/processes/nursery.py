@@ -1,9 +1,9 @@
-"""A process that has imported what its children need, and forks them.
+"""The fork server: a process that has imported what its children need, and forks them.
 
 `python -m sie_triton.processes.nursery MODULE DIR`, where MODULE has `import_all()` and `main(descriptors)`. A forked
-process is there in milliseconds, and shares the memory of what was imported with all others. Without a nursery each is
-started by itself, which takes seconds. With `lazily` as last argument it imports when it is first asked for a process:
-until then it is small.
+process starts in milliseconds, and shares the memory of the imported modules with all others. Without a fork server
+each process starts by itself, which takes seconds. With `lazily` as last argument the server imports on its first
+request for a process; until then it takes little memory.
 """
 
 import gc
@@ -23,23 +23,23 @@ from sie_triton.private import private_directory
 from sie_triton.processes.child import Child
 from sie_triton.processes.pids import ProcessId
 
-# States in the file PID. A lazy nursery is WAITING until its first use.
+# States in the file PID. A lazy fork server is WAITING until its first use.
 WAITING, IMPORTING, READY = "waiting", "importing", "ready"
 
-# Of those beside the first one, below its directory.
+# Subdirectory of the further fork servers, in the directory of the first one.
 OTHERS = "nurseries"
 
 SOCKET = "nursery.sock"
 PID = "nursery.pid"
 MAX_DESCRIPTORS = 64
 
-# So long the nursery may take for its imports and a fork; a process that is started by itself takes seconds.
+# Timeout in seconds for the imports and a fork. Starting a process without the fork server takes seconds too.
 FORK_TIMEOUT_S = 30.0
 
-# So long it waits for what a stage sends with its connection.
+# Timeout in seconds for the descriptors that a client sends after it connects.
 SEND_TIMEOUT_S = 2.0
 
-# So long it may take to say how a child of its own has ended.
+# Timeout in seconds for the exit status of a child.
 NEWS_S = 1.0
 
 PEER = Struct("iII")  # pid, user and group, as the kernel knows them
@@ -47,7 +47,7 @@ NUMBER_BYTES = 16
 
 
 class Forked(Child):
-    """A child of the nursery, which says over `news` how it has ended."""
+    """A child of the fork server, which sends the child's exit status over `news`."""
 
     def __init__(self, pid: int, handle: int, news: socket.socket) -> None:
         super().__init__(pid, handle)
@@ -64,7 +64,7 @@ class Forked(Child):
 
 
 def fork(directory: Path, descriptors: Sequence[int]) -> Forked | None:
-    """A new process that serves `descriptors`; None where no nursery in `directory` answers."""
+    """Fork a process that serves `descriptors`; None if no fork server in `directory` answers."""
     news = socket.socket(socket.AF_UNIX)
     with suppress(OSError), _short(directory) as path:
         news.settimeout(FORK_TIMEOUT_S)
@@ -79,28 +79,28 @@ def fork(directory: Path, descriptors: Sequence[int]) -> Forked | None:
 
 
 def nursery_directory(directory: Path, name: str) -> Path:
-    """Where the one of that name is; the first has none."""
+    """Return the directory of the fork server with this name; the first one has no name."""
     return directory / OTHERS / name if name else directory
 
 
 def nursery_ids(directory: Path) -> list[ProcessId]:
-    """Of the nurseries in `directory`, if there have been some."""
+    """Return the processes of all fork servers that were announced in `directory`."""
     return list(_announced(directory))
 
 
 def importing_ids(directory: Path) -> list[ProcessId]:
-    """Processes of the nurseries in `directory` that are importing; a lazy nursery imports from its first use on."""
+    """Return the fork servers in `directory` that are importing; a lazy one imports at its first use."""
     return [process for process, state in _announced(directory).items() if state == IMPORTING and process.is_alive]
 
 
 def answers(directory: Path) -> bool:
-    """True if the nursery in `directory` itself is alive."""
+    """True if the fork server in `directory` itself is alive."""
     return any(process.is_alive for process in _announced(directory, [directory / PID]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Born:
-    """A child as the nursery has it: its parent alone can ask how it ended."""
+    """A child in the fork server: only the parent can read its exit status."""
 
     handle: int
     news: socket.socket
@@ -109,7 +109,7 @@ class _Born:
         found = os.waitid(os.P_PIDFD, self.handle, os.WEXITED)
         assert found is not None
         status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        with suppress(OSError):  # nobody is there to read it
+        with suppress(OSError):  # the process that asked for the child has ended
             self.news.sendall(str(status).encode())
         self.forget()
 
@@ -119,7 +119,7 @@ class _Born:
 
 
 class Nursery:
-    """Forks a process for whoever connects to `listener`."""
+    """Forks a process for each connection to `listener`."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -128,7 +128,7 @@ class Nursery:
         self._poll.register(listener, select.POLLIN)
 
     def serve(self) -> Sequence[int]:
-        """Until this process is ended; returns in each that it forks, with the descriptors that were sent for it."""
+        """Serve until this process ends. Returns only in forked processes, with the descriptors sent for them."""
         while True:
             for ready, _ in self._poll.poll():
                 if ready in self._born:
@@ -162,7 +162,7 @@ class Nursery:
         if pid == 0:
             self._leave(connection)
             return descriptors
-        # Nobody but this thread reaps it, so the pid is still its own.
+        # Only this thread reaps the child, so the pid still belongs to it.
         handle = os.pidfd_open(pid)
         self._born[handle] = _Born(handle, connection)
         self._poll.register(handle, select.POLLIN)
@@ -170,21 +170,21 @@ class Nursery:
         return None
 
     def _leave(self, connection: socket.socket) -> None:
-        """The child keeps nothing of the nursery's."""
+        """Close the fork server's descriptors in the child."""
         try:
             connection.close()
             for sibling in self._born.values():
                 sibling.forget()
-        except BaseException:  # never a second nursery
+        except BaseException:  # the child must not become a second fork server
             traceback.print_exc()
             os._exit(1)
 
 
 def serve(directory: Path, prepare: Callable[[], None], *, lazily: bool = False) -> Sequence[int]:
-    """Fork a process for whoever connects, until this process is ended.
+    """Fork a process for each connection, until this process ends.
 
-    Who connects before `prepare` is done waits; `lazily` it begins only then. Returns in what is forked, with the
-    descriptors that were sent for it.
+    Connections wait until `prepare` is done; with `lazily` it starts at the first connection. Returns only in forked
+    processes, with the descriptors sent for them.
     """
     directory = private_directory(directory)
     (directory / SOCKET).unlink(missing_ok=True)
@@ -209,7 +209,7 @@ def _announce(directory: Path, state: str) -> None:
 
 
 def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[ProcessId, str]:
-    """State by process of the nurseries announced in `paths`, or of all in `directory`."""
+    """Map the fork servers announced in `paths`, or all in `directory`, to their states."""
     found = {}
     for path in paths or (directory / PID, *directory.glob(f"{OTHERS}/*/{PID}")):
         with suppress(OSError, ValueError):
@@ -219,20 +219,20 @@ def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[Pro
 
 
 def keep_what_is_here() -> None:
-    """What was imported stays: processes that collect garbage must not copy it."""
+    """Freeze the imported objects, so that garbage collection in children does not copy their memory."""
     gc.collect()
     gc.freeze()
 
 
 def _is_of_this_user(connection: socket.socket) -> bool:
-    """What comes from there is unpickled."""
+    """True if the peer belongs to this user. Must be checked, because its data is unpickled."""
     _, user, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     return bool(user == os.geteuid())
 
 
 @contextmanager
 def _short(directory: Path) -> Iterator[str]:
-    """The socket's path in a form that fits into the 107 bytes a socket's address may have."""
+    """Give the socket's path in a form that fits into the 107 bytes of a socket address."""
     handle = os.open(private_directory(directory), os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield f"/proc/self/fd/{handle}/{SOCKET}"
@@ -241,10 +241,10 @@ def _short(directory: Path) -> Iterator[str]:
 
 
 def main(name: str, directory: Path, *, lazily: bool) -> None:
-    """Fork workers that run the `main` of the module `name`, which says what to import before."""
+    """Fork processes that run `main` of the module `name`, after a call of its `import_all`."""
 
     def prepare() -> None:
-        with suppress(ImportError):  # who needs what is missing says so
+        with suppress(ImportError):  # a child that needs the missing module reports it
             import_module(name).import_all()
         keep_what_is_here()
 

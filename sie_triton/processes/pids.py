@@ -1,7 +1,7 @@
-"""Processes by their pid, as the system knows them.
+"""Processes by pid.
 
-A pid is given away again once its process has ended. So a process is held by a pidfd, which never means another one,
-and a pid that is written down has the start of its process beside it.
+The system reuses the pid of a process that has ended. Therefore a process is held by a pidfd, which never refers to
+another process, and a recorded pid has the start time of its process beside it.
 """
 
 import os
@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-STATE, PARENT, STARTED = 0, 1, 19  # in /proc/PID/stat, counted from the state on
+STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
 
 
 class ProcessId(NamedTuple):
-    """One process for ever; `started` in clock ticks after the machine's start, 0 where there was no such process."""
+    """Permanent id of a process. `started` is in clock ticks after boot; 0 if there was no such process."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId":
-        """The process that has this pid now."""
+        """Return the id of the process that has this pid now."""
         return cls(pid, int((_stat(pid) or ["0"] * (STARTED + 1))[STARTED]))
 
     @property
@@ -35,10 +35,10 @@ class ProcessId(NamedTuple):
         return self._stat()[:1] == ["T"]
 
     def send(self, signum: int) -> None:
-        """Nobody gets it where the process has ended, whoever has its pid now."""
+        """Send a signal to the process, and to no other if it has ended."""
         with suppress(ProcessLookupError):
             process = Process(self.pid)
-            # It has the pid still: so it had it when it was opened.
+            # The process still has the pid, so the pidfd refers to it.
             if self._stat():
                 process.send(signum)
 
@@ -48,23 +48,23 @@ class ProcessId(NamedTuple):
 
 
 class Process:
-    """One that is held by a pidfd from now on, or by `handle`, which is this object's to close."""
+    """A process held by a new pidfd, or by `handle`, which this object then owns."""
 
     def __init__(self, pid: int, handle: int | None = None) -> None:
-        """ProcessLookupError where there is no such process."""
+        """Raise ProcessLookupError if there is no such process."""
         self.pid = pid
         self._handle = os.pidfd_open(pid) if handle is None else handle
-        # With the last reference: a thread may wait for it.
+        # Closed with the last reference, because a thread may be waiting for it.
         weakref.finalize(self, os.close, self._handle)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """True once it has ended."""
+        """Wait up to `seconds`, None: without limit. True once the process has ended."""
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
     def send(self, signum: int) -> None:
-        """Nothing happens where it has ended."""
+        """Send a signal; do nothing if the process has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signum)
 
@@ -74,7 +74,7 @@ class Process:
 
 
 def is_alive(pid: int) -> bool:
-    """False for one that has ended, even where nobody has taken notice of its end."""
+    """True if a process with this pid is alive; a process that has ended but was not reaped is not."""
     return _is_alive(_stat(pid))
 
 
@@ -83,12 +83,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """0 where there is no such process."""
+    """Return the pid of the parent; 0 if there is no such process."""
     return int((_stat(pid) or ["", "0"])[PARENT])
 
 
 def children_by_parent() -> Mapping[int, Sequence[int]]:
-    """Of all processes there are now."""
+    """Map the pid of each parent to the pids of its children, for all processes of the system."""
     found: dict[int, list[int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         found.setdefault(parent_of(pid), []).append(pid)
@@ -100,7 +100,7 @@ def _is_alive(stat: list[str]) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on."""
+    """Return the fields of /proc/PID/stat, from the state; empty if there is no such process."""
     with suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []

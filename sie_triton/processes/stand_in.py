@@ -1,14 +1,14 @@
-"""Processes that stand in for one which another process has forked (`server/native/standin.c`)."""
+"""Stand-ins for processes that another process has forked (`server/native/standin.c`)."""
 
 from contextlib import suppress
 from pathlib import Path
 
-# The descriptor by which a stand-in holds the other one, a pidfd. No other has so high a number there.
+# Number of the descriptor in a stand-in that is a pidfd of the other process; all others are lower.
 HANDLE = 500
 
 
 def stood_for(pid: int) -> int | None:
-    """Whom the process `pid` stands in for; None where it is no stand-in, or that one has ended."""
+    """Return the pid of the process for which `pid` stands in; None if it is not a stand-in, or if that has ended."""
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/fdinfo/{HANDLE}").read_text().splitlines():
             name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Starts a program again whenever it dies, until it is to end."""
+"""Restarts a program whenever it dies, until it is closed."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.processes.log import Log
 from sie_triton.processes.pulse import LOOK_S, MAX_SILENT, Pulse
 
-# One that lived so long is started again at once.
+# A program that ran for this long is restarted at once, in seconds.
 STEADY_S = 5.0
 
-# Between a start and the next, when it dies again and again.
+# Backoff between restarts of a program that dies repeatedly, in seconds.
 PAUSES_S = (1.0, 2.0, 4.0)
 
-# So often it may be started without becoming ready.
+# Maximum number of failed starts in a row.
 MAX_STARTS = 5
 
-# So long a companion may take to end by itself.
+# Grace period of a companion after SIGTERM, in seconds.
 END_S = 2.0
 
 NO_SIGN = f"by the launcher (no sign of life for {MAX_SILENT * LOOK_S:.0f} s)"
@@ -33,7 +33,7 @@ PYTHON_MODULE = (sys.executable, "-P", "-m")
 
 
 class Program(Protocol):
-    """What is kept running."""
+    """A program that a supervisor keeps running."""
 
     name: str
 
@@ -41,20 +41,20 @@ class Program(Protocol):
     def log_path(self) -> Path: ...
 
     def start(self) -> None:
-        """In the place of one that ended, where there was one."""
+        """Start the program, or restart it after it has ended."""
 
     def wait_ready(self) -> None:
-        """ServerError if it ends before it is, or takes too long."""
+        """Wait until the program is ready. Raise ServerError if it ends first or takes too long."""
 
     def wait(self) -> str | None:
-        """Block until it ends: how, in words; None where that is no death."""
+        """Wait until the program ends. Return how, in words; None if it was not a crash."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the program."""
 
 
 class Supervisor:
-    """Of one program, which `say` is told about line by line."""
+    """Keeps one program running, and reports events to `say`, line by line."""
 
     def __init__(self, program: Program, say: Callable[[str], None]) -> None:
         self._program = program
@@ -63,7 +63,7 @@ class Supervisor:
         self._starting = Lock()
 
     def keep_running(self) -> None:
-        """Return when it ends without having died, or after `close`; ServerError where it cannot be brought back."""
+        """Restart the program until it ends without a crash, or until `close`. Raise ServerError if restarts fail."""
         deaths, ready_since = 0, monotonic()
         while (how := self._program.wait()) and not self._closing.is_set():
             died = monotonic()
@@ -77,13 +77,13 @@ class Supervisor:
             self._say(f"{self._program.name} is back after {ready_since - died:.1f} s; the log says more: {log}")
 
     def close(self) -> None:
-        """End the program, and start it no more."""
+        """End the program, and do not restart it."""
         self._closing.set()
         with self._starting:
             self._program.stop()
 
     def _bring_back(self, waits: Iterator[float]) -> bool:
-        """False after `close`."""
+        """Start the program until it is ready; False after `close`."""
         for number in range(1, MAX_STARTS + 1):
             self._closing.wait(next(waits))
             try:
@@ -98,18 +98,18 @@ class Supervisor:
             else:
                 return True
         name = self._program.name
-        raise ServerError(f"{name} was started {MAX_STARTS} times and never ready; the last time:\n{failure}")
+        raise ServerError(f"{name} was started {MAX_STARTS} times and did not become ready; the last error:\n{failure}")
 
 
 class Companion:
-    """`python -m MODULE ARGUMENTS`, which imports nothing from the directory that this process was started in.
+    """Keeps `python -m MODULE ARGUMENTS` running; it imports nothing from the current directory of this process.
 
-    Or `program` in Python's place, in the directory `cwd`. Told to end, it has `end_s`.
+    `program` replaces `python -m`; `cwd` is its working directory. After SIGTERM it has `end_s` seconds to end.
 
     A program that `beats` calls `pulse.beat` once a second; it is killed and restarted when the heartbeats stop.
 
-    Use as a context manager: it is kept running inside, and at the end all that it forked ends too. It counts as ready
-    as soon as it is there, so that it is given up only where the system cannot start it.
+    Use as a context manager: the program runs within the context, and all that it has forked ends with it. It counts as
+    ready as soon as it has started, so restarts fail only if the system cannot start it.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Companion:
 
 
 def pauses(num_deaths: int) -> Iterator[float]:
-    """Seconds before each start of one that has died so often at once.
+    """Yield the seconds to wait before each start of a program that has died `num_deaths` times in a row.
 
     >>> [s for s, _ in zip(pauses(0), range(5))]
     [0.0, 1.0, 2.0, 4.0, 4.0]

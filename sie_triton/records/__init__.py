@@ -1,1 +1,1 @@
-"""Small mapped files between processes: who holds what, and who waits for what."""
+"""Small files that processes share: what each process holds, and what it waits for."""

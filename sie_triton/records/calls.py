@@ -23,7 +23,7 @@ CALL = "sie_call"
 # Maximum number of calls of one door process that can be cancelled; further calls run to their deadline.
 NUM_PLACES = 4096
 
-# What stands for a slot where none is free.
+# Slot of a call that found no free one.
 NO_PLACE = -1
 
 # Seconds for which a door counts as alive after a check.
@@ -65,7 +65,7 @@ class CallBook:
 
 
 class OpenCall:
-    """Context manager of one call: returns its token as a request parameter, none if no slot is free."""
+    """Context manager of one call: gives its token as a request parameter, or no parameter if no slot is free."""
 
     __slots__ = ("_book", "_place")
 
@@ -81,7 +81,7 @@ class OpenCall:
 
 
 class Call:
-    """A door's call in a stage. Any thread may call the methods."""
+    """A door's call, as a stage sees it. Any thread may call the methods."""
 
     __slots__ = ("_book", "_number", "_place")
 
@@ -150,7 +150,7 @@ class Calls:
 
 @cache
 def _namespace() -> int:
-    """Return the number of this process's PID namespace: a pid of another one means another process here, or none."""
+    """Return the number of this process's PID namespace. A pid from another namespace means another process here."""
     return os.stat("/proc/self/ns/pid").st_ino
 
 

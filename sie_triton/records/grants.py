@@ -1,8 +1,9 @@
-"""Asking the controller for room before weights are loaded.
+"""Requests to the controller for memory, before weights are loaded.
 
-The stage says in its status record what it needs; the controller evicts others and puts its answer into a
-file: GRANTED, EVICTED, or a refusal. It may change its answer for as long as the weights are being loaded.
-Without a controller, or with one that does not answer, the stage loads: an answer late is worse than memory short.
+The stage writes the bytes that it needs into its status record. The controller evicts other models and writes its
+answer into a file: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being loaded. Without
+a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better than a late
+response.
 """
 
 import fcntl
@@ -29,9 +30,10 @@ PATIENCE_S = 120.0
 
 @contextmanager
 def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Callable[[], bool]]:
-    """Inside, `num_bytes` of memory may be used, until the function it gives raises the controller's change of mind.
+    """Reserve `num_bytes` of memory within the context.
 
-    BusyError if the model is evicted; LoadError if there is no such room, or once `closing` is set.
+    The function that it gives must be called from time to time: it raises if the controller has changed its answer.
+    Raise BusyError if the model is evicted, and LoadError if there is not enough memory or once `closing` is set.
     """
     answer = answer_path(status.directory, int(status.record["pid"]))
     answer.unlink(missing_ok=True)
@@ -48,17 +50,17 @@ def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Calla
 
 
 def answer_path(directory: Path, pid: int) -> Path:
-    """Where the controller answers the stage of that pid."""
+    """Return the path of the controller's answer to the stage process `pid`."""
     return directory / f"{pid}.room"
 
 
 def refusal(reason: str, message: str) -> str:
-    """An answer that becomes a LoadError."""
+    """Format an answer that the stage raises as a LoadError."""
     return f"{reason}\n{message}"
 
 
 def controller_runs(directory: Path) -> bool:
-    """A controller holds its lock, with its pid in it, for as long as it lives; a stopped one is none."""
+    """True if a controller runs and is not suspended: as long as it lives, it holds a lock on a file with its pid."""
     with suppress(OSError, ValueError), (directory / CONTROLLER_LOCK).open() as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -68,18 +70,18 @@ def controller_runs(directory: Path) -> bool:
 
 
 def _wait(answer: Path, controller_runs: Callable[[], bool], closing: Event) -> None:
-    """Until the controller has answered, or there is nobody to answer."""
+    """Wait until the controller has granted the memory, or until no controller runs."""
     ended = monotonic() + PATIENCE_S
     while monotonic() < ended:
         if _check(answer) or not controller_runs():
             return
         if closing.wait(POLL_S):
             raise LoadError("this process is about to end")
-    log.warning("the controller has not answered for %.0f s: loading without its leave", PATIENCE_S)
+    log.warning("the controller has not answered for %.0f s: loading without its permission", PATIENCE_S)
 
 
 def _check(answer: Path) -> bool:
-    """True if the controller has granted it; False if it has not answered."""
+    """True if the controller has granted the memory; False if it has not answered. Raise its refusal."""
     try:
         verdict = answer.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which LoRA adapters a process has: a file of JSON beside its status record, written anew with each change.
+"""LoRA adapters of a process: a JSON file beside its status record, rewritten with each change.
 
 stage → `org__name-inference.<pid>.loras` → controller
 """
@@ -20,8 +20,10 @@ FAILED: Final = "failed"
 
 
 class Lora(TypedDict):
-    """One adapter. `name` is what the last request called it; `failure` says why it could not be loaded; `last_used_ns`
-    monotonic, 0 when never.
+    """A LoRA adapter in the record.
+
+    `name`: the name in the latest request; `failure`: why it could not be loaded; `last_used_ns`: monotonic, 0 if never
+    used.
     """
 
     name: str
@@ -31,21 +33,24 @@ class Lora(TypedDict):
     last_used_ns: int
 
 
-# By where they are, as in ModelSpec.loras: several names may be of one adapter.
+# By source, as in ModelSpec.loras: several names may stand for one adapter.
 Loras = dict[str, Lora]
 
 FIELDS = Lora.__annotations__.keys()
 
 
 def write_loras(path: Path, loras: Mapping[str, Lora]) -> None:
-    """In one moment for all who read. One thread of the process at a time. OSError."""
+    """Replace the file atomically. Raise OSError if that fails. The caller allows one thread at a time."""
     fresh = path.with_suffix(".loras.new")
     fresh.write_text(json.dumps(loras))
     fresh.replace(path)
 
 
 def read_all_loras(directory: Path) -> dict[str, Loras]:
-    """Those of all living processes, by Triton's name of the model; of two that have one the later says how it is."""
+    """Return the adapters of all living processes, by Triton's name of the model.
+
+    If two processes of a model list the same adapter, the newer process counts.
+    """
     found: dict[str, list[tuple[int, int, Loras]]] = {}
     for path in directory.glob("*-inference.*.loras"):
         with suppress(OSError, ValueError):
@@ -60,7 +65,7 @@ def read_all_loras(directory: Path) -> dict[str, Loras]:
 
 
 def read_loras(directory: Path, model: str) -> Loras:
-    """Those of one model."""
+    """Return the adapters of one model."""
     return read_all_loras(directory).get(model, {})
 
 
@@ -75,7 +80,7 @@ def _age(of_process: tuple[int, int, Loras]) -> tuple[int, int]:
 def _read(path: Path) -> Loras:
     found: Loras = json.loads(path.read_text())
     if not isinstance(found, dict) or not all(map(_is_lora, found.values())):
-        raise ValueError(f"{path}: holds no adapters")
+        raise ValueError(f"{path}: is not a record of LoRA adapters")
     return found
 
 

@@ -1,6 +1,6 @@
 """Counters of the status record on Triton's metrics port.
 
-An increment is a round trip to Triton (0.1 ms), so they are brought up to date now and then, not per request.
+An increment is a round trip to Triton (0.1 ms), so counters are updated at intervals, not with each request.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import numpy as np
 
 PERIOD_S = 0.5
 
-# Stage → field of the status record → metric and what it counts.
+# Stage → field of the status record → name and description of the metric.
 COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "preprocess": {
         "num_requests": ("sie_requests_accepted_total", "requests accepted"),
@@ -19,7 +19,7 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
         "num_faults": (
             "sie_faults_total",
-            "errors outside any request's own handling, and answers Triton did not take",
+            "errors outside the handling of a request, and responses that Triton rejected",
         ),
     },
     "inference": {
@@ -27,30 +27,33 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
         "num_faults": (
             "sie_faults_total",
-            "errors outside any request's own handling, and answers Triton did not take",
+            "errors outside the handling of a request, and responses that Triton rejected",
         ),
-        "num_cancelled": ("sie_requests_cancelled_total", "requests given up because nobody waited any more"),
-        "num_replaced": ("sie_workers_replaced_total", "processes that died with the weights and were replaced"),
+        "num_cancelled": (
+            "sie_requests_cancelled_total",
+            "requests abandoned because their client had cancelled or disconnected",
+        ),
+        "num_replaced": ("sie_workers_replaced_total", "worker processes that died and were replaced"),
         "num_deferred": ("sie_requests_deferred_total", "requests answered after execute had returned"),
         "num_items": ("sie_items_computed_total", "items that went through a forward pass"),
         "num_sub_batches": ("sie_sub_batches_total", "forward passes"),
-        "total_cost": ("sie_cost_computed_total", "cost of the items computed, tokens for text"),
+        "total_cost": ("sie_cost_computed_total", "cost of the computed items, in tokens for text"),
     },
 }
 
 
 class Counter(Protocol):
-    """One counter on Triton's metrics port, of one model and stage. The publisher's thread calls it."""
+    """Counter on Triton's metrics port, for one model and stage. Only the publisher's thread calls it."""
 
     def increment(self, value: float) -> None: ...
 
 
 class MetricsPublisher:
-    """Brings the counters of one process on Triton's metrics port up to its status record, every PERIOD_S.
+    """Copies the counters of one process from its status record to Triton's metrics port, every PERIOD_S.
 
-    `counter(name, doc, labels)` makes a counter, on the thread that makes the publisher. After that only the
-    publisher's own thread touches them; what a counter raises ends that thread, and the counters stand still.
-    `close` publishes once more.
+    `counter(name, doc, labels)` makes a counter, on the thread that makes the publisher. Afterwards only the
+    publisher's own thread uses the counters. An exception of a counter ends that thread, and the metrics no longer
+    change. `close` publishes once more.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class MetricsPublisher:
         self._thread.join()
 
     def publish(self) -> None:
-        """Bring every counter up to its field."""
+        """Raise every counter to the value of its field."""
         for field, counter in self._counters.items():
             value = int(self._record[field])
             if value > self._published[field]:

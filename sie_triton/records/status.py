@@ -1,7 +1,7 @@
-"""The status record: one small mapped file per process that loads something, one writer, any number of readers.
+"""The status record: a small mapped file per process that loads something, with one writer and any number of readers.
 
-It is the truth about which process holds which model, what it does and when it was last used.
-Fields are aligned 8-byte integers, so a reader never sees half a number.
+It is the authority on which process holds which model, what the process does, and when it was last used. Fields are
+aligned 8-byte integers, so a reader never sees a partly written number.
 """
 
 import os
@@ -24,10 +24,10 @@ COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
 VERSION = 9
 
-# What loading spends its time on, fields of the record with `_ns` behind them.
+# Phases of loading. The record has the duration of each, in a field with the suffix `_ns`.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
 
-# By their names; the first stands for those of families from elsewhere.
+# Names of engines; the first stands for the engines of third-party families.
 ENGINES = ("own", TORCH, ONNX, REMOTE)
 
 Record = Mapping[str, int]
@@ -37,40 +37,40 @@ RECORD = np.dtype(
         ("version", "<i8"),
         ("pid", "<i8"),
         ("started", "<i8"),  # see processes/pids.py
-        ("triton_pid", "<i8"),  # that started it
-        ("worker_pid", "<i8"),  # of the process that holds the weights; 0 when there is none
+        ("triton_pid", "<i8"),  # tritonserver, which started the process
+        ("worker_pid", "<i8"),  # process that holds the weights; 0 if there is none
         ("worker_started", "<i8"),
         ("generation", "<i8"),
         ("state", "<i8"),
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
-        ("last_used_ns", "<i8"),  # monotonic; 0 when never
+        ("last_used_ns", "<i8"),  # monotonic; 0 if never used
         ("weights_bytes", "<i8"),
-        ("engine", "<i8"),  # that computes it, one of ENGINES
-        ("graph_tokens", "<i8"),  # passes of up to so many take the engine's faster form; 0: it has none
-        ("device_bytes", "<i8"),  # of a GPU that the worker takes; 0 on a CPU
-        ("fetching_ns", "<i8"),  # monotonic, when more of the weights was fetched or converted; 0 when that is done
-        ("load_failure", "<i8"),  # why the last load failed, 1 for the first of REASONS; 0 if it did not
-        ("imports_ns", "<i8"),  # what loading took, by what it was spent on
+        ("engine", "<i8"),  # index in ENGINES
+        ("graph_tokens", "<i8"),  # largest pass in the engine's faster form; 0: there is none
+        ("device_bytes", "<i8"),  # memory that the worker takes on a GPU; 0 on a CPU
+        ("fetching_ns", "<i8"),  # monotonic, last progress in fetching or converting weights; 0 when done
+        ("load_failure", "<i8"),  # 1 + index in REASONS of the last failed load; 0: none
+        ("imports_ns", "<i8"),  # durations of the phases of loading
         ("predecessor_ns", "<i8"),
         ("weights_ns", "<i8"),
         ("calibration_ns", "<i8"),
         ("resident_since_ns", "<i8"),  # monotonic
-        ("wanted_bytes", "<i8"),  # waits for the controller to make room for so much (see room.py)
+        ("wanted_bytes", "<i8"),  # requested from the controller (see grants.py)
         ("wanted_since_ns", "<i8"),  # monotonic
-        ("granted_bytes", "<i8"),  # is loading, with the controller's leave
-        ("num_open", "<i8"),  # requests taken from Triton and not answered yet
-        ("highest_ticket", "<i8"),  # preprocess: handed out; inference: taken (see tickets.py)
+        ("granted_bytes", "<i8"),  # granted by the controller, for the weights being loaded
+        ("num_open", "<i8"),  # requests received from Triton and not yet answered
+        ("highest_ticket", "<i8"),  # preprocess: issued; inference: received (see tickets.py)
         ("num_requests", "<i8"),  # accepted
         ("num_refused", "<i8"),
         ("num_expired", "<i8"),
         ("num_cancelled", "<i8"),
         ("num_replaced", "<i8"),  # worker processes that died and were replaced
         ("num_deferred", "<i8"),
-        ("num_faults", "<i8"),  # errors that no request's own handling caught; answered all the same
+        ("num_faults", "<i8"),  # errors outside the handling of a request, which was answered nevertheless
         ("num_items", "<i8"),
         ("num_sub_batches", "<i8"),
         ("total_cost", "<i8"),
-        ("max_sub_batch_cost", "<i8"),  # largest executed sub-batch of more than one item
+        ("max_sub_batch_cost", "<i8"),  # of the executed sub-batches of more than one item
     ]
 )
 FIELDS = RECORD.names or ()
@@ -78,23 +78,23 @@ LAYOUT = Struct(f"<{len(FIELDS)}q")
 
 
 def is_remote(record: Record) -> bool:
-    """Somebody else's server holds the weights, and the worker takes next to nothing."""
+    """True if a remote server holds the weights; the worker then takes almost no memory."""
     return record["engine"] == ENGINES.index(REMOTE)
 
 
 class StatusWriter:
     """The status record of this process. Fields are set as `status.record["state"] = LOADING`.
 
-    Holds the mapped file, which no other process writes. All threads of the process use it: methods that add or
-    compare take a lock, a field that is set outright has one thread that sets it. Making a writer raises OSError where
-    the directory cannot be written, `load_failed` ValueError for a reason that is none of REASONS.
+    Owns the mapped file, which no other process writes. All threads of the process use it: methods that add or compare
+    take a lock, and a field that is assigned directly has one thread that does so. The constructor raises OSError if
+    the directory is not writable; `load_failed` raises ValueError for a reason that is not in REASONS.
     """
 
     def __init__(self, directory: Path, model: str, stage: str, generation: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.model, self.stage = directory, model, stage
         self._path = status_path(directory, model, stage, os.getpid())
-        # Tickets go on where those of the processes before this one ended.
+        # Tickets continue where those of the previous processes ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
         last_used_ns = max((r["last_used_ns"] for _, r in records_of_editions(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
@@ -124,7 +124,7 @@ class StatusWriter:
             return int(self.record["highest_ticket"])
 
     def work_started(self) -> int:
-        """The time now; `busy_since_ns` is that of the oldest work still running."""
+        """Record that work starts, and return the time. `busy_since_ns` is the start of the oldest work in progress."""
         now = monotonic_ns()
         with self._lock:
             self.record["last_used_ns"] = now
@@ -141,7 +141,7 @@ class StatusWriter:
         return now
 
     def has_worker(self, worker: ProcessId | None) -> None:
-        """From its birth on, until it is gone."""
+        """Record the worker process as soon as it exists, and None once it is gone."""
         self.record["worker_started"] = worker.started if worker else 0
         self.record["worker_pid"] = worker.pid if worker else 0
 
@@ -160,7 +160,10 @@ class StatusWriter:
         self.record["state"] = FAILED
 
     def has_successor(self) -> bool:
-        """True once Triton's traffic goes to another process. One of a later edition has none before it is in use."""
+        """True once Triton's traffic goes to another process.
+
+        A later edition gets the traffic once one of its processes is no longer cold.
+        """
         own = edition_of(self.model)
         return any(
             process_of(r).is_alive
@@ -170,7 +173,7 @@ class StatusWriter:
         )
 
     def is_awaited(self) -> bool:
-        """True while the inference of a later edition, or one in the place of this inference, waits for its weights."""
+        """True while the inference process that replaces this process, or one of a later edition, loads weights."""
         own = edition_of(self.model)
         return any(
             r["state"] == LOADING
@@ -183,13 +186,13 @@ class StatusWriter:
         )
 
     def of_other_models(self) -> list[Record]:
-        """What the living inference processes of all other models recorded that are computed on this machine."""
+        """Return the records of all other living inference processes whose models are computed on this machine."""
         records = [r for r in read_records(self.directory, "*-inference") if not is_remote(r)]
         return [r for r in records if r["pid"] != os.getpid() and process_of(r).is_alive]
 
     @property
     def loras_path(self) -> Path:
-        """Of this process; see records/loras.py."""
+        """Path of this process's record of LoRA adapters; see records/loras.py."""
         return loras_path(self._path)
 
     def remove(self) -> None:
@@ -202,14 +205,14 @@ def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
 
 
 def loras_path(status: Path) -> Path:
-    """Where the process with that status record says which LoRA adapters it has; see records/loras.py."""
+    """Return the path of the record of LoRA adapters beside a status record; see records/loras.py."""
     return status.with_suffix(".loras")
 
 
 class StatusReader:
-    """The records of the living processes of one stage of a model, mapped: reading a field costs no system call.
+    """Mapped records of the living processes of one stage of a model: reading a field takes no system call.
 
-    For one thread, in preprocess the one in `execute`. Files that cannot be read are left out, so nothing raises.
+    Belongs to one thread, in preprocess the one in `execute`. Unreadable files are left out, so nothing raises.
     """
 
     def __init__(self, directory: Path, model: str, stage: str) -> None:
@@ -218,7 +221,7 @@ class StatusReader:
         self._listed_ns = 0
 
     def records(self, max_age_ns: int) -> list[np.void]:
-        """One record per process, from a listing no older than that."""
+        """Return one record per process, from a listing that is at most `max_age_ns` old."""
         now = monotonic_ns()
         if now - self._listed_ns >= max_age_ns:
             self._records, self._listed_ns = list(self._map()), now
@@ -233,7 +236,7 @@ class StatusReader:
 
 
 def read_records(directory: Path, pattern: str) -> list[Record]:
-    """All records of processes of models of that name, as plain integers; those that cannot be read are left out."""
+    """Return the records whose file names match `pattern`, as plain integers; unreadable ones are left out."""
     found = []
     for path in sorted(directory.glob(f"{pattern}.*.status")):
         with suppress(OSError, ValueError):
@@ -242,12 +245,12 @@ def read_records(directory: Path, pattern: str) -> list[Record]:
 
 
 def records_of(directory: Path, model: str, stage: str) -> list[Record]:
-    """The records of all processes of one stage; `model` is Triton's name of it."""
+    """Return the records of all processes of one stage; `model` is Triton's name of the model."""
     return read_records(directory, f"{model}-{stage}")
 
 
 def records_of_editions(directory: Path, steps: str, stage: str) -> list[tuple[int, Record]]:
-    """Of one stage of the model with these `steps`, whichever edition's; with its number."""
+    """Return the records of one stage of all editions of the model with these `steps`, with the edition's number."""
     model, found = model_of(steps), []
     for path in sorted(directory.glob(f"{model}*-{stage}.*.status")):
         name = path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}")
@@ -258,7 +261,7 @@ def records_of_editions(directory: Path, steps: str, stage: str) -> list[tuple[i
 
 
 def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
-    """The records of all processes, by stage and what the names of the steps begin with."""
+    """Return the records of all processes, by stage and by the prefix of the steps' names."""
     found: dict[str, dict[str, list[Record]]] = {stage: {} for stage in STAGES}
     for name in sorted(os.listdir(directory)):
         model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
@@ -270,12 +273,12 @@ def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
 
 
 def process_of(record: Record | np.void) -> ProcessId:
-    """That wrote it."""
+    """Return the process that wrote the record."""
     return ProcessId(int(record["pid"]), int(record["started"]))
 
 
 def worker_of(record: Record | np.void) -> ProcessId:
-    """That holds its weights."""
+    """Return the process that holds the weights."""
     return ProcessId(int(record["worker_pid"]), int(record["worker_started"]))
 
 

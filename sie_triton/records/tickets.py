@@ -1,9 +1,9 @@
-"""How many requests of a model may be in progress: in preprocess, in Triton's queue, and in inference.
+"""Limit on the requests of a model in progress: in preprocess, in Triton's queue, and in inference.
 
-Triton's own queue limit makes its batcher stall, so the stages count for themselves. Preprocess gives each
-request it passes on a rising ticket; inference records the highest one it has taken. Triton's queue is first in,
-first out, so their difference is what is queued, and a request that vanished on the way is forgotten as soon as
-a later one arrives.
+Triton's own queue limit makes its batcher stall, so the stages do the counting. Preprocess gives each request that it
+passes on an ascending ticket; inference records the highest ticket that it has received. Triton's queue is first in,
+first out, so the difference is the number of queued requests, and a request that was lost on the way is forgotten as
+soon as a later one arrives.
 """
 
 from time import monotonic_ns
@@ -14,15 +14,15 @@ from sie_triton.records.status import StatusReader, StatusWriter
 LISTING_NS = 500_000_000
 FRESH_LISTING_NS = 20_000_000
 
-# Where nothing was taken for so long, one request goes through: all that the tickets tell of may have vanished.
+# If inference has received nothing for this long, one request is let through: all queued ones may have been lost.
 STUCK_NS = 1_000_000_000
 
 
 class RequestLimit:
-    """The limit on a model's requests as preprocess sees it: by its own record and those of inference.
+    """The limit on a model's requests as preprocess sees it, from its own record and those of inference.
 
-    Holds the highest ticket that inference has taken, and since when. The thread in `execute` calls `room`, which
-    raises nothing; the stage refuses with `too_many`.
+    Holds the highest ticket that inference has received, and since when. The thread in `execute` calls `room`, which
+    raises nothing; the stage refuses requests with `too_many`.
     """
 
     def __init__(self, limit: int, preprocess: StatusWriter, inference: StatusReader) -> None:
@@ -33,7 +33,7 @@ class RequestLimit:
         self._taken_ns = monotonic_ns()
 
     def room(self) -> int:
-        """How many requests may enter now."""
+        """Return how many more requests may enter now."""
         room = self._limit - self._in_progress(LISTING_NS)
         if room <= 0:
             room = self._limit - self._in_progress(FRESH_LISTING_NS)

@@ -1,4 +1,4 @@
-"""Who runs next and how much together: what an item costs, which items share a sub-batch, what Triton may queue."""
+"""Scheduling: the cost of items, sub-batches, the order of work, and the hook that bounds Triton's batches."""
 
 from sie_triton.scheduling.cost import COST_FUNCTIONS
 from sie_triton.scheduling.plan import balanced, plan

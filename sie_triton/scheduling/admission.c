@@ -1,9 +1,9 @@
 /* The admission hook: Triton's dynamic batcher calls it before each request joins a batch.
  *
- * A request joins if the batch's total cost, the sum of the INT32[1] inputs "cost", stays within
- * the model parameter "max_batch_cost". The first request is always admitted: if it were refused,
- * the batcher would spin forever. The plan in `inference` still applies the limit, because Triton
- * may merge queued payloads without calling the hook.
+ * A request joins while the batch's cost, summed from the INT32[1] input "cost", stays within
+ * the model parameter "max_batch_cost". The first request is always admitted: refusing it would
+ * make the batcher spin forever. The plan in `inference` has the final say, because Triton may
+ * merge queued payloads without calling the hook.
  *
  * Built as batchstrategy.so in a model directory. Triton's symbols come from the server process,
  * so that no Triton header is needed.
@@ -35,7 +35,7 @@ extern TRITONSERVER_Error* TRITONBACKEND_InputBuffer(
 
 enum { ERROR_INTERNAL = 1, MEMORY_GPU = 2 };
 
-/* The budget of a model, and the rest of it for a batch. */
+/* Per model: the budget. Per batch: the rest of the budget. */
 typedef struct { int64_t budget; } Batcher;
 typedef struct { int64_t left; bool empty; } Batch;
 
@@ -60,7 +60,7 @@ parse_budget(const char* json, size_t bytes)
   return budget;
 }
 
-/* Returns the cost of a request; 0 if it has none, or none that can be read. */
+/* The cost of a request; 0 if it has no readable cost. */
 static int64_t
 request_cost(TRITONBACKEND_Request* request)
 {

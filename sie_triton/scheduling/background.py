@@ -1,4 +1,4 @@
-"""Work that must not hold up `execute`: few threads, many jobs, a step of each in turn."""
+"""Background work, which must not delay `execute`: a few threads run many jobs, one step of each in turn."""
 
 import sys
 from collections import deque
@@ -15,11 +15,11 @@ Job = tuple[Steps, Failed]
 class Background:
     """Threads with many jobs, round robin. A job is an iterator; each `next` is one step, by one thread at a time.
 
-    At most `most_begun` jobs take turns, or any number if it is 0. The others wait, in order, until one of those ends.
+    At most `most_begun` jobs take turns, or any number if it is 0. Further jobs wait, in order, until one of them ends.
 
-    Any thread may submit; the threads start with the first job. What a step raises ends its job and is told to that
-    job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on. `close`
-    waits for the threads, so no step may call it.
+    Any thread may submit; the threads start with the first job. An exception of a step ends its job, and is passed to
+    that job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on.
+    `close` waits for the threads, so no step may call it.
     """
 
     def __init__(self, name: str, fault: Callable[[], None], num_threads: int = 1, most_begun: int = 0) -> None:
@@ -32,7 +32,7 @@ class Background:
         self._has_started = False
 
     def submit(self, steps: Steps, failed: Failed) -> None:
-        """`failed(error)` is called, and the job is over, if a step raises anything."""
+        """Add a job. If a step raises an exception, the job ends and `failed(error)` is called."""
         with self._changed:
             if self._may_begin:
                 self._may_begin -= 1
@@ -62,7 +62,7 @@ class Background:
             pass
 
     def _take_turn(self) -> bool:
-        """Run one step of the next job; False once closed. On return this thread refers to no job: it may hold much."""
+        """Run one step of the next job; False once closed. Keep no reference to the job, which may hold much memory."""
         job = self._next_job()
         if job is None:
             return False

@@ -1,4 +1,4 @@
-"""What an item costs. A cost is an integer in units of roughly one token's forward pass."""
+"""Cost of items: integers in units of about one token's forward pass."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ Lengths = npt.NDArray[np.int32]
 
 
 def token_cost(lengths: Lengths) -> npt.NDArray[np.int64]:
-    """One per token.
+    """Return the length as cost: 1 per token.
 
     >>> token_cost(np.array([3, 512], np.int32)).tolist()
     [3, 512]
@@ -18,7 +18,7 @@ def token_cost(lengths: Lengths) -> npt.NDArray[np.int64]:
 
 
 def attention_cost(lengths: Lengths) -> npt.NDArray[np.int64]:
-    """length² / 512, rounded up: twice the length costs four times as much.
+    """Return length² / 512, rounded up: twice the length costs four times as much.
 
     >>> attention_cost(np.array([256, 512], np.int32)).tolist()
     [128, 512]

@@ -1,10 +1,10 @@
-"""One CPU thread budget for the whole server: models in use share it evenly, idle ones leave it to the others."""
+"""The server's budget of CPU threads: models in use share it evenly; idle models take no share."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 
-# A model counts as in use this long after its last forward pass, and the count is taken this often.
+# How long after its last forward pass a model counts as in use, and the interval of counting.
 IN_USE_NS = 2_000_000_000
 REFRESH_NS = 500_000_000
 
@@ -12,11 +12,11 @@ Records = Callable[[], Sequence[Mapping[str, int]]]
 
 
 class CpuBudget:
-    """The CPU threads of the whole server, and the share of them that one model has now.
+    """The CPU threads of the whole server, and the current share of one model.
 
-    `total` 0 means all cores this process may use; `records` gives the status records of the other models. Lanes and
-    the thread in `execute` call `threads`, without a lock: two that count at once get the same share. What `records`
-    raises goes on to the caller.
+    `total` 0 means all cores that this process may use; `records` returns the status records of the other models. Lanes
+    and the thread in `execute` call `threads` without a lock: two that count at once get the same share. Exceptions of
+    `records` go on to the caller.
     """
 
     def __init__(self, total: int, records: Records) -> None:
@@ -26,7 +26,7 @@ class CpuBudget:
         self._counted_ns = 0
 
     def threads(self) -> int:
-        """How many threads this model may use now, at least 1."""
+        """Return how many threads this model may use now, at least 1."""
         now = monotonic_ns()
         if now - self._counted_ns >= REFRESH_NS:
             others = sum(1 for record in self._records() if _is_in_use(record, now))

@@ -1,4 +1,4 @@
-"""Builds the admission hook with the machine's C compiler."""
+"""Compiles the admission hook with the machine's C compiler."""
 
 from pathlib import Path
 
@@ -13,6 +13,6 @@ NO_HOOK = (
 
 
 def build_hook(directory: Path) -> Path | None:
-    """Compile the hook into `directory`; None where there is no compiler or it fails."""
+    """Compile the hook into `directory`, and return its path; None if there is no compiler or it fails."""
     hook = directory / HOOK_NAME
     return hook if compile_shared([SOURCE], hook, "-O2") else None

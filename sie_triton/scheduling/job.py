@@ -1,4 +1,4 @@
-"""One request in line for the device: its items, and what has come back for them."""
+"""Jobs: requests that wait for the device, with their items and the rows computed so far."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +15,19 @@ NEVER = 2**63 - 1
 
 
 def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
-    """Monotonic ns; NEVER where the client set no timeout."""
+    """Return the deadline in monotonic nanoseconds; NEVER if the client set no timeout."""
     return arrived_ns + timeout_us * 1000 if timeout_us else NEVER
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """`costs`, one an item, in the model's unit; `deadline_ns` and `ran`, (start, end), in monotonic ns.
+    """A request that waits for the device.
 
-    Items of different `group` never share a forward pass. `wanted` are the output types it must give, and `options`
-    those that the family reads there. `lora` is what the worker calls the LoRA adapter of its items; empty: there is
-    none. The fields are written by whoever holds the job: first the stage, then one lane at a time under the stage's
-    lock.
+    `costs`: one per item, in the model's unit. `deadline_ns`, and `ran`, (start, end) of each forward pass, are
+    monotonic nanoseconds. Items with different `group` never share a forward pass. `wanted`: the output types that the
+    forward pass must compute; `options`: the parameters that the family reads there. `lora`: the worker's name of the
+    LoRA adapter of the items; empty: none. The owner of the job writes the fields: first the stage, then one lane at a
+    time, under the stage's lock.
     """
 
     features: Features
@@ -57,11 +58,11 @@ class Job:
         return self.error is not None or not self._missing
 
     def is_over(self, now_ns: int) -> bool:
-        """True if computing more of it is of no use."""
+        """True if the job has failed or its deadline has passed, so that no more of it should be computed."""
         return self.error is not None or self.deadline_ns <= now_ns
 
     def rows_of(self, feature: Ragged, item: int) -> npt.NDArray[np.generic]:
-        """What an item has of one of `features`."""
+        """Return the rows of an item in one of `features`."""
         values, lengths = feature
         if lengths is None:
             return values[item : item + 1]
@@ -71,14 +72,14 @@ class Job:
         return values[bounds[item] : bounds[item + 1]]
 
     def put(self, item: int, row: Rows) -> None:
-        """Keep what belongs to one item."""
+        """Store the result of one item."""
         self.rows[item] = row
         self._missing -= 1
 
 
 J = TypeVar("J", bound=Job)
 Slot = tuple[J, int]  # one item of one job
-SubBatch = Sequence[tuple[J, int]]  # in the order they are packed
+SubBatch = Sequence[tuple[J, int]]  # in packing order
 
 
 def cost(slot: Slot[J]) -> int:
@@ -87,12 +88,12 @@ def cost(slot: Slot[J]) -> int:
 
 
 def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:
-    """The same, those of one LoRA adapter next to each other."""
+    """Sort slots so that the items of each LoRA adapter are adjacent."""
     return sorted(slots, key=lambda slot: slot[0].lora) if any(job.lora for job, _ in slots) else slots
 
 
 def pack(slots: SubBatch[J]) -> Batch:
-    """The items of a sub-batch end to end."""
+    """Pack the items of a sub-batch into a batch."""
     first = slots[0][0]
     return Batch(
         features=first.features if _is_whole(first, slots) else _end_to_end(slots),
@@ -106,12 +107,12 @@ def pack(slots: SubBatch[J]) -> Batch:
 
 
 def _is_whole(job: Job, slots: SubBatch[J]) -> bool:
-    """They are all items of `job` in their order, and nothing else."""
+    """True if `slots` are exactly the items of `job`, in their order."""
     return len(slots) == job.num_items and all(own is job and item == i for i, (own, item) in enumerate(slots))
 
 
 def _end_to_end(slots: SubBatch[J]) -> Features:
-    lengths: dict[int, npt.NDArray[np.int32]] = {}  # features of equal length share the array
+    lengths: dict[int, npt.NDArray[np.int32]] = {}  # features that share a lengths array still share one
     features = {}
     for name, (_, own) in slots[0][0].features.items():
         values = np.concatenate([job.rows_of(job.features[name], item) for job, item in slots])
@@ -127,10 +128,10 @@ def _length(feature: Ragged, item: int) -> int:
 
 
 def again(slots: SubBatch[J], result: Rows | SIEError, halvings: int) -> list[SubBatch[J]]:
-    """What of a sub-batch is worth running by itself, as it cannot run together; nothing where that is no remedy.
+    """Return parts of a failed sub-batch to retry separately; empty if retrying cannot help.
 
-    Halves where memory is short, `halvings` times; each job where one of them cannot be computed, so that it spoils no
-    other.
+    After OutOfMemory the parts are halves, at most `halvings` times. After InputError each job is a part, so that an
+    invalid job does not fail the others.
     """
     if isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0:
         middle = len(slots) // 2
@@ -142,7 +143,7 @@ def again(slots: SubBatch[J], result: Rows | SIEError, halvings: int) -> list[Su
 
 
 def settle(slots: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ragged: Mapping[str, str]) -> list[J]:
-    """Hand each row back to its job, or the error to all of them; the jobs that are done by this.
+    """Store each row in its job, or the error in all jobs. Return the jobs that are done with this.
 
     `ragged`: name of each ragged tensor → name of its lengths.
     """
@@ -159,7 +160,7 @@ def settle(slots: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ra
 
 
 def rows_of(result: Rows, num_items: int, ragged: Mapping[str, str]) -> list[Rows]:
-    """What a forward pass gave, item by item."""
+    """Split the result of a forward pass by item."""
     rows: list[Rows] = [{} for _ in range(num_items)]
     for name, values in result.items():
         pieces = np.split(values, np.cumsum(result[ragged[name]])[:-1]) if name in ragged else values

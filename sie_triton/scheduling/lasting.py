@@ -1,20 +1,20 @@
-"""Threads that outlive whatever one request does to them."""
+"""Threads that survive any exception."""
 
 import logging
 from collections.abc import Callable
 from threading import Thread
 from time import sleep
 
-# A fault that comes at once again must not take the whole processor.
+# Back off, in seconds, so that a repeated fault does not spin.
 PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
 
 
 def lasting(run: Callable[[], None], name: str, failed: Callable[[], None]) -> Thread:
-    """A daemon thread, not started, that calls `run` until it returns. After each exception `failed` is told.
+    """Make a daemon thread, not yet started, that calls `run` until it returns. After an exception it calls `failed`.
 
-    Whatever it raises: a panic in the tokenizer's library is no Exception.
+    It catches BaseException: a panic of the tokenizer library is not an Exception.
     """
 
     def keep_running() -> None:
@@ -22,7 +22,7 @@ def lasting(run: Callable[[], None], name: str, failed: Callable[[], None]) -> T
             try:
                 run()
             except BaseException:
-                log.exception("the thread %s failed and goes on", name)
+                log.exception("thread %s failed and continues", name)
                 failed()
                 sleep(PAUSE_S)
             else:

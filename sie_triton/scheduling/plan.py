@@ -1,4 +1,4 @@
-"""Which items run together: costs and a budget in, sub-batches out. Pure; knows integers only."""
+"""Plan sub-batches: costs and a budget in, lists of positions out. Pure; works on integers only."""
 
 from collections.abc import Hashable, Sequence
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 def plan(costs: Sequence[int], budget: int, groups: Sequence[Hashable] | None = None) -> list[list[int]]:
     """Cut items into sub-batches, each a list of positions in `costs`.
 
-    Items of different `groups` never share a sub-batch (they need another forward pass). Within
-    a group items are sorted by cost and cut so that a sub-batch costs at most `budget`; an item
-    that alone exceeds it runs alone.
+    Items of different `groups` never share a sub-batch, because they need different forward passes. Within a group
+    items are sorted by cost, and cut so that a sub-batch costs at most `budget`. An item that exceeds the budget runs
+    alone.
 
     >>> plan([5, 1, 9, 2], budget=8)
     [[1, 3, 0], [2]]
@@ -22,9 +22,9 @@ def plan(costs: Sequence[int], budget: int, groups: Sequence[Hashable] | None = 
 
 
 def balanced(costs: Sequence[int], budget: int, lanes: int) -> int:
-    """The budget under which `plan` cuts about evenly for `lanes` forward passes side by side.
+    """Return the budget with which `plan` cuts about evenly for `lanes` parallel forward passes.
 
-    At most `budget`, and no more sub-batches than that needs, rounded up to full waves.
+    The result is at most `budget`. It gives no more sub-batches than `budget` needs, rounded up to full waves.
 
     >>> balanced([10] * 4, budget=100, lanes=2), plan([10] * 4, budget=29)
     (29, [[0, 1], [2, 3]])
@@ -32,7 +32,7 @@ def balanced(costs: Sequence[int], budget: int, lanes: int) -> int:
     total = sum(costs)
     num_batches = -(-total // budget)
     num_batches += -num_batches % lanes
-    # With this slack every sub-batch but the last reaches total / num_batches.
+    # With this slack every sub-batch except the last reaches total / num_batches.
     return min(budget, -(-total // num_batches) + max(costs) - 1) if costs else budget
 
 

@@ -1,14 +1,14 @@
-"""Who runs on the device next, how much of it together, and how many side by side.
+"""The scheduler decides which work runs next, how much of it together, and how many sub-batches run in parallel.
 
-A lane runs one sub-batch at a time. A GPU is one lane. On a CPU two lanes with half the threads each
-beat one with all of them: threads of one forward pass wait for each other at every layer, also for one
-that was interrupted; forward passes beside each other do not (measured in ARCHITECTURE.md). Somebody else's server
-has lanes that share nothing here: each is a request in flight there.
+A lane runs one sub-batch at a time. A GPU has one lane. On a CPU two lanes with half the threads each are faster than
+one lane with all threads: the threads of a forward pass wait for each other at every layer, even for one that was
+interrupted; parallel forward passes do not (measured in ARCHITECTURE.md). The lanes of a remote server share no
+resources here: each is a request in flight.
 
-A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, what
-waits grows together. It holds work of one group and one class, in order of arrival: requests of one item, whose caller
-waits for it, go first; then requests of several; then bulk ones in turns. A class that was passed over a
-few times is next, so none starves.
+A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
+accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose
+caller waits for it, go first; then requests with several items; then bulk requests in turns. A class that was passed
+over a few times is next, so no class starves.
 """
 
 import math
@@ -29,22 +29,22 @@ MAX_CPU_LANES = 2
 # Of somebody else's server, which batches what comes together itself.
 REMOTE_LANES = 8
 
-# So often per lane may the classes before it pass one that waits.
+# How often, per lane, a waiting class may be overtaken.
 PASSES = 2
 
-# A sub-batch whose deadline presses may be as small a part of the budget; less would waste the device.
+# Minimum share of the budget to which a near deadline may reduce a sub-batch; less would waste the device.
 SMALLEST = 1 / 4
 
-# With work enough for a lane, its next arrivals gather this long; their deadlines are not known before.
+# Maximum delay of arrivals while a lane's budget is queued already, in seconds. Their deadlines are unknown until then.
 GATHER_S = 0.01
 
 
 class Scheduler(Generic[J]):
     """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
 
-    Holds the work that waits, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)`
-    side by side, with the CPU threads that it may use. An error that `run` raises ends no lane: the lane calls
-    `fault()` and goes on, so `run` has to answer for its own errors. `device` is cpu, a GPU, or REMOTE.
+    Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
+    parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
+    goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Scheduler(Generic[J]):
 
     @contextmanager
     def whole(self) -> Iterator[int]:
-        """All lanes for work on the calling thread: the threads it may use, 0 if there is other work."""
+        """Reserve all lanes for the calling thread. Give the CPU threads that it may use, 0 if there is other work."""
         with self._changed:
             granted = self._idle == self.num_lanes and not self._has_work()
             if granted:
@@ -88,7 +88,7 @@ class Scheduler(Generic[J]):
                 self._now_idle(self.num_lanes)
 
     def submit(self, slots: Sequence[Slot[J]]) -> None:
-        """Queue requests of one or several items. Waits a little while one lane's budget is queued already."""
+        """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
         if not slots:
             return
         with self._changed:
@@ -99,7 +99,7 @@ class Scheduler(Generic[J]):
             self._changed.notify_all()
 
     def submit_late(self, slots: Sequence[Slot[J]]) -> None:
-        """The same of requests that came before those which wait here, and go before them."""
+        """Queue requests that arrived before the waiting ones, in front of them."""
         with self._changed:
             for slot in reversed(slots):
                 self._queue_of(slot).appendleft(slot)
@@ -113,11 +113,11 @@ class Scheduler(Generic[J]):
             self._changed.notify_all()
 
     def threads(self, num_lanes: int) -> int:
-        """The share of the processor of that many lanes."""
+        """Return the number of CPU threads for `num_lanes` lanes."""
         return max(1, self._cpu.threads() * num_lanes // self.num_lanes)
 
     def close(self) -> None:
-        """Return when all that was submitted has run."""
+        """Run all submitted work, then end the lanes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -129,14 +129,14 @@ class Scheduler(Generic[J]):
             pass
 
     def _run_next(self) -> bool:
-        """Run the next sub-batch; False once closed. On return this lane refers to no job, which may hold much."""
+        """Run the next sub-batch; False once closed. Keep no reference to a job, which may hold much memory."""
         if (taken := self._next()) is None:
             return False
         sub_batch, num_lanes = taken
         started = monotonic_ns()
         try:
             self._run(sub_batch, self.threads(num_lanes))
-            # A server far away answers a short item about as late as a quarter of a sub-batch.
+            # A remote server takes about as long for a short item as for a quarter of a sub-batch.
             least = int(SMALLEST * self.budget) if self._is_remote else 0
             self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
         finally:
@@ -144,7 +144,7 @@ class Scheduler(Generic[J]):
         return True
 
     def _next(self) -> tuple[SubBatch[J], int] | None:
-        """A sub-batch, and how many lanes it has for itself: all where there is nothing else to do."""
+        """Wait for a sub-batch. Return it and its number of lanes: all if there is no other work."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
@@ -164,12 +164,12 @@ class Scheduler(Generic[J]):
         return bool(self._single or self._several or self._bulk)
 
     def _drop_over(self) -> None:
-        """Forget what is answered already, or cannot be ready by its deadline."""
+        """Drop waiting work that is already answered or cannot be ready by its deadline."""
         now = monotonic_ns()
         ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.budget, self._queued_cost))
         waiting = [*self._single, *self._several]
         if any(job.is_over(ready_ns) for job, _ in waiting):
-            # The pace is an estimate: where it leaves nothing to do, what is not too late yet is tried.
+            # The pace is an estimate: if it leaves no work, work whose deadline has not passed is tried.
             limit_ns = now if all(job.is_over(ready_ns) for job, _ in waiting) else ready_ns
             for queue in (self._single, self._several):
                 in_time = [slot for slot in queue if not slot[0].is_over(limit_ns)]
@@ -182,7 +182,7 @@ class Scheduler(Generic[J]):
         return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
     def _take(self) -> SubBatch[J]:
-        """As much of one class as `budget` and its deadlines allow; an even share where several lanes are idle."""
+        """Take as much of one class as budget and deadlines allow; an even share if several lanes are idle."""
         self._drop_over()
         is_overdue = self._since_several >= PASSES * self.num_lanes
         queue = self._several if is_overdue and self._several else self._single or self._several
@@ -196,7 +196,7 @@ class Scheduler(Generic[J]):
         return sorted(taken, key=cost)
 
     def _fitting(self, alike: Sequence[Slot[J]]) -> list[Slot[J]]:
-        """The first of them that fit, at least one."""
+        """Return the first slots that fit, at least one."""
         share = -(-sum(map(cost, alike)) // self._idle) + max(map(cost, alike)) - 1
         room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
         taken: list[Slot[J]] = []
@@ -222,15 +222,16 @@ class Scheduler(Generic[J]):
     def _now_idle(self, num_lanes: int) -> None:
         with self._changed:
             self._idle += num_lanes
-            # Lanes that find nothing to do would only take the interpreter from the thread that has an answer to give.
+            # Without work, woken lanes would only take the interpreter lock from the thread that returns a result.
             if self._has_work() or self._closed:
                 self._changed.notify_all()
 
 
 class Pace:
-    """How fast the latest sub-batches were done, judged by the slower ones.
+    """Speed of the latest sub-batches, estimated from the slower ones.
 
-    A lane adds each sub-batch that it has run; whichever lane forms the next one asks. No method raises.
+    A lane adds each sub-batch that it has run; the lane that forms the next sub-batch reads the estimate. No method
+    raises.
     """
 
     def __init__(self, num_kept: int = 16) -> None:
@@ -240,11 +241,11 @@ class Pace:
         self._ns_per_cost.append(ns / max(1, cost))
 
     def expected_ns(self, cost: float) -> int:
-        """Longer than three in four took; 0 while nothing is known."""
+        """Return the expected duration: at the 75th percentile of durations per cost; 0 until measured."""
         return int(cost * self._slow())
 
     def cost_within(self, ns: int) -> float:
-        """How much is expected to be done by then; infinite while nothing is known."""
+        """Return the cost that is expected to be done within `ns`; infinite until measured."""
         return ns / self._slow() if self._ns_per_cost else math.inf
 
     def _slow(self) -> float:
@@ -253,13 +254,13 @@ class Pace:
 
 
 def of_one_group(queue: Sequence[Slot[J]]) -> list[Slot[J]]:
-    """Those that may share a forward pass with the first."""
+    """Return the slots that may share a forward pass with the first."""
     group = queue[0][0].group
     return [slot for slot in queue if slot[0].group == group]
 
 
 def remove(queue: deque[Slot[J]], taken: Sequence[Slot[J]], *, is_all: bool) -> None:
-    """`is_all`: `taken` are the first of `queue`, as all of it is of one group."""
+    """Remove `taken` from `queue`. `is_all`: the whole queue is of one group, so `taken` are its first slots."""
     if is_all:
         for _ in taken:
             queue.popleft()

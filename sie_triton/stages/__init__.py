@@ -1,5 +1,5 @@
-"""What Triton runs: preprocess → inference → postprocess.
+"""The stages that Triton runs: preprocess → inference → postprocess.
 
-The stages speak numpy and the Request seam below; `stages.triton` alone knows Triton's Python API.
-Nothing here imports torch or transformers: an adapter does, when weights are first needed.
+The stages use NumPy and the seam `stages.request`; only `stages.triton` uses Triton's Python API. No stage imports
+torch or transformers: workers do, when weights are first needed.
 """

@@ -1,4 +1,4 @@
-"""What a step is sent is checked, as clients can reach it directly: shapes, lengths and ranges."""
+"""Checks of a step's inputs, which clients can send directly: shapes, lengths and ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ FEW = 64
 
 
 def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
-    """An input without its batch dimension, in its dtype; InputError where its shape is another.
+    """Return an input without its batch dimension, in its declared dtype. Raise InputError for a wrong shape.
 
-    `copy` False: valid only as long as the request is.
+    With `copy` False the array is only valid as long as the request.
     """
     array = request.tensor(tensor.name)
     if array is None:
@@ -31,7 +31,7 @@ def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
 
 
 def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
-    """InputError names the first that is wrong; `limits`: the largest value of a feature, where the model has one."""
+    """Raise InputError for the first invalid feature. `limits`: the maximum of a feature, if the model has one."""
     main = features[declared[0].name].of_items
     for tensor in declared:
         values, lengths = features[tensor.name]
@@ -40,10 +40,12 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
         else:
             if tensor is declared[0]:
                 check_lengths(tensor, lengths, len(values), 1, max_length, ", the model's max_sequence_length")
-            else:  # of what an item has beside what it is long by, there may be none
+            else:  # secondary features may be empty
                 check_lengths(tensor, lengths, len(values), 0, limits.get(tensor.lengths))
             if len(lengths) != len(main):
-                raise InputError(f"{tensor.lengths}: tells of {len(lengths)} items, not of {len(main)}")
+                raise InputError(
+                    f"{tensor.lengths}: has the lengths of {len(lengths)} items; there are {len(main)} items"
+                )
         check_width(tensor, values)
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
 
@@ -83,20 +85,20 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
 
 
 def extremes(values: Array) -> tuple[Any, Any]:
-    """The smallest and the largest of one number or more; a look at each of a few is faster than a call of NumPy."""
+    """Return minimum and maximum of at least one number. For a few numbers plain Python is faster than NumPy."""
     found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
     return min(found), max(found)
 
 
 def widths_of(model: Model) -> Mapping[str, int]:
-    """The entries of a row, by the tensor that holds it."""
+    """Map each output tensor to the number of entries in its rows."""
     return {output.tensors[0].name: model.spec.dims[name] for name, output in model.outputs.items()}
 
 
 def check_computed(
     tensors: Mapping[str, Array], sent: Sequence[Tensor], num_items: int, widths: Mapping[str, int]
 ) -> None:
-    """Of a forward pass: InputError unless each tensor has a row for each item, or as many as its lengths say."""
+    """Raise InputError unless each tensor has one row per item, or as many rows as its lengths say."""
     for tensor in sent:
         array = tensors[tensor.name]
         if tensor.lengths:

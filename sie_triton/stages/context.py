@@ -1,6 +1,6 @@
-"""What is known of one request, on its way through the steps: read and checked once, on entry, and sealed.
+"""The context of a request on its way through the steps: read and checked once, on entry, then sealed.
 
-client → preprocess   makes it of the request's parameters, id, trace context and timeout
+client → preprocess   makes it from the request's parameters, id, trace context and timeout
 preprocess → inference → postprocess   the tensor `context`: the seal, then these fields as JSON
 """
 
@@ -25,12 +25,13 @@ from sie_triton.stages.seal import SEAL_BYTES, Seal, Tensors
 
 @dataclass(slots=True)
 class Context:
-    """`options`: the checked parameters that later steps read, over what the profile says. Times are monotonic ns.
+    """The context of one request. Times are monotonic, in nanoseconds.
 
-    `num_items`: what the client sent as items, of PDFs each page. `pages`: of each item sent, which pages of it were
-    read, none where it is no PDF; empty if no item is. `ticket`: see records.tickets. Of the durations that inference
-    adds, `queue_ns` is the wait in which it was busy with other work, `batch_wait_ns` the wait in which it was idle.
-    `truncated`: indices of the items of which the model reads only the beginning.
+    `options`: the checked parameters that later steps read, over those of the profile. `num_items`: number of items,
+    where each page of a PDF counts as one. `pages`: for each item sent, the page numbers that were read, none if it is
+    not a PDF; empty if no item is a PDF. `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the
+    wait while it was busy with other work, `batch_wait_ns` the wait while it was idle. `truncated`: indices of the
+    items of which the model reads only the beginning.
     """
 
     verb: Verb
@@ -69,10 +70,10 @@ class Context:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Context":
-        """ValueError where it is none."""
+        """Parse a context. Raise ValueError if it is malformed, and KeyError for an unknown verb."""
         verb, options, *others = json.loads(text)
         if type(options) is not dict or list(map(type, others)) != OTHERS:
-            raise ValueError("a context has other fields")
+            raise ValueError("these are not the fields of a context")
         return cls(VERBS[verb], options, *others)
 
 
@@ -80,7 +81,7 @@ OTHERS = [str, str, *[int] * 8, list, list]
 
 
 class Contexts:
-    """Makes, reads and writes the contexts of one model's requests; for all threads of a stage."""
+    """Makes, reads and writes the contexts of one model's requests. Thread-safe."""
 
     def __init__(self, model: Model, seal: Seal) -> None:
         self._seal = seal
@@ -95,7 +96,7 @@ class Contexts:
         }
 
     def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
-        """For a request of a client, and its checked parameters; InputError names the one that is wrong."""
+        """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         sent = {name: value for name, value in request.parameters.items() if name != CALL}
         given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
@@ -104,18 +105,18 @@ class Contexts:
         return Context(verb, options, request.id, request.trace, 0, arrived_ns, deadline), given
 
     def read(self, request: Request, tensors: Tensors) -> Context:
-        """What the step before sent beside `tensors`; InputError where it did not."""
+        """Return the context that the previous step sent with `tensors`. Raise InputError if it did not seal them."""
         return self._parsed(self._seal.opened(vector(request, CONTEXT.name, np.uint8), tensors))
 
     def peek(self, request: Request) -> Context | None:
-        """The same before the tensors are looked at, with nothing checked; None where it cannot be read."""
+        """Return the context without checking its seal; None if it cannot be read."""
         try:
             return self._parsed(vector(request, CONTEXT.name, np.uint8)[SEAL_BYTES:].tobytes())
         except InputError:
             return None
 
     def write(self, context: Context, tensors: Tensors) -> npt.NDArray[np.uint8]:
-        """For the next step, beside `tensors`: both give them in the same order."""
+        """Seal a context for the next step, which must pass `tensors` in the same order."""
         return self._seal.sealed(context.to_json(), tensors)
 
     def _parsed(self, text: bytes) -> Context:
@@ -123,19 +124,19 @@ class Contexts:
             context = Context.from_json(text)
             parameters = self._parameters[context.verb.name]
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
-            raise InputError("context: must be as the step before writes it") from exc
+            raise InputError("context: must be as the previous step writes it") from exc
         if self._seal.is_open:
             context.options = check_parameters(context.options, parameters)
         return context
 
 
 def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:
-    """What holds for requests that say nothing, of the parameters with these names."""
+    """Return the profile's defaults for the parameters with these names."""
     return {name: value for name, value in profile.parameters.items() if name in names}
 
 
 def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
-    """The `timing_ms` output, float32 [6], for a postprocess that began at `started_ns`."""
+    """Return the output `timing_ms`, float32 [6], of a postprocess that started at `started_ns`."""
     now = monotonic_ns()
     parts = [
         context.queue_ns,

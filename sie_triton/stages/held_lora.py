@@ -1,4 +1,4 @@
-"""One LoRA adapter of a model: what it is, who uses it, and who waits for it."""
+"""A LoRA adapter of a model: its state, the jobs that use it, and the jobs that wait for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,8 +12,10 @@ from sie_triton.stages.work import Work
 
 @dataclass(slots=True, eq=False)
 class HeldLora:
-    """`users` are jobs that were let through to the scheduler, as far as they are not answered, `waiting` those that
-    were not. While it is `leaving` nobody is let through any more.
+    """A LoRA adapter and its jobs.
+
+    `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
+    `leaving`, no further job is passed on.
     """
 
     name: str
@@ -39,6 +41,6 @@ class HeldLora:
         )
 
     def is_used(self, is_wanted: Callable[[Work], bool]) -> bool:
-        """By a pass, or by a job whose answer `is_wanted`; the others are forgotten."""
+        """True if a forward pass runs with it, or a job whose response `is_wanted` uses it. Other jobs are dropped."""
         self.users = set(filter(is_wanted, self.users))
         return bool(self.users or self.num_running)

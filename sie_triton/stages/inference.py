@@ -1,9 +1,8 @@
-"""queue → inference → postprocess: plan, forward, answer; cold, bulk and failing work beside it.
+"""queue → inference → postprocess: plan, forward and answer, with cold starts, bulk requests and failures.
 
-A little work on an idle device is answered from `execute`, the shortest way. More than that is deferred
-and waits for the scheduler's lanes, so that the next batch is read while this one runs, and nobody's
-deadline passes unseen in Triton's queue. A request of more than one sub-batch is bulk and gives way to
-the others.
+A small amount of work for an idle device is answered from `execute`, the fastest way. Other work is deferred and waits
+for the scheduler's lanes, so that the next batch is read while this one runs, and no deadline passes unnoticed in
+Triton's queue. A request of more than one sub-batch is bulk and gives way to the others.
 """
 
 import logging
@@ -35,10 +34,10 @@ from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
 
 log = logging.getLogger(__name__)
 
-# A sub-batch that does not fit in memory is cut in two, and again, this many times.
+# How many times a sub-batch that does not fit in memory is halved.
 HALVINGS = 4
 
-# This part of what runs at once is little enough for `execute` to wait for.
+# Share of the budget up to which `execute` waits for the result.
 LITTLE = 1 / 4
 
 Batched = SubBatch[Work]
@@ -47,11 +46,11 @@ NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or
 
 
 class Inference(ColdStage[Worker]):
-    """Holds the worker once the first request has loaded it, the scheduler of its lanes, and every request in progress.
+    """Holds the worker, which the first request loads, the scheduler of its lanes, and every request in progress.
 
-    `execute` is called by Triton's thread, `_run` by it or by a lane, replies are sent by a thread of their own, and a
-    worker that dies is replaced by the thread that watches it. A request gets InputError, BusyError, Cancelled,
-    ModelError, OutOfMemory or LoadError, and spoils no other but those of its sub-batch.
+    Triton's thread calls `execute`; that thread or a lane calls `_run`; a separate thread sends replies. The thread
+    that watches a worker replaces the worker when it dies. A request fails with InputError, BusyError, Cancelled,
+    ModelError, OutOfMemory or LoadError, and affects no other requests except those in its sub-batch.
     """
 
     name = "inference"
@@ -77,10 +76,10 @@ class Inference(ColdStage[Worker]):
 
     def deadline_ns(self, request: Request) -> int:
         known = self._desk.deadline_ns(request)
-        return NEVER if known is None else known  # None: answered as soon as the request is read
+        return NEVER if known is None else known  # None: unreadable, so the request fails as soon as it is read
 
     def warm_up(self) -> None:
-        """At start-up: Triton waits for it, so it must not wait for room."""
+        """Load at start-up without waiting for the controller's permission, because Triton waits for this."""
         self._ask_for_room = False
         super().warm_up()
         self._ask_for_room = True
@@ -108,21 +107,21 @@ class Inference(ColdStage[Worker]):
 
     def _died(self, worker: Worker) -> None:
         if self.status.has_successor():
-            # The controller ended it, to free the memory before Triton ends this process. What may still come loads.
+            # The controller ended the worker, to free its memory before Triton ends this process. Late requests load.
             with self._replacing:
                 if self._loaded is worker:
                     self._loaded = None
                     self.status.has_worker(None)
                     worker.close()
             return
-        with suppress(SIEError):  # the next request asks for another
+        with suppress(SIEError):  # the next request starts another worker
             self._replace(worker)
 
     def _replace(self, dead: Worker) -> Worker:
-        """The worker that takes the place of `dead`; LoadError where none can be started."""
+        """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
         with self._replacing:
             if self._loaded is dead:
-                log.error("the process that computes ended; another takes its place")
+                log.error("the worker process ended; starting another")
                 self.status.add(num_replaced=1)
                 dead.close()
                 try:
@@ -178,7 +177,7 @@ class Inference(ColdStage[Worker]):
         job.is_deferred = True
 
     def _submit_late(self, jobs: Sequence[Work]) -> None:
-        """Of those that waited for their adapters."""
+        """Submit jobs that have waited for their adapters."""
         self._submit_bulk(jobs)
         self._scheduler.submit_late([(job, item) for job in jobs if not job.is_bulk for item in range(job.num_items)])
 
@@ -194,12 +193,12 @@ class Inference(ColdStage[Worker]):
         return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
 
     def _set_budget(self, cost: int) -> None:
-        """`cost` is what runs at once, over all lanes."""
+        """Set the cost that may run at once, in all lanes together."""
         self._budget = cost
         self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
 
     def _run(self, sub_batch: Batched, threads: int) -> None:
-        """Run one sub-batch; a failure spoils the requests that have items in it, no others. Never raises."""
+        """Run one sub-batch. A failure affects only the requests that have items in it. Never raises."""
         try:
             self._compute(sub_batch, threads)
         except BaseException as exc:
@@ -215,7 +214,7 @@ class Inference(ColdStage[Worker]):
                 self._attempt(side_by_side(slots), threads, HALVINGS)
 
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
-        """Answer for what went wrong outside the forward pass."""
+        """Fail the jobs of a sub-batch after an error outside the forward pass."""
         self.fault()
         told = internal_error(self.name, error)
         for job, _ in sub_batch:
@@ -223,12 +222,12 @@ class Inference(ColdStage[Worker]):
             self.open.reply(job.request, job.error)
 
     def _cancel_if_over(self, job: Work) -> None:
-        """Stop computing a job that was answered, at its deadline for example, or whose client has disconnected."""
+        """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
         if job.is_deferred and self.open.is_over(job.request, asks_triton=job.is_bulk):
             job.error = job.error or Cancelled(GONE)
 
     def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
-        """Run `slots` together, or in parts where that cannot be."""
+        """Run `slots` together, or in parts if that fails and parts may succeed."""
         started = self.status.work_started()
         try:
             result = self._forward(slots, threads)
@@ -249,7 +248,7 @@ class Inference(ColdStage[Worker]):
                 self._replies.later(job)
 
     def _collect(self, job: Work) -> None:
-        """Here and not where replies are sent: it takes its time, and replies of others would wait."""
+        """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
         if job.error is None:
             try:
                 self._desk.collect(job)
@@ -259,7 +258,7 @@ class Inference(ColdStage[Worker]):
                 job.error = internal_error(self.name, exc)
 
     def _forward(self, slots: Batched, threads: int) -> Rows | SIEError:
-        """A pass whose process dies is repeated once: most likely the fault was not in what it computed."""
+        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause."""
         worker = self._loaded
         for _ in range(2):
             try:
@@ -280,7 +279,7 @@ class Inference(ColdStage[Worker]):
                 return exc
             except Exception as exc:
                 return internal_error(self.name, exc)
-        return ModelError("inference: the process that computes ended twice with this request in it")
+        return ModelError("inference: the worker process ended twice while it computed this request")
 
     def _count(self, slots: Batched) -> None:
         total = sum(map(cost, slots))

@@ -1,4 +1,4 @@
-"""Starts the process that holds a model's weights, and watches over it until it has them."""
+"""Starts a model's worker, and watches it until it has loaded the weights."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from sie_triton.weights.pickles import listing
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
 
-# Maximum size of a LoRA adapter from the hub, in bytes: where the settings allow it, clients may name any adapter.
+# Maximum size of a LoRA adapter from the hub, in bytes. If the settings allow it, clients may name any adapter.
 MAX_LORA_BYTES = 2 << 30
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 class Loader:
     """Starts the worker of one model on one device, and keeps its pid in the status record.
 
-    The thread that loads calls `order` and then `start`: the background thread, Triton's at start-up, or the one that
-    found a worker dead. `died` is told, on a thread of the worker's own, of a worker that ends later; once `closing`
-    is set none starts. LoadError says why there are no weights in memory; what `check` raises in `start` ends the
-    worker and goes on to the caller.
+    The loading thread calls `order` and then `start`: the background thread, Triton's thread at start-up, or the thread
+    that has found a worker dead. `died` is called, on a thread of the worker object, when a loaded worker ends. No
+    worker starts once `closing` is set. LoadError says why the weights were not loaded. An exception of `check` in
+    `start` ends the worker and goes on to the caller.
     """
 
     def __init__(
@@ -45,13 +45,14 @@ class Loader:
         self._status = status
         self._closing = closing
         self._died = died
-        # One for all editions of the model.
+        # All editions of the model share one lock.
         self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
 
     def order(self, num_lanes: int, threads: int, tell: Callable[[str], None] = lambda doing: None) -> Load:
-        """For a worker of so many lanes with `threads` each; LoadError where weights or environment are missing.
+        """Return the load order for a worker with `num_lanes` lanes of `threads` threads each.
 
-        Takes as long as the weights take to come; `tell` gets how far they are, and may raise to stop it.
+        Blocks while the weights are fetched; `tell` gets the progress, and may raise to stop. Raise LoadError if the
+        weights or the environment are missing.
         """
         spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
         pin = pin_of(self._status.model, self._status.directory)
@@ -67,7 +68,8 @@ class Loader:
             directory=directory,
             device=self._device,
             cache=cache / "measurements",
-            # Never two copies; but a request that was sent here before the traffic moved must not wait for ever.
+            # The lock prevents a second copy of the weights. A process that has a successor uses another lock: requests
+            # that were sent to it before the traffic moved must not wait for the successor to end.
             lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
             num_lanes=num_lanes,
             threads=threads,
@@ -76,7 +78,7 @@ class Loader:
         )
 
     def fetch_lora(self, source: str) -> Path:
-        """The directory of a LoRA adapter; LoadError where it is not to be had."""
+        """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable."""
 
         def tell(doing: str) -> None:
             if self._closing.is_set():
@@ -97,12 +99,15 @@ class Loader:
         return find(Path(given) if given else user_data_path("sie-triton") / "environments", self._spec.environment)
 
     def start(self, order: Load, check: Callable[[], object]) -> Worker:
-        """A worker that has loaded, in the record from its birth on; `check` raises what ends it before."""
+        """Start a worker and return it once it has loaded. An exception of `check` ends it early.
+
+        The status record has its pid from the beginning.
+        """
         try:
             try:
                 return self._start(order, check)
             except LoaderStopped as exc:
-                log.error("%s; another takes its place", exc)
+                log.error("%s; starting another", exc)
                 return self._start(order, check)
         except SIEError:
             self._status.has_worker(None)

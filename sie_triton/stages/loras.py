@@ -1,5 +1,7 @@
-"""The LoRA adapters that a model's worker holds: loaded on first use, beside all other work, and least recently used
-out."""
+"""The LoRA adapters of a model's worker, a cache that evicts the least recently used adapter.
+
+An adapter is loaded on first use, while other work goes on.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,33 +22,34 @@ from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 
-# So many are fetched side by side; the worker takes one after the other.
+# Maximum number of parallel fetches. The worker loads one adapter at a time.
 MAX_FETCHES = 4
 RETRY_AFTER_S = 30.0
 
-# So long a load waits for a worker that takes the place of a dead one.
+# Maximum wait of a load for the replacement of a dead worker, in seconds.
 WORKER_S = 120.0
 
-# How often it is looked whether an adapter is still in use that has to go.
+# Polling interval while an adapter that must leave is still in use, in seconds.
 LOOK_S = 0.02
 
-# Interval of writing the times of last use, and of the sweep for adapters removed from the model, in seconds.
+# Intervals in seconds: of writing the times of last use, and of unloading adapters that were removed from the model.
 TELL_EVERY_S = 1.0
 SWEEP_S = 2.0
 
-# More requests must not wait for one adapter: those of others would be refused, as too many are in progress.
+# Maximum number of requests that wait for one adapter. They count towards the limit on requests in progress, and more
+# of them would make the server refuse requests for other adapters.
 MOST_WAITING = 100
 
 
 class Loras:
-    """At most `limit` adapters of one model in its worker.
+    """The LoRA adapters in one model's worker, at most `limit`.
 
-    A job whose adapter is not there waits; it is among the `open` requests by then, and goes to `submit` once the
-    adapter is there. An adapter in use stays: where all are, the least recently used takes no more jobs and goes when
-    those it has are done. One whose source `is_known` no longer accepts goes as soon as it is idle.
-    `fetch` makes a directory of a source. What is held goes to the `status` record.
+    A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use
+    is never removed. If all are in use, the least recently used one takes no more jobs, and is removed when its jobs
+    are done. An adapter whose source `is_known` no longer accepts is removed as soon as it is idle. `fetch` returns the
+    directory of a source. The record of adapters beside `status` lists the adapters.
 
-    Any thread may call any method. Nothing waits for an adapter but threads of this object's own.
+    Any thread may call any method. Only threads of this object wait for adapters.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Loras:
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
 
     def ready(self, jobs: Sequence[Work], defer: Callable[[Work], None]) -> list[Work]:
-        """Those that can run; the others have failed, or wait, which they are told by `defer`."""
+        """Return the jobs that can run. The others have failed, or wait after a call of `defer` for each."""
         ready = []
         for work in jobs:
             try:
@@ -85,7 +88,10 @@ class Loras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """False if `work` must `wait` for its adapter; LoadError if that just failed, BusyError if too many wait."""
+        """True if `work` can run; False if it must `wait` for its adapter.
+
+        Raise LoadError if loading the adapter has failed recently, and BusyError if too many requests wait for it.
+        """
         if not work.lora:
             return True
         with self._changed:
@@ -103,7 +109,7 @@ class Loras:
             return False
 
     def wait(self, work: Work) -> None:
-        """Of a job that `take` did not let through, and that is deferred by now."""
+        """Queue a deferred job for which `take` returned False, and load its adapter if needed."""
         with self._changed:
             each = self._known.get(work.lora)
             is_new = each is None or each.state == FAILED
@@ -122,7 +128,10 @@ class Loras:
 
     @contextmanager
     def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
-        """Inside, those of `loras` that it gives stay in the worker. The jobs of the others are answered."""
+        """Give those of `loras` that the worker holds; they stay there within the context.
+
+        Jobs of the others have been answered.
+        """
         if not loras:
             yield frozenset()
             return
@@ -139,7 +148,7 @@ class Loras:
                 self._changed.notify_all()
 
     def restore(self, worker: Worker) -> None:
-        """`worker` is new: it gets what the one before it had. What it does not take is loaded again when asked for."""
+        """Load the adapters of the previous worker into a new one. Those that fail are loaded on their next use."""
         with self._changed:
             self._worker = worker
             held = self._resident()
@@ -148,7 +157,7 @@ class Loras:
             try:
                 worker.add_lora(each.source, each.directory)
             except SIEError as exc:
-                log.error("lora %s: is not held any more: %s", each.name, exc)
+                log.error("lora %s: could not be loaded into the new worker: %s", each.name, exc)
                 with self._changed:
                     self._forget(each)
 
@@ -160,14 +169,14 @@ class Loras:
         self._loaders.shutdown(wait=True, cancel_futures=True)
 
     def free_removed(self) -> None:
-        """Take idle adapters that were removed from the model out of the worker."""
+        """Unload idle adapters that were removed from the model."""
         with self._placing:
             with self._changed:
                 idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]
                 removed = [each for each in idle if not self._is_known(each.source)]
                 list(map(self._forget, removed))
             for each in removed:
-                self._take_out(each, "was removed")
+                self._take_out(each, "unloaded, because it was removed from the model")
         if removed:
             self._tell()
 
@@ -185,7 +194,7 @@ class Loras:
         self._tell()
 
     def _place(self, each: HeldLora) -> None:
-        """Into the worker, and those that wait for it into the scheduler."""
+        """Load an adapter into the worker, and submit the jobs that wait for it."""
         self._make_room()
         while True:
             worker = self._worker_now()
@@ -206,7 +215,7 @@ class Loras:
         self._submit([work for work in waiting if self._is_wanted(work)])
 
     def _make_room(self) -> None:
-        """For one more."""
+        """Make room for one more adapter: wait until the least recently used one is idle, and remove it."""
         with self._changed:
             while len(self._resident()) >= self._limit:
                 victim = self._victim()
@@ -222,7 +231,7 @@ class Loras:
                 break
             else:
                 return
-        self._take_out(victim, "makes room")
+        self._take_out(victim, "unloaded, to make room for another")
 
     def _take_out(self, each: HeldLora, why: str) -> None:
         log.info("lora %s: %s", each.name, why)
@@ -231,7 +240,7 @@ class Loras:
                 self._worker.remove_lora(each.source)
 
     def _victim(self) -> HeldLora:
-        """The least recently used one, of those that nobody uses if there are some."""
+        """Return the adapter to remove: a leaving one if any, idle before used, least recently used first."""
         leaving = [each for each in self._resident() if each.leaving]
         return min(leaving or self._resident(), key=lambda each: (self._is_used(each), each.last_used_ns))
 
@@ -256,7 +265,7 @@ class Loras:
             del self._known[each.source]
 
     def _fail(self, each: HeldLora, error: SIEError) -> None:
-        remedy = f"it is tried again with the first request after {RETRY_AFTER_S:g} s"
+        remedy = f"the first request after {RETRY_AFTER_S:g} s tries again"
         told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
         log.error("%s", told)
         with self._changed:
@@ -271,7 +280,7 @@ class Loras:
     def _worker_now(self) -> Worker:
         with self._changed:
             if self._worker is None:
-                raise LoadError("the process that computes is gone")
+                raise LoadError("the worker process has ended")
             return self._worker
 
     def _wait_for_another(self, dead: Worker) -> None:
@@ -279,14 +288,14 @@ class Loras:
             self._changed.wait_for(lambda: self._worker is not dead or self._closed, WORKER_S)
             self._check_open()
             if self._worker is dead:
-                raise LoadError("the process that computes ended, and none has taken its place")
+                raise LoadError("the worker process has ended, and no other has replaced it")
 
     def _check_open(self) -> None:
         if self._closed:
             raise BusyError("this process is about to end; retry")
 
     def _tell(self) -> None:
-        """The record, of what is held now."""
+        """Write the current adapters, and the memory of all weights, to the records."""
         with self._telling:
             with self._changed:
                 self._told_at = monotonic()
@@ -297,4 +306,4 @@ class Loras:
             try:
                 write_loras(self._status.loras_path, found)
             except OSError as exc:
-                log.warning("what LoRA adapters are held cannot be written: %s", exc)
+                log.warning("the record of LoRA adapters cannot be written: %s", exc)

@@ -1,6 +1,6 @@
-"""The stub nursery: Triton's stub with Python and what a cold stage imports, which forks the stubs that serve.
+"""The fork server for stubs: Triton's stub with Python and the imports of cold stages. It forks the stubs that serve.
 
-`server/native/prepared.c` calls `serve` before the stub's own `main`, and runs that with what `serve` returns.
+`server/native/prepared.c` calls `serve` before the stub's own `main`, and passes the returned arguments to `main`.
 """
 
 import fcntl
@@ -17,8 +17,8 @@ from pathlib import Path
 from sie_triton.processes import nursery
 from sie_triton.processes.nursery import keep_what_is_here
 
-# Modules that the three stages import while cold and with their first request; the stub itself imports asyncio, and
-# importlib.metadata imports email.parser. Imported here, they are in memory once, not once for each stage.
+# Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
+# importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
 IMPORTS = (
     "asyncio",
     "email.parser",
@@ -31,20 +31,20 @@ IMPORTS = (
     "tokenizers",
 )
 
-# Of the stub itself.
+# Module that the stub itself provides.
 BUILT_IN = "c_python_backend_utils"
 
 PRELOADED = "LD_PRELOAD"
 
 
 def serve(directory: str) -> bytes:
-    """Fork a stub for each stand-in that connects to `directory`; returns in what is forked, never in the nursery.
+    """Fork a stub for each stand-in that connects to `directory`. Returns only in the forked processes.
 
-    The pid of tritonserver and the stub's arguments, with a NUL after each.
+    Return the pid of tritonserver and the stub's arguments, each terminated by NUL.
     """
     _forget_library()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Two descriptors for each that lives.
+    # Each living stub takes two descriptors.
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     given = nursery.serve(Path(directory), lambda: prepare(directory))
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -52,7 +52,7 @@ def serve(directory: str) -> bytes:
 
 
 def prepare(backend: str) -> None:
-    """Import everything; Triton's own module is in the directory `backend`."""
+    """Import all modules; those of Triton are in the directory `backend`."""
     sys.path.append(backend)
     for name in IMPORTS:
         import_module(name)
@@ -64,7 +64,7 @@ def prepare(backend: str) -> None:
 
 
 def _forget_library() -> None:
-    """The first of what is preloaded made this process a nursery: nothing that stages start is to be one."""
+    """Remove our library from LD_PRELOAD: it made this process a fork server, and must not do so in other processes."""
     _, _, others = os.environ[PRELOADED].partition(os.pathsep)
     if others:
         os.environ[PRELOADED] = others
@@ -73,7 +73,7 @@ def _forget_library() -> None:
 
 
 def _become(descriptors: Sequence[int]) -> bytes:
-    """Take the place of the stand-in that sent `descriptors`."""
+    """Take over the directory and the streams of the stand-in that sent `descriptors`, and return its arguments."""
     arguments, *streams, directory, leash = descriptors
     _end_with(leash)
     os.fchdir(directory)
@@ -87,12 +87,12 @@ def _become(descriptors: Sequence[int]) -> bytes:
 
 
 def _end_with(leash: int) -> None:
-    """Wait until the stand-in holds this process; the kernel ends it as soon as nobody holds the leash's other end."""
+    """Wait until the stand-in is ready. The kernel kills this process once the other end of `leash` is closed."""
     os.read(leash, 1)
     fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
     look = select.poll()
     look.register(leash, 0)
-    if look.poll(0):  # it hung up before
+    if look.poll(0):  # the other end was closed before
         os._exit(1)

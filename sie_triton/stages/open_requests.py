@@ -1,4 +1,4 @@
-"""Deferred requests, each answered once: by the stage, or at its deadline by the clock."""
+"""Deferred requests. Each is answered once: by the stage, or by the clock at its deadline."""
 
 import heapq
 import logging
@@ -27,7 +27,7 @@ MIN_DEADLINES = 64
 
 
 def expired(loading: str | None = None) -> BusyError:
-    """`loading`: what the model's loading is at, None where it is loaded."""
+    """Return the error of a request whose deadline has passed. `loading`: the progress of loading; None: loaded."""
     if loading is None:
         return BusyError(
             "timeout: passed before the answer was ready; allow more time, or retry when there is less load"
@@ -39,12 +39,12 @@ def expired(loading: str | None = None) -> BusyError:
 class OpenRequests:
     """The deferred requests of one stage, and a clock thread that answers those whose deadline passes.
 
-    Each request is answered once, by whoever comes first: a thread of the stage through `reply`, or the clock. Any
-    thread may call any method. `answered(is_expired)` is called after each answer, on the thread that sent it; after
-    an answer that Triton did not take, which is logged and not raised, `fault()` is called too. `loading()` is what
-    `expired` says of requests that wait for the model. `call_of(request)` is the request's call at the door; the clock
-    polls every POLL_S if its client has disconnected. `gone()` is called for each such request. The clock calls
-    `overdue()` every LOOK_S while requests are open; an error that it returns is the answer to all of them.
+    Each request is answered once, by the first of two: a thread of the stage through `reply`, or the clock. Any thread
+    may call any method. `answered(is_expired)` is called after each response, on the thread that sent it. If Triton
+    rejects a response, this is logged, not raised, and `fault()` is called too. `loading()` returns the progress of
+    loading, for the error of expired requests. `call_of(request)` returns the request's call at the door; every POLL_S
+    the clock checks if its client has disconnected. `gone()` is called for each such request. The clock calls
+    `overdue()` every LOOK_S while requests are open; if it returns an error, all of them get that error.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class OpenRequests:
         return request in self._keys
 
     def add(self, request: Request, deadline: int) -> None:
-        """Defer `request`; one that is here already stays as it is."""
+        """Defer `request`. A request that was already added stays as it is."""
         with self._changed:
             if request in self._keys:
                 return
@@ -106,7 +106,7 @@ class OpenRequests:
         return request not in self._keys
 
     def reply(self, request: Request, answer: Outputs | SIEError) -> bool:
-        """False if it was answered before."""
+        """Answer a request; False if it was answered before."""
         return self._reply(request, answer, is_expired=False)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class OpenRequests:
         try:
             request.reply(answer)
         except Exception:
-            log.exception("Triton did not take an answer; its client gets none")
+            log.exception("Triton rejected a response; the client gets none")
             self._fault()
         self._answered(is_expired)
         return True
@@ -189,7 +189,7 @@ class OpenRequests:
             return []
 
     def _next_ns(self) -> int:
-        """Return when the clock has something to do: at the next deadline or poll, NEVER if there is none."""
+        """Return the time of the next deadline or poll; NEVER if there is none."""
         poll = self._polled_ns + round((POLL_S if self._calls else LOOK_S) * 1e9) if self._open else NEVER
         return min(self._deadlines[0][0], poll) if self._deadlines else poll
 

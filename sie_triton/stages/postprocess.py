@@ -1,4 +1,4 @@
-"""inference → postprocess → client: transforms the request asked for, and the timing."""
+"""inference → postprocess → client: the requested transforms, and the timing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from sie_triton.stages.stage import internal_error
 
 @dataclass(slots=True)
 class Arrived:
-    """One request. `lengths`, int32, of each item, and of what else was read; `error`: what went wrong since."""
+    """A request in postprocess. `lengths`: tokens per item, int32; `error`: set if `prepare` failed."""
 
     context: Context
     computed: Computed
@@ -31,7 +31,10 @@ class Arrived:
 
 
 class Postprocess:
-    """Needs nothing loaded: never cold, never defers. `execute` is called by one thread."""
+    """The stage that transforms results. It loads nothing, so it is never cold and defers no request.
+
+    One thread calls `execute`.
+    """
 
     name = "postprocess"
 
@@ -70,17 +73,17 @@ class Postprocess:
             return internal_error(self.name, exc)
 
     def _passed_on(self, request: Request, verb: Verb) -> Rows:
-        """What the client has sent, as far as it is there."""
+        """Return the inputs of the client that the verb needs, those that are present."""
         given = {t.name: request.tensor(verb.input_name(t)) for t in verb.passed_on(self._model)}
         return {name: array[0] for name, array in given.items() if array is not None}
 
     def _verb_name(self, request: Request) -> str:
-        """What tensors belong to the request is known before its seal is checked."""
+        """Return the verb of a request before its seal is checked: the verb says which tensors to read."""
         found = self._contexts.peek(request) if len(self._verbs) > 1 else None
         return found.verb.name if found is not None else self._verbs[0].name
 
     def _prepare(self, answering: Answering, arrived: Sequence[Arrived]) -> None:
-        """Together, and each alone where one of them spoils it."""
+        """Prepare requests together. If that fails, prepare each alone, so that only the faulty ones fail."""
         if not arrived:
             return
         try:

@@ -1,6 +1,6 @@
-"""The elements of one request that take long, as images and sounds do, made ready by several threads beside others.
+"""Preparation of slow elements, such as images and sounds: several threads work on one request.
 
-A PDF among them becomes its pages.
+A PDF becomes its pages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ from sie_triton.inputs import Processor
 from sie_triton.inputs.asked import Asked, Framed
 from sie_triton.inputs.pages import PageReader, pdf_in
 
-# Of each item, which pages of it were read.
+# Page numbers that were read of each item.
 Pages = list[list[int]]
 
 
 def takes_long(processor: Processor, asked: Asked) -> bool:
-    """Whether any element does; a query that is read with each element is made ready with the first."""
+    """True if any element takes long. A query that is read with each element is prepared with the first."""
     parts = [framed.part for framed in asked] if processor.prepares else []
     return any(
         processor.is_slow(element)
@@ -28,10 +28,10 @@ def takes_long(processor: Processor, asked: Asked) -> bool:
 
 
 class Preparation:
-    """Each of `strands` takes the next element that nobody has taken; the last to end calls `done` with all of them.
+    """Preparation of the elements of one request, by several strands.
 
-    Strands take no more once `is_over()`. An exception of `Processor.prepare` ends a strand, and `done` is not
-    called then.
+    Each strand takes the next element that no strand has taken; the last strand to end calls `done` with all elements.
+    Strands stop once `is_over()`. An exception of `Processor.prepare` ends its strand, and then `done` is not called.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Preparation:
         return any(map(pdf_in, self._elements[: self._num_items]))
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:
-        """To be run by as many threads as there are; a step is one element."""
+        """Return up to `most` strands, each for a thread of its own. One step of a strand prepares one element."""
         num_slow = sum(map(self._processor.is_slow, self._elements))
         self._num_running = max(1, min(most, num_slow))
         return [self._strand() for _ in range(self._num_running)]
@@ -75,7 +75,7 @@ class Preparation:
             self._done(self._together(), self._pages)
 
     def _read(self, place: int) -> Iterator[Any]:
-        """An element, or its pages; a query is no item, and is one image."""
+        """Yield an element, or its pages if it is a PDF. A query is not an item, and cannot be a PDF."""
         element = self._elements[place]
         pages = self._reader.pages(element) if place < self._num_items else None
         if pages is None:

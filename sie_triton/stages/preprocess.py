@@ -1,6 +1,6 @@
 """client → preprocess → queue of inference: elements become packed features with an exact cost.
 
-Here is where a request's parameters are checked, and where a model with too many requests in progress refuses more.
+This stage validates the parameters of requests, and refuses requests while too many of the model are in progress.
 """
 
 import os
@@ -34,13 +34,13 @@ from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
-# Of the tensor `cost`, int32.
+# Maximum of the tensor `cost`, int32.
 MAX_COST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One request, read and checked."""
+    """A request, read and validated."""
 
     context: Context
     asked: Asked
@@ -48,10 +48,10 @@ class Reading:
 
 
 class Preprocess(ColdStage[Processor]):
-    """Holds the family's processor once the first request has loaded it, and the limit on requests in progress.
+    """Holds the family's processor, which the first request loads, and the limit on requests in progress.
 
-    `execute` is called by Triton's thread; large requests are made into features by the background thread. InputError
-    names what a request has wrong; BusyError refuses one too many; LoadError says why there is no processor.
+    Triton's thread calls `execute`; the background thread makes the features of large requests. InputError names the
+    invalid part of a request; BusyError refuses a request over the limit; LoadError says why there is no processor.
     """
 
     name = "preprocess"
@@ -67,7 +67,7 @@ class Preprocess(ColdStage[Processor]):
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._loras = KnownLoras(spec)
         if spec.runtime.device == "cpu":
-            # The cores belong to the forward pass; the tokenizer's own threads would only wait for them.
+            # The forward pass needs the cores; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().__init__(status, limit)
         workers = spec.runtime.image_workers
@@ -124,7 +124,7 @@ class Preprocess(ColdStage[Processor]):
         self._drawing.close()
 
     def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
-        """Beside other requests, by several threads."""
+        """Prepare the elements of a request on several threads, while other requests go on."""
 
         def done(asked: Asked, pages: Pages) -> None:
             context = reading.context
@@ -155,12 +155,12 @@ class Preprocess(ColdStage[Processor]):
             return internal_error(self.name, exc)
 
     def _verb_of(self, request: Request) -> Verb:
-        """The ensemble of each verb gives its inputs names of their own here."""
+        """Return the verb of a request, which the names of its inputs tell: each verb's ensemble has its own."""
         if len(self._verbs) == 1:
             return self._verbs[0]
         found = [verb for verb in self._verbs if self._is_asked(request, verb)]
         if len(found) != 1:
-            raise InputError(f"inputs: give those of one of {', '.join(verb.name for verb in self._verbs)}")
+            raise InputError(f"inputs: send those of exactly one of {', '.join(verb.name for verb in self._verbs)}")
         return found[0]
 
     def _is_asked(self, request: Request, verb: Verb) -> bool:
@@ -178,7 +178,7 @@ class Preprocess(ColdStage[Processor]):
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
     def _answers(self, processor: Processor, readings: Sequence[Reading]) -> list[Answer]:
-        """Together, and each alone where one of them cannot be read."""
+        """Make features of requests together. If one of them cannot be read, process each alone."""
         if not readings:
             return []
         try:
@@ -210,7 +210,7 @@ class Preprocess(ColdStage[Processor]):
         self.open.reply(request, error if isinstance(error, SIEError) else internal_error(self.name, error))
 
     def _blame(self, processor: Processor, reading: Reading, error: BaseException) -> SIEError:
-        """What to say where a request could not be made into features."""
+        """Return the error of a request that could not be made into features; it names the element if possible."""
         try:
             blame(processor, reading.asked)
         except InputError as exc:

@@ -1,4 +1,4 @@
-"""Answers to requests whose rows are all there."""
+"""Responses to requests whose rows are complete."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ from sie_triton.stages.work import Work
 
 
 class Replies:
-    """Deferred ones are sent from one thread of its own, since each waits for Triton's acknowledgement.
+    """Sends responses. Deferred ones go through a separate thread, because each waits for Triton's acknowledgement.
 
-    `outputs` makes of a job what postprocess gets. Any thread may call any method.
+    `outputs` turns a job into the outputs for postprocess. Any thread may call any method.
     """
 
     def __init__(self, stage: str, outputs: Callable[[Work], Outputs], open_requests: OpenRequests) -> None:
@@ -21,14 +21,14 @@ class Replies:
         self._thread = ThreadPoolExecutor(1, "reply")
 
     def now(self, job: Work) -> Answer:
-        """For `execute` to return."""
+        """Return the answer that `execute` returns for a job."""
         return DEFERRED if job.is_deferred else self._result(job)
 
     def later(self, job: Work) -> None:
         self._thread.submit(self._send, job)
 
     def close(self) -> None:
-        """Once all are sent."""
+        """Wait until all responses are sent, then end the thread."""
         self._thread.shutdown()
 
     def _send(self, job: Work) -> None:

@@ -1,4 +1,4 @@
-"""The seam between a stage and Triton: a request seen as arrays, answered now or later."""
+"""The seam between a stage and Triton: a request as arrays, answered now or later."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -13,7 +13,7 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 
 
 class Later(Enum):
-    """The answer of a request whose `reply` comes later: its place in the list that `execute` returns."""
+    """Placeholder in the list that `execute` returns, for a request that is answered later by `reply`."""
 
     DEFERRED = "deferred"
 
@@ -24,11 +24,11 @@ Answer = Outputs | SIEError | Later
 
 
 class Request(Protocol):
-    """One request as a stage sees it: parameters, tensors, and the right to answer once.
+    """A request as a stage sees it: parameters, tensors, and the right to answer once.
 
     Arrays have Triton's batch dimension (1) in front. The thread in `execute` reads parameters and tensors, or the
-    background thread where the request waited for a load; any thread may reply. `parameters` raises InputError where
-    they are no UTF-8 text, `reply` what Triton raises for an answer that it does not take.
+    background thread if the request has waited for a load; any thread may reply. `parameters` raises InputError if they
+    are not UTF-8 text. `reply` raises Triton's exception if Triton rejects the response.
     """
 
     @property
@@ -36,21 +36,21 @@ class Request(Protocol):
 
     @property
     def id(self) -> str:
-        """The client's name of the request; empty: none given."""
+        """The client's id of the request; empty if there is none."""
         ...
 
     @property
     def trace(self) -> str:
-        """W3C trace context of this step; empty where nobody traces."""
+        """W3C trace context of this step; empty if the request is not traced."""
         ...
 
     @property
     def timeout_us(self) -> int:
-        """The client's `timeout`, microseconds; 0: none given."""
+        """The client's `timeout` in microseconds; 0 if there is none."""
         ...
 
     def tensor(self, name: str) -> npt.NDArray[Any] | None:
-        """The input of that name, or None; only valid until `execute` returns."""
+        """Return the input with this name, or None. The array is valid only until `execute` returns."""
         ...
 
     @property
@@ -59,19 +59,21 @@ class Request(Protocol):
         ...
 
     def defer(self) -> None:
-        """Promise to call `reply` once, after `execute` has returned."""
+        """Defer the response: `reply` must be called once, after `execute` has returned."""
         ...
 
     def reply(self, answer: Outputs | SIEError) -> None: ...
 
     def is_cancelled(self) -> bool:
-        """True if nobody waits for the answer any more. A round trip to Triton, which sees it only
-        for requests that came directly, not through an ensemble."""
+        """True if the client has cancelled the request. Takes a round trip to Triton.
+
+        Triton only knows about requests to the step itself, not about those through an ensemble.
+        """
         ...
 
 
 def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """A copy of input `name` without its batch dimension, [k]; InputError unless it is [1, k]."""
+    """Copy the input `name` without its batch dimension, [k]. Raise InputError unless its shape is [1, k]."""
     array = request.tensor(name)
     if array is None:
         raise InputError(f"{name}: missing; it is a required input")

@@ -1,7 +1,7 @@
-"""How a step knows that what it is given comes from the step before it.
+"""Seals prove to a step that its input comes from the previous step.
 
-Clients can reach the steps of an ensemble directly. So each step seals what it hands on, and the next takes nothing
-else. The key is a file in the directory of the status records, which only this server's processes can read.
+Clients can reach the steps of an ensemble directly. Therefore each step seals its output, and the next step accepts
+nothing else. The key is a file in the directory of the status records, which only this server's processes can read.
 """
 
 import os
@@ -27,13 +27,13 @@ Tensors = Iterable[npt.NDArray[Any]]
 
 
 class Seal:
-    """A keyed hash in front of a text, of it and of how much each tensor beside it holds.
+    """A keyed hash of a text and of the sizes of the tensors sent with it; it precedes the text.
 
-    What the tensors hold is validated by the step that takes them; hashing it too would cost several times as much.
-    Where the steps are open (`is_open`) nothing is checked.
+    The receiving step validates the contents of the tensors; hashing them too would cost several times as much. If the
+    steps are open (`is_open`), the seal is not checked.
 
-    Holds the key of this server's processes and nothing that changes, so any thread may call both methods. Making a
-    seal raises OSError where the key's directory cannot be used.
+    A seal is immutable, so any thread may call its methods. The constructor raises OSError if the key's directory
+    cannot be used.
     """
 
     def __init__(self, directory: Path, *, is_open: bool = False) -> None:
@@ -41,16 +41,16 @@ class Seal:
         self.is_open = is_open
 
     def sealed(self, text: bytes, tensors: Tensors) -> npt.NDArray[np.uint8]:
-        """uint8 [SEAL_BYTES + len(text)]. Both steps give `tensors` in the same order."""
+        """Return the sealed text, uint8 [SEAL_BYTES + len(text)]. Both steps must pass `tensors` in the same order."""
         return np.frombuffer(self._of(text, tensors) + text, np.uint8)
 
     def opened(self, context: npt.NDArray[np.uint8], tensors: Tensors) -> bytes:
-        """The text; InputError unless the step before has sealed it beside tensors of these sizes."""
+        """Return the text. Raise InputError unless the previous step sealed it with tensors of these sizes."""
         found = context.tobytes()
         seal, text = found[:SEAL_BYTES], found[SEAL_BYTES:]
         if not self.is_open and not secrets.compare_digest(seal, self._of(text, tensors)):
             raise InputError(
-                "context: this step takes only what the step before it sends; call the model itself, "
+                "context: this step accepts only the output of the previous step; call the model itself, "
                 "or start the server with SIE_OPEN_STEPS=true to measure a step alone"
             )
         return text
@@ -61,7 +61,7 @@ class Seal:
 
 
 def shared_key(directory: Path) -> bytes:
-    """The same for all processes that use `directory`; made by the first of them."""
+    """Return the key of all processes that use `directory`; the first of them creates it."""
     path = directory / KEY
     with suppress(FileExistsError), tempfile.NamedTemporaryFile(dir=directory) as file:  # 0600
         file.write(secrets.token_bytes(KEY_BYTES))

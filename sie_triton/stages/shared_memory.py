@@ -1,8 +1,8 @@
-"""Is there shared memory for an answer?
+"""Check for shared memory before a response is sent.
 
-Triton's Python backend carries answers through a region in /dev/shm that it grows as needed. Where that fails, an
-answer returned from `execute` becomes an error; one that is sent later is lost, and with it the right to send another.
-So room is looked for first.
+Triton's Python backend passes responses through a region in /dev/shm, which it grows as needed. If it cannot grow, a
+response returned from `execute` becomes an error, but a deferred response is lost, and no other can be sent in its
+place. Therefore deferred responses are sent only once there is enough memory.
 """
 
 import os
@@ -12,22 +12,23 @@ from threading import Lock
 
 SHARED_MEMORY = Path("/dev/shm")
 
-# Less than this finds its place in the region as it is.
+# Smaller responses fit into the region without growing it.
 SMALL_BYTES = 64 * 1024
 
 # The region grows by this much at a time.
 GROWTH_BYTES = 1024 * 1024
 
-# From when there was no room, answers wait this long altogether before they are given up; others wait behind them.
+# Maximum time without room, in seconds, before responses are given up, and the polling interval. Responses wait one
+# after another, so the time counts from when room ran out, not for each.
 PATIENCE_S = 1.0
 LOOK_S = 0.02
 
 
 class AnswerRoom:
-    """Since when shared memory has had no room for an answer; one for a process.
+    """Waits for free shared memory. One object per process.
 
-    `wait_for` is called by whichever thread has a deferred answer to send, and blocks that thread and those behind
-    it. Only a directory that is gone makes it raise, OSError.
+    Each thread that has a deferred response calls `wait_for`, which blocks that thread and those that call it later.
+    Raises OSError only if the directory does not exist.
     """
 
     def __init__(self, directory: Path = SHARED_MEMORY) -> None:
@@ -36,7 +37,7 @@ class AnswerRoom:
         self._lock = Lock()
 
     def wait_for(self, num_bytes: int) -> bool:
-        """True once there is room for an answer of `num_bytes`; False if there was none for PATIENCE_S."""
+        """True once there is room for a response of `num_bytes`; False if there was none for PATIENCE_S."""
         if num_bytes < SMALL_BYTES:
             return True
         with self._lock:

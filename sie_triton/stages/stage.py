@@ -1,6 +1,6 @@
-"""A stage that starts cold: what it needs is loaded when the first request comes.
+"""A stage that starts cold: the first request makes it load its tokenizer or worker.
 
-Every request it takes is counted, limited, and answered once: now, later, or at its deadline.
+Every request is counted, subject to a limit, and answered once: at once, later, or at its deadline.
 """
 
 import logging
@@ -26,29 +26,28 @@ log = logging.getLogger(__name__)
 
 RETRY_LOAD_AFTER_S = 30.0
 
-# How often the log says how far loading is.
+# Interval of log lines about the progress of loading, in seconds.
 LOG_S = 5.0
 
 Loaded = TypeVar("Loaded")
 
 
 def internal_error(stage: str, error: BaseException) -> ModelError:
-    """Log what the client must not see, and give the client one line."""
+    """Log an error in full, and return a one-line error for the client, without the details."""
     log.exception("%s failed", stage, exc_info=error)
     return ModelError(f"{stage} failed with {type(error).__name__}; the server log has the details")
 
 
 class ColdStage(ABC, Generic[Loaded]):
-    """A stage that loads what it needs, a tokenizer or a worker, when the first request comes.
+    """A stage that loads a tokenizer or a worker when the first request comes.
 
-    Holds the status record of its process, the deferred requests, a background thread, and what is loaded. Requests
-    that arrive while cold wait, and are answered together once loading is done. A failed load is remembered: every
-    request gets its error at once, for RETRY_LOAD_AFTER_S, or as long as this process lives where trying again could
-    not help.
+    Holds the status record of its process, the deferred requests, a background thread, and the loaded object. Requests
+    that arrive before it is loaded wait, and are answered together afterwards. A failed load is remembered: every
+    request gets its error at once, for RETRY_LOAD_AFTER_S, or until this process ends if a retry cannot help.
 
     Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and answers the
-    requests that waited. `execute` gives errors as answers and raises none; `load` raises LoadError, or BusyError
-    where the model is evicted meanwhile.
+    requests that waited. `execute` returns errors as answers and never raises. `load` raises LoadError, or BusyError if
+    the model is evicted meanwhile.
     """
 
     name: str
@@ -75,18 +74,18 @@ class ColdStage(ABC, Generic[Loaded]):
 
     @abstractmethod
     def load(self) -> Loaded:
-        """Called once, on the background thread (or by `warm_up`); raises LoadError."""
+        """Load. Called on the background thread, or by `warm_up`, until it succeeds. Raise LoadError."""
 
     @abstractmethod
     def answer(self, loaded: Loaded, requests: Sequence[Request]) -> list[Answer]:
-        """One answer per request, DEFERRED where `reply` will be called later."""
+        """Return one answer per request; DEFERRED if `reply` will be called later."""
 
     @abstractmethod
     def deadline_ns(self, request: Request) -> int:
-        """When `request`, which was just taken, is of no use any more; monotonic."""
+        """Return the deadline of a request that was just received, in monotonic nanoseconds."""
 
     def room(self) -> int:
-        """How many more requests may be in progress now."""
+        """Return how many more requests may enter now."""
         return self.limit - int(self.status.record["num_open"])
 
     def call_of(self, request: Request) -> Call | None:
@@ -100,15 +99,16 @@ class ColdStage(ABC, Generic[Loaded]):
         return call
 
     def failure(self) -> LoadError:
-        """Why the last load failed."""
+        """Return the error of the last load."""
         return self._failure[0] if self._failure else LoadError(f"{self.name} is not loaded")
 
     @contextmanager
     def fetching(self) -> Iterator[Callable[[str], None]]:
-        """For the part of `load` in which files come, as long as that takes: gives what to tell how far they are.
+        """Context for the part of `load` that fetches files. It gives a function to report the progress.
 
-        It goes to the record, to requests that expire, and now and then to the log. LoadError from there once this
-        process is about to end, BusyError once another one takes its requests.
+        The progress goes to the status record, to the errors of requests that expire, and at intervals to the log. The
+        function raises LoadError once this process is about to end, and BusyError once another process takes its
+        requests.
         """
         is_late = self.status.has_successor()
         log_after = 0.0
@@ -130,20 +130,20 @@ class ColdStage(ABC, Generic[Loaded]):
             self._doing, self.status.record["fetching_ns"] = "", 0
 
     def warm_up(self) -> None:
-        """Load now, on this thread; a failure is left for the first request to see."""
+        """Load now, on this thread. If that fails, the first request gets the error."""
         with suppress(SIEError):
             self._loaded = self._load()
 
     def load_soon(self) -> None:
-        """Load on the background thread, as a first request would."""
+        """Load on the background thread, like a first request."""
         self.background.submit(self._load_and_reply(), self._load_broke_off)
 
     def fault(self) -> None:
-        """Count an error that no request's own handling caught."""
+        """Count an error outside the handling of a request."""
         self.status.add(num_faults=1)
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
-        """One answer per request. Never raises: Triton would answer what was deferred as well, and crash later."""
+        """Return one answer per request. Never raises: Triton would also answer deferred requests, and crash later."""
         self.status.record["last_used_ns"] = monotonic_ns()
         room = max(0, self.room())
         accepted, num_refused = requests[:room], len(requests[room:])
@@ -169,7 +169,7 @@ class ColdStage(ABC, Generic[Loaded]):
         return self.answer(loaded, requests)
 
     def _failed(self, requests: Sequence[Request], error: BaseException) -> list[Answer]:
-        """What is left to say to `requests`, some of which may be deferred, or answered already."""
+        """Fail all `requests`, some of which may be deferred or already answered, and return their answers."""
         self.fault()
         told = internal_error(self.name, error)
         for request in requests:
@@ -214,7 +214,7 @@ class ColdStage(ABC, Generic[Loaded]):
         yield
 
     def _load_broke_off(self, error: BaseException) -> None:
-        """Loading answers for its own failures; this is one of ours."""
+        """Fail the waiting requests after an error outside `load`, which handles its own."""
         self._failed(self._take_waiting(None), error)
 
     def _load(self) -> Loaded:
@@ -222,17 +222,17 @@ class ColdStage(ABC, Generic[Loaded]):
         self._doing = ""
         try:
             loaded = self.load()
-        except BusyError:  # evicted meanwhile: nothing has failed
+        except BusyError:  # evicted meanwhile, which is not a failure
             self.status.record["state"] = COLD
             raise
         except BaseException as exc:
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
             self.status.load_failed(error.reason, str(error))
             if error.is_permanent:
-                remedy = f"put it right, then sie-triton load {model_of(self.status.model)}"
+                remedy = f"fix this, then run sie-triton load {model_of(self.status.model)}"
                 self._failure = (error.refusal(remedy), math.inf)
             else:
-                remedy = f"it is tried again with the first request after {RETRY_LOAD_AFTER_S:g} s"
+                remedy = f"the first request after {RETRY_LOAD_AFTER_S:g} s tries again"
                 self._failure = (error.refusal(remedy), monotonic() + RETRY_LOAD_AFTER_S)
             log.error("%s: %s", self.name, self._failure[0])
             raise self._failure[0] from exc

@@ -1,11 +1,11 @@
-"""When an instance was busy: what a request's wait is split by."""
+"""Busy times of an instance, by which the wait of a request is split."""
 
 from collections import deque
 from collections.abc import Iterable
 
 
 class BusyLog:
-    """When an instance was busy, newest last; forgets all but the latest intervals."""
+    """Busy intervals of an instance, newest last. Only the latest `max_intervals` are kept."""
 
     def __init__(self, max_intervals: int = 1024) -> None:
         self._intervals: deque[tuple[int, int]] = deque(maxlen=max_intervals)
@@ -14,7 +14,7 @@ class BusyLog:
         self._intervals.append((start_ns, end_ns))
 
     def idle_ns(self, since_ns: int, until_ns: int) -> int:
-        """How long the instance was idle in that span; what the log has forgotten counts as busy."""
+        """Return how long the instance was idle in a time span. Times before the log's beginning count as busy."""
         idle, upper = 0, until_ns
         for start, end in reversed(self._intervals):
             if end <= since_ns:
@@ -27,7 +27,7 @@ class BusyLog:
 
 
 def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """The length of the union of some (start, end) intervals.
+    """Return the length of the union of (start, end) intervals.
 
     >>> covered_ns([(0, 4), (2, 6), (10, 11)])
     7

@@ -1,6 +1,6 @@
-"""The shell: Triton's Python backend on one side, a stage on the other. Nothing else imports pb_utils.
+"""The shell between Triton's Python backend and a stage. No other module imports pb_utils.
 
-A composing model's `model.py` imports one of the three classes at the end as TritonPythonModel.
+The `model.py` of a step imports Preprocess, Inference or Postprocess as TritonPythonModel.
 """
 
 import json
@@ -38,10 +38,10 @@ ROOM = AnswerRoom()
 
 
 class TritonRequest:
-    """`stages.request.Request` over a pb_utils.InferenceRequest and, once deferred, over the sender of its answer.
+    """`stages.request.Request` over a pb_utils.InferenceRequest and, once deferred, over its response sender.
 
-    `reply` waits on its caller's thread until shared memory has room, and sends BusyError where there was none.
-    Triton's own exceptions go on to the caller.
+    `reply` blocks its caller until there is enough shared memory, and sends BusyError if there is none in time.
+    Exceptions of Triton go on to the caller.
     """
 
     def __init__(self, request: Any) -> None:
@@ -52,7 +52,7 @@ class TritonRequest:
     def parameters(self) -> Mapping[str, Any]:
         try:
             parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
-        except ValueError as exc:  # bytes that are no UTF-8
+        except ValueError as exc:  # not valid UTF-8
             raise InputError("parameters: cannot be read; send UTF-8 text") from exc
         return parameters
 
@@ -94,10 +94,10 @@ class TritonRequest:
 
 
 class Stage(Protocol):
-    """What a step needs of a stage. Triton's thread calls both methods.
+    """The interface of a stage. Triton's thread calls both methods.
 
-    `execute` gives one answer per request, in their order. It must not raise: Triton would answer deferred requests
-    as well, and crash later.
+    `execute` returns one answer per request, in order. It must not raise: Triton would also answer deferred requests,
+    and crash later.
     """
 
     def execute(self, requests: Sequence[TritonRequest]) -> list[Answer]: ...
@@ -106,10 +106,10 @@ class Stage(Protocol):
 
 
 class Model(ABC):
-    """Triton's life cycle of a Python model, which holds the stage of one step.
+    """A Python model of Triton, which holds the stage of one step.
 
-    Triton calls all methods on one thread: `initialize` once, `execute` for each batch, `finalize` at the end. What
-    `initialize` raises becomes Triton's reason not to serve the step.
+    Triton calls all methods on one thread: `initialize` once, `execute` for each batch, `finalize` at the end. If
+    `initialize` raises, Triton does not serve the step and reports the exception.
     """
 
     _stage: Stage
@@ -124,7 +124,7 @@ class Model(ABC):
 
     @abstractmethod
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
-        """The stage that answers this model's requests."""
+        """Make the stage that answers this step's requests."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         answers = self._stage.execute([TritonRequest(request) for request in requests])
@@ -135,10 +135,10 @@ class Model(ABC):
 
 
 class ColdModel(Model):
-    """A step with a status record, whose counters are on Triton's metrics port.
+    """A step with a status record, and its counters on Triton's metrics port.
 
-    Triton's thread makes both in `build`, and `finalize` removes the record. PermissionError, or another OSError, where
-    the directory of the records is not this user's alone or cannot be written.
+    Triton's thread makes both in `build`; `finalize` removes the record. Raises PermissionError if the directory of the
+    records is not private to this user, or another OSError if it is not writable.
     """
 
     def status(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> StatusWriter:
@@ -154,7 +154,7 @@ class ColdModel(Model):
 
 
 class Preprocess(ColdModel):
-    """The step M-preprocess: texts to sealed tokens. `build` raises what making a ColdModel's record does."""
+    """The step M-preprocess: inputs → sealed features. `build` raises the errors of ColdModel."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import preprocess
@@ -165,13 +165,13 @@ class Preprocess(ColdModel):
 
 
 class Inference(ColdModel):
-    """The step M-inference: sealed tokens to sealed rows. `build` raises what making a ColdModel's record does."""
+    """The step M-inference: sealed features → sealed rows. `build` raises the errors of ColdModel."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import inference
 
         device = spec.runtime.device
-        if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has said it
+        if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has logged it
             logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
         _load_if_asked(stage, parameters)
@@ -179,7 +179,7 @@ class Inference(ColdModel):
 
 
 class Postprocess(ColdModel):
-    """The step M-postprocess: sealed rows to what the client asked for; it is never cold, but keeps a record too."""
+    """The step M-postprocess: sealed rows → requested outputs. It is never cold, but has a status record too."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import postprocess
@@ -189,7 +189,7 @@ class Postprocess(ColdModel):
 
 
 def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
-    """Before the server is ready if rendered so; later, with other models in memory, as a request would."""
+    """Load a resident model: in its first generation before the server is ready, later like a first request."""
     if parameters["residency"] == "resident":
         if parameters["generation"] == "0":
             stage.warm_up()
@@ -198,12 +198,12 @@ def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None
 
 
 def _response_or_error(answer: Outputs | SIEError) -> Any:
-    """Nothing may leave `execute` but responses."""
+    """Convert an answer, or return an error response if that fails: `execute` must return responses only."""
     try:
         return _response(answer)
     except Exception:
-        log.exception("an answer could not be made into a response")
-        return _response(ModelError("the answer could not be sent; the server log has the details"))
+        log.exception("an answer could not be converted into a response")
+        return _response(ModelError("the response could not be sent; the server log has the details"))
 
 
 def _response(answer: Outputs | SIEError) -> Any:
@@ -216,7 +216,7 @@ def _response(answer: Outputs | SIEError) -> Any:
 
 
 class _Counter:
-    """Of Triton's metrics port. The family lives as long as this does."""
+    """A counter on Triton's metrics port. Keeps a reference to its family, which must live as long."""
 
     def __init__(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
         self._family = pb_utils.MetricFamily(name=name, description=doc, kind=pb_utils.MetricFamily.COUNTER)
@@ -227,21 +227,21 @@ class _Counter:
 
 
 def _status_directory(spec: ModelSpec) -> Path:
-    """Set by the launcher; a stock tritonserver, our parent process, gets one of its own."""
+    """Return the directory of status records: the launcher's, or one per tritonserver (the parent) without launcher."""
     if spec.runtime.status_dir:
         return private_directory(Path(spec.runtime.status_dir))
     own = str(os.getppid())
     try:
         return private_directory(temporary_directory() / own)
     except OSError as exc:
-        log.warning("%s; status records are kept in the user's cache directory", exc)
+        log.warning("%s; using the user's cache directory for status records", exc)
         with suppress(OSError):
             return private_directory(user_cache_path("sie-triton") / own)
         raise
 
 
 def _end_with_tritonserver() -> None:
-    """When tritonserver is killed its stub ends too, but may wait for the stage's threads for ever."""
+    """End this process with tritonserver: if that is killed, the stub may wait for the stage's threads for ever."""
     tritonserver = Process(os.getppid())
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""One request inside inference: read and checked, in line for the device, and what has come back for it."""
+"""A request inside inference: validated, queued for the device, and its results."""
 
 from dataclasses import dataclass, field
 
@@ -20,9 +20,10 @@ from sie_triton.worker.messages import Loaded
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Job):
-    """The job of one request. `computed`: what its verb has made of the rows, once all are there.
+    """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
 
-    `is_deferred` is written by Triton's thread before a lane can see the job, `computed` by the lane that ends it.
+    Triton's thread writes `is_deferred` before a lane can see the job; the lane that completes the job writes
+    `computed`.
     """
 
     request: Request
@@ -32,12 +33,12 @@ class Work(Job):
 
     @property
     def lora_name(self) -> str:
-        """As the request has it."""
+        """Name of the LoRA adapter in the request."""
         return str(self.context.options.get(LORA.name, ""))
 
 
 class Desk:
-    """Takes what preprocess sends and hands on what postprocess gets. Holds no request; any thread may call it."""
+    """Reads requests from preprocess and makes outputs for postprocess. Holds no request; any thread may call it."""
 
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
         self._model = model_of(spec)
@@ -50,12 +51,15 @@ class Desk:
         self.ragged = lengths_of(computed)
 
     def deadline_ns(self, request: Request) -> int | None:
-        """Before the request is read; None where it says nothing that can be read."""
+        """Return the deadline of a request that is not read yet; None if its context is unreadable."""
         context = self._contexts.peek(request)
         return None if context is None else context.deadline_ns
 
     def take(self, request: Request, loaded: Loaded) -> Work:
-        """Checked by what is loaded, as clients may skip preprocess; the `cost` that came is not used. InputError."""
+        """Read and validate a request. Raise InputError if it is invalid.
+
+        It is validated against the loaded model, because clients may skip preprocess. `cost` is computed anew.
+        """
         sent = {tensor.name: array_of(request, tensor) for tensor in self._sent}
         features = from_tensors(sent, self._model.features)
         context = self._contexts.read(request, sent.values())
@@ -75,13 +79,13 @@ class Desk:
         )
 
     def collect(self, work: Work) -> None:
-        """Make of the rows what the verb hands on."""
+        """Compute the tensors that the verb forwards, from the rows."""
         context = work.context
         pieces = num_pieces(work.features, work.num_items)
         work.computed = context.verb.collect(self._model, context.options, work.rows, pieces)
 
     def hand_on(self, work: Work, busy: BusyLog) -> Outputs:
-        """For postprocess; `busy` says when the instance worked for others."""
+        """Return the outputs for postprocess. `busy`: times when the instance was busy."""
         context = work.context
         context.inference_ns = covered_ns(work.ran)
         waited = max(end for _, end in work.ran) - context.preprocessed_ns - context.inference_ns

@@ -1,4 +1,4 @@
-"""Numpy in, numpy out: what happens to vectors after the forward pass."""
+"""Transforms of vectors after the forward pass: NumPy in, NumPy out."""
 
 from sie_triton.transforms.muvera import Muvera
 from sie_triton.transforms.quantize import quantize, scales

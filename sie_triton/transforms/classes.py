@@ -1,4 +1,4 @@
-"""Logits of classes → scores, and those of the windows of a text together."""
+"""Class logits → scores, and the scores of a text's windows → those of the text."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def softmax(logits: npt.ArrayLike) -> Floats:
-    """Over the last dimension.
+    """Compute the softmax over the last dimension.
 
     >>> softmax([[0.0, 0.0], [1000.0, 0.0]]).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
@@ -29,7 +29,9 @@ def sigmoid(logits: npt.ArrayLike) -> Floats:
 
 
 def merged(scores: npt.ArrayLike, is_multi_label: bool) -> Floats:
-    """[windows, classes] → [classes]: the mean of distributions, which is one; of classes by themselves the largest.
+    """Merge the scores of windows, [windows, classes] → [classes]: the maximum for `is_multi_label`, else the mean.
+
+    The mean of distributions is a distribution.
 
     >>> scores = [[0.75, 0.25], [0.25, 0.75]]
     >>> merged(scores, False).tolist(), merged(scores, True).tolist()

@@ -1,7 +1,7 @@
 """MUVERA: the vectors of one text as a single vector whose dot product approximates MaxSim.
 
-Dhulipala et al., "MUVERA: Multi-Vector Retrieval via Fixed Dimensional Encodings", 2024. Every random number is
-drawn from NumPy's generator with the configured seed, as SIE draws them, so encodings of both can be compared.
+Dhulipala et al., "MUVERA: Multi-Vector Retrieval via Fixed Dimensional Encodings", 2024. All random numbers are drawn
+from NumPy's generator with the configured seed, as SIE draws them, so that encodings of both can be compared.
 """
 
 import ctypes
@@ -16,16 +16,16 @@ from sie_triton.spec import MuveraConfig
 
 SOURCES = Path(__file__).with_name("native")
 
-# What the C code returns where lengths are wrong.
+# Return code of the C code for wrong lengths.
 BAD_ENDS = 2
-LENGTHS_ERROR = "lengths must be 0 or more, and sum to no more than there are vectors"
+LENGTHS_ERROR = "lengths must be 0 or more, and their sum must not exceed the number of vectors"
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
 
 class Muvera:
-    """The encoder for token vectors of `token_dim`. Its hashes are drawn once."""
+    """Encoder of token vectors with `token_dim` entries. Its hash planes and projections are drawn once."""
 
     def __init__(self, config: MuveraConfig, token_dim: int) -> None:
         self.config = config
@@ -34,9 +34,9 @@ class Muvera:
         self._width = config.projection_dim or token_dim
 
     def encode(self, vectors: Floats, lengths: Ints, *, is_query: bool) -> Floats:
-        """vectors [tokens, token_dim], the items one after another; lengths [n], 0 allowed → [n, dim].
+        """Encode packed items: vectors [tokens, token_dim]; lengths [n], 0 allowed → [n, dim].
 
-        A query sums the vectors of a partition, a document takes their mean. ValueError where `lengths` reach beyond
+        A query sums the vectors of a partition, a document takes their mean. Raise ValueError if `lengths` reach beyond
         `vectors`.
         """
         vectors = np.ascontiguousarray(vectors, np.float32)
@@ -52,7 +52,7 @@ class Muvera:
         return out
 
     def partitions(self, vectors: Floats) -> Ints:
-        """[tokens, token_dim] → int32 [tokens, repetitions]: the Gray-code rank of each vector's sign pattern."""
+        """Return the Gray-code ranks of sign patterns: [tokens, token_dim] → int32 [tokens, repetitions]."""
         return self._ranks(vectors @ self._planes)
 
     def _ranks(self, products: Floats) -> Ints:
@@ -65,13 +65,13 @@ class Muvera:
 
     @cached_property
     def _planes(self) -> Floats:
-        """[token_dim, repetitions · k]."""
+        """Hash planes, [token_dim, repetitions · k]."""
         shape = (self._token_dim, self.config.num_simhash_projections)
         return np.concatenate([rng.normal(0, 1, shape).astype(np.float32) for rng in self._generators()], axis=1)
 
     @cached_property
     def _projections(self) -> Floats:
-        """[token_dim, repetitions · width]: each entry of a vector goes, with a sign, to one of `width` places."""
+        """Projections, [token_dim, repetitions · width]: each entry of a vector goes, with a sign, to one place."""
         made = np.zeros((self._token_dim, self.config.num_repetitions, self._width), np.float32)
         for repetition, rng in enumerate(self._generators()):
             places = rng.integers(0, self._width, size=self._token_dim)
@@ -80,7 +80,7 @@ class Muvera:
 
     @cached_property
     def _sketch(self) -> tuple[Ints, Floats]:
-        """Where each entry of the blocks goes in the encoding, and its sign."""
+        """Place in the encoding and sign of each entry of the blocks."""
         rng = np.random.default_rng(self.config.seed)
         size = self.config.num_repetitions * self.config.num_partitions * self._width
         places = rng.integers(0, self.dim, size=size).astype(np.int32)
@@ -88,7 +88,7 @@ class Muvera:
 
     @cached_property
     def _signed_places(self) -> npt.NDArray[np.uint32]:
-        """The same in one number: the highest bit is set where the sign changes."""
+        """Place and sign in one number: the highest bit is set if the sign changes."""
         places, signs = self._sketch
         flips: npt.NDArray[np.uint32] = np.where(signs < 0, np.uint32(1 << 31), np.uint32(0))
         return places.astype(np.uint32) | flips
@@ -97,7 +97,7 @@ class Muvera:
         return [np.random.default_rng(self.config.seed + i) for i in range(self.config.num_repetitions)]
 
     def _encode_native(self, values: Floats, products: Floats, lengths: Ints, out: Floats, is_query: bool) -> bool:
-        """False where it is not compiled."""
+        """Encode with the C code; False if it is not compiled."""
         native = library(SOURCES)
         if native is None:
             return False
@@ -145,7 +145,7 @@ class Muvera:
 
 
 def centred(vectors: Floats, lengths: Ints) -> Floats:
-    """Each item's vectors without their mean; ValueError where `lengths` reach beyond them."""
+    """Subtract the mean of each item's vectors. Raise ValueError if `lengths` reach beyond `vectors`."""
     if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) > len(vectors):
         raise ValueError(LENGTHS_ERROR)
     items = np.repeat(np.arange(len(lengths)), lengths)

@@ -1,8 +1,8 @@
-"""Spans found for one thing in a text → those that are told, the best first. Pure.
+"""Spans of a text for one label or field → those to return, the best first. Pure.
 
-As gliner2 decides. Without a policy a span is told if it shares nothing with a better one. "flat": of all sets of spans
-that share nothing the one with the largest sum of scores; "nested": none that crosses a better one; "longest": none
-that lies in another; "allow": all.
+The policies are those of gliner2. Without one, a span is kept if it overlaps no better span. "flat": the set of
+disjoint spans with the largest sum of scores; "nested": spans that cross no better span; "longest": spans that lie in
+no other; "allow": all spans.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def resolved(spans: Spans, scores: Floats, policy: str = "") -> Indices:
-    """Which rows to tell; spans [n, 2], start and end, exclusive; scores [n]. Among equals the first wins."""
+    """Return the rows to keep. spans [n, 2]: start and end, exclusive; scores [n]. Among equals the first wins."""
     if not policy:
         ranked: Indices = np.argsort(-scores, kind="stable")
         return ranked[_apart(spans[ranked].tolist())]
@@ -29,7 +29,7 @@ def resolved(spans: Spans, scores: Floats, policy: str = "") -> Indices:
 
 
 def _apart(rows: Sequence[Sequence[int]]) -> list[int]:
-    """What is kept never overlaps, so that only its neighbours have to be looked at."""
+    """Keep each row that overlaps no earlier one. Kept rows never overlap, so only the neighbours are compared."""
     starts: list[int] = []
     ends: list[int] = []
     kept = []
@@ -47,7 +47,7 @@ def _allow(spans: Spans, scores: Floats) -> list[int]:
 
 
 def _nested(spans: Spans, scores: Floats) -> list[int]:
-    """In the order of their starts, what may cross a span begins less than the longest one away."""
+    """Keep spans that cross no better one. Spans that cross start closer together than the longest span is long."""
     order = np.argsort(spans[:, 0], kind="stable")
     starts, ends = spans[order, 0], spans[order, 1]
     reach = int((ends - starts).max(initial=0))
@@ -65,7 +65,7 @@ def _nested(spans: Spans, scores: Floats) -> list[int]:
 
 
 def _longest(spans: Spans, scores: Floats) -> list[int]:
-    """No two are the same, so that of all that begin no later one that ends no earlier holds it."""
+    """Keep spans that lie in no other: in order of start, the longest first, those that end later than all before."""
     order = np.lexsort((-spans[:, 1], spans[:, 0]))
     ends = spans[order, 1]
     before = np.maximum.accumulate(np.concatenate([[-1], ends[:-1]]))
@@ -73,11 +73,11 @@ def _longest(spans: Spans, scores: Floats) -> list[int]:
 
 
 def _flat(spans: Spans, scores: Floats) -> list[int]:
-    """Weighted interval scheduling. Of sets that are worth the same: the larger, then that with the better spans."""
+    """Weighted interval scheduling. Among sets of equal score: the larger, then the one with the better spans."""
     ranks = np.lexsort((-scores, spans[:, 0], spans[:, 1])).tolist()
     ends = spans[ranks, 1].tolist()
     best: list[tuple[float, int]] = [(0.0, 0)]
-    taken: list[int] = []  # per span, how many before it go with it; -1: it is left out
+    taken: list[int] = []  # per span: how many earlier ones are compatible; -1: it is left out
     for i, rank in enumerate(ranks):
         before = bisect_right(ends, int(spans[rank, 0]), 0, i)
         worth, size = best[before]
@@ -91,7 +91,7 @@ def _flat(spans: Spans, scores: Floats) -> list[int]:
 
 
 def _set(ranks: Sequence[int], taken: Sequence[int], end: int) -> list[int]:
-    """The best of the first `end` spans."""
+    """Return the best set among the first `end` spans."""
     found = []
     while end:
         if taken[end - 1] < 0:

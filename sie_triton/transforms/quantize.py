@@ -1,4 +1,4 @@
-"""Vectors in fewer bits: rows of raw little-endian bytes."""
+"""Quantisation: vectors in fewer bits, as rows of raw little-endian bytes."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,11 +8,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def quantize(vectors: Floats, dtype: str) -> Bytes:
-    """[rows, d] → uint8 [rows, bytes], each row for itself.
+    """Quantise each row by itself: [rows, d] → uint8 [rows, bytes].
 
-    float16: nearest; beyond its range infinite. int8: x / max|x| · 127. uint8: the row's range to 0…255, a constant
-    row to 0. Both round half to even, take NaN for 0 and an infinite value for the largest finite one. binary,
-    ubinary: one bit an entry, set where x > 0, the first entry in the highest bit; zeros fill the last byte.
+    float16: the nearest value, infinite beyond the range. int8: x / max|x| · 127. uint8: maps the row's range to 0…255,
+    and a constant row to 0. Both round half to even, and read NaN as 0 and an infinite value as the largest finite one.
+    binary, ubinary: one bit per entry, set if x > 0, the first entry in the highest bit; zeros fill the last byte.
     """
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -24,7 +24,7 @@ def quantize(vectors: Floats, dtype: str) -> Bytes:
 
 
 def scales(vectors: Floats, dtype: str) -> Floats:
-    """[rows, d] → float32 [rows, 2], step and offset of each row: int8 and uint8 entries q stand for offset + step · q.
+    """Return step and offset of each row: [rows, d] → float32 [rows, 2]. An entry q stands for offset + step · q.
 
     >>> scales(np.array([[-1.0, 1.0]], np.float32), "uint8")[:, 1].tolist()
     [-1.0]
@@ -43,7 +43,7 @@ def _int8(vectors: Floats) -> npt.NDArray[np.int8]:
 
 
 def _largest(vectors: Floats) -> Floats:
-    """[rows, 1]; 1 for a row of zeros."""
+    """Return the largest magnitude of each row, [rows, 1]; 1 for a row of zeros."""
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
     return np.where(largest == 0, np.float32(1), largest)
 
@@ -55,7 +55,7 @@ def _uint8(vectors: Floats) -> Bytes:
 
 
 def _range(vectors: Floats) -> tuple[Floats, Floats]:
-    """Half of each row's smallest entry and half of its range, [rows, 1]: the range may be too large for a float32."""
+    """Return half of each row's minimum and half of its range, [rows, 1]: the range may not fit in a float32."""
     halves = vectors * np.float32(0.5)
     low: Floats = halves.min(axis=1, keepdims=True, initial=np.inf)
     span: Floats = halves.max(axis=1, keepdims=True, initial=-np.inf) - low

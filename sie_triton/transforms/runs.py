@@ -1,4 +1,4 @@
-"""Tokens in a row that are judged alike → spans of the text."""
+"""Runs of tokens of one kind → spans of the text."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def once(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
-    """The first place of each number, ascending, and the largest of its scores.
+    """Return the index of the first occurrence of each number, in ascending order of numbers, and its best score.
 
     >>> once(np.array([0, 1, 1, 2]), np.array([0.1, 0.2, 0.7, 0.3], np.float32))[0].tolist()
     [0, 1, 3]
@@ -21,7 +21,7 @@ def once(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDAr
 
 
 def runs(spans: Ints, kinds: npt.ArrayLike) -> list[tuple[int, int]]:
-    """First token of each run and the one behind its last: of one kind, no more than a character between neighbours.
+    """Return start and end of each run of tokens of one kind, with at most one character between neighbours.
 
     >>> runs(np.array([[0, 3], [4, 7], [9, 12], [12, 14]]), [1, 1, 1, 2])
     [(0, 2), (2, 3), (3, 4)]

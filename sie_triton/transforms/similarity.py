@@ -1,4 +1,4 @@
-"""How near a query is to texts, by the outputs of a forward pass each."""
+"""Similarity of a query to texts, from the outputs of their forward passes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ DENSE, MULTIVECTOR, SPARSE_INDICES, SPARSE_VALUES = "dense", "multivector", "spa
 Floats = npt.NDArray[np.float32]
 Row = Mapping[str, npt.NDArray[Any]]  # the tensors of one item, by name
 
-# Of the modes of BGE-M3 (Chen et al., 2024).
+# Weights of the modes of BGE-M3 (Chen et al., 2024).
 HYBRID_WEIGHTS = {"dense": 0.4, "sparse": 0.2, "colbert": 0.4}
 
 
 def similarity(mode: str, query: Row, texts: Sequence[Row]) -> Floats:
-    """float32 [texts], larger is nearer.
+    """Score texts against a query, float32 [texts]; larger is more similar.
 
-    dense: the cosine. sparse: the product over tokens in both. maxsim: see there; colbert: the same divided by the
-    query's vectors. hybrid: the first three, weighted.
+    dense: cosine. sparse: see `shared_weight`. maxsim: see `maxsim`. colbert: MaxSim divided by the number of query
+    vectors. hybrid: weighted sum of dense, sparse and colbert.
     """
     if mode == "hybrid":
         scores = np.zeros(len(texts), np.float32)
@@ -40,7 +40,7 @@ def similarity(mode: str, query: Row, texts: Sequence[Row]) -> Floats:
 
 
 def shared_weight(query: Row, texts: Sequence[Row]) -> Floats:
-    """Σ of the products of the weights of tokens that are in both, for each text."""
+    """Return for each text the sum of the products of weights, over the tokens that it shares with the query."""
     known, weights = query[SPARSE_INDICES], query[SPARSE_VALUES]
     if not len(known):
         return np.zeros(len(texts), np.float32)

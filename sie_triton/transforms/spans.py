@@ -1,7 +1,7 @@
-"""Which of the spans found in a text to keep: by score, none that crosses a better one. Pure.
+"""Choose spans of a text by score, none of which crosses a better one. Pure.
 
-As gliner decides: with `flat`, no two share a character; else one may lie in another. With `multi_label` the same
-characters may have several labels.
+The rules are those of gliner: with `flat`, no two spans share a character; else one may lie in another. With
+`multi_label` the same characters may have several labels.
 """
 
 from bisect import bisect_left, insort
@@ -13,16 +13,16 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
-# So many of a piece are looked at, the best: with a threshold of 0 every span is one.
+# Maximum number of candidates of a piece, the best ones. With a threshold of 0 every span is a candidate.
 MAX_CANDIDATES = 20_000
 
 
 def chosen(
     spans: Ints, scores: Floats, *, flat: bool = True, multi_label: bool = False, most: int | None = MAX_CANDIDATES
 ) -> npt.NDArray[np.int64]:
-    """Which rows to keep, by where they start; spans int32 [n, 3], start, end and label; scores float32 [n].
+    """Return the rows to keep, in order of their starts. spans int32 [n, 3]: start, end, label; scores float32 [n].
 
-    Only the `most` best are looked at; None: all.
+    Only the `most` best spans are considered; None: all.
     """
     best = np.argsort(-scores, kind="stable")[:most]
     kept = best[_kept(spans[best].tolist(), flat=flat, multi_label=multi_label)]
@@ -31,7 +31,7 @@ def chosen(
 
 
 def _kept(rows: Sequence[Sequence[int]], *, flat: bool, multi_label: bool) -> list[int]:
-    """Of `rows`, the best first. Spans are short: only those that start near one can cross it."""
+    """Choose from `rows`, the best first. Spans are short: only those that start nearby can cross one."""
     widest = max((end - start for start, end, _ in rows), default=0)
     bounds: list[tuple[int, int]] = []
     labels: dict[tuple[int, int], set[int]] = {}
@@ -60,7 +60,7 @@ def _crosses(start: int, end: int, other_start: int, other_end: int, *, flat: bo
 
 
 def merged_adjacent(spans: Ints, scores: Floats) -> tuple[Ints, Floats]:
-    """Neighbours of one label as one, where at most one character is between them; the best of their scores."""
+    """Merge neighbours of one label with at most one character between them; a merged span has the best score."""
     order = np.argsort(spans[:, 0], kind="stable")
     found: list[list[int]] = []
     best: list[float] = []

@@ -1,4 +1,4 @@
-"""Matryoshka truncation and unit length."""
+"""Matryoshka truncation and normalisation of vectors."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ def truncate(vectors: Floats, dimensions: int) -> Floats:
 
 
 def normalize(vectors: Floats) -> Floats:
-    """Rows of [n, d] scaled to unit length; a zero row stays zero.
+    """Scale the rows of [n, d] to unit length; a zero row stays zero.
 
     >>> normalize(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]

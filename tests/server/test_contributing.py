@@ -46,7 +46,7 @@ def test_the_family_of_your_own(tmp_path, monkeypatch):
         np.testing.assert_allclose(result["dense"], wanted("Hello", 3), atol=1e-5)
         with pytest.raises(InputError, match="parameter power: 9 is not allowed"):
             client.encode(MODEL, "Hello", options={"power": 9})
-        with pytest.raises(InputError, match="parameter instruction: this model reads none"):
+        with pytest.raises(InputError, match="parameter instruction: this model does not read one"):
             client.encode(MODEL, "Hello", instruction="find")
 
 

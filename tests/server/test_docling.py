@@ -95,9 +95,9 @@ def test_documents_of_every_kind_in_one_request(client: SIEClient):
     ("file", "said"),
     [
         (b"%PDF-1.4 nothing more", r"items\[1\]: cannot be converted"),
-        (docx()[:200], r"document\[1\]: is no document"),
+        (docx()[:200], r"document\[1\]: is not a document"),
         (pdf("x", 201), r"items\[1\]: cannot be converted"),
-        (bytes(100), r"document\[1\]: is no document"),
+        (bytes(100), r"document\[1\]: is not a document"),
     ],
 )
 def test_what_cannot_be_converted_is_said_of_its_item(client: SIEClient, file, said):

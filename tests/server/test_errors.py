@@ -62,7 +62,7 @@ BAD = {
     "lengths negative": (inference(lengths=[[-1, 3]]), "lengths: must be from 1 to 512"),
     "lengths that overflow": (inference(lengths=[[2**31 - 1, 2**31 - 1, 4]]), "lengths: must be from 1 to 512"),
     "token out of vocabulary": (inference(input_ids=[[101, 10**6]]), "input_ids: must be from 0 to 30521"),
-    "no context": (inference(context=[[1] * 20]), "context: must be as the step before writes it"),
+    "no context": (inference(context=[[1] * 20]), "context: must be as the previous step writes it"),
     "a context of other parameters": (
         inference(context=context(options={"dimensions": 0})),
         "parameter dimensions: 0 is not allowed; give an integer from 1 to 64",

@@ -135,7 +135,7 @@ def test_a_pdf_has_a_result_for_each_page(client):
     assert first["dense"].shape == (32,)
     (second,) = client.encode(CLIP, {"image": PDF}, pages="2")["pages"]
     assert (second["page"], np.allclose(second["dense"], expected[1], atol=1e-5)) == (2, True)
-    with pytest.raises(InputError, match=r"parameter pages: image\[0\] has 3 pages, 4 is not among them"):
+    with pytest.raises(InputError, match=r"parameter pages: image\[0\] has 3 pages, but no page 4"):
         client.encode(CLIP, {"image": PDF}, pages="1,4")
     with pytest.raises(InputError, match="parameter pages: 'two' is not allowed"):
         client.encode(CLIP, {"image": PDF}, pages="two")

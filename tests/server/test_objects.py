@@ -41,7 +41,7 @@ def test_what_is_refused(client):
         client.extract(OWL, {"image": FILES[0]})
     with pytest.raises(InputError, match="labels: 'cat cat"):
         client.extract(OWL, {"image": FILES[0]}, ["cat " * 20])
-    with pytest.raises(InputError, match=r"image\[1\]: is no image"):
+    with pytest.raises(InputError, match=r"image\[1\]: is not an image"):
         client.extract(OWL, [{"image": FILES[0]}, {"image": b"text"}], ["cat"])
     with pytest.raises(InputError, match="text"):
         client.extract(OWL, "a text", ["cat"])

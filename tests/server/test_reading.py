@@ -48,7 +48,7 @@ def test_what_is_wrong_is_told(client):
         extract(client, {"image": FILES[0]}, task="ocr")
     with pytest.raises(InputError, match="parameter num_beams: 9 is not allowed; give an integer from 1 to 8"):
         extract(client, {"image": FILES[0]}, num_beams=9)
-    with pytest.raises(InputError, match=r"image\[1\]: is no image that can be read"):
+    with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         client.extract(FLORENCE2, [{"image": FILES[0]}, {"image": b"no image"}])
 
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
 
 
 def test_what_else_is_refused(client):
-    with pytest.raises(InputError, match=r"audio\[0\]: takes 700\.0 s; send at most 600 s, or raise max_audio_s"):
+    with pytest.raises(InputError, match=r"audio\[0\]: lasts 700\.0 s; send at most 600 s, or raise max_audio_s"):
         client.encode(CLAP, {"audio": saved(np.zeros(700_000, np.int16), 1000)})
     with pytest.raises(InputError, match="audio"):
         client.encode(CLIP, {"audio": FILES[0]})

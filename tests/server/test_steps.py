@@ -13,7 +13,7 @@ from sie_triton.catalog import triton_name
 from tests.conftest import BGE_M3, COLBERT, MINILM, SPLADE, TINY
 from tests.stages import context
 
-STEPS = "this step takes only what the step before it sends"
+STEPS = "this step accepts only the output of the previous step"
 
 
 def tensor(name, array):

@@ -87,7 +87,7 @@ def test_a_chunk_ends_where_it_is_large_enough_with_what_stands_around_each_text
 
 
 @pytest.mark.parametrize(
-    ("lengths", "complaint"), [([1, 0, 1], r"text\[1\]: makes no token"), ([1, 1, 0], "query: makes no token")]
+    ("lengths", "complaint"), [([1, 0, 1], r"text\[1\]: has no tokens"), ([1, 1, 0], "query: has no tokens")]
 )
 def test_what_the_model_reads_nothing_of_is_named_as_the_client_knows_it(lengths, complaint):
     with pytest.raises(InputError, match=f"^{complaint}"):
@@ -116,7 +116,7 @@ class Giving(Letters):
     ],
 )
 def test_what_the_tokenizer_gives_up_on_is_named(parts, name):
-    with pytest.raises(InputError, match=f"^{name}: the model's tokenizer gives up on it"):
+    with pytest.raises(InputError, match=f"^{name}: the model's tokenizer fails on it"):
         blame(Giving(), parts)
 
 
@@ -125,7 +125,7 @@ def test_a_query_that_cannot_be_shortened_is_named():
         raise PanicException
 
     part = Part("text", ["a"], query="who!")
-    with pytest.raises(InputError, match=r"^query: the model's tokenizer gives up"):
+    with pytest.raises(InputError, match=r"^query: the model's tokenizer fails"):
         blame(Letters(), [Framed(part, Question(give_up, 4), TEXT)])
 
 

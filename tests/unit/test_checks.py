@@ -53,7 +53,7 @@ def test_items_may_be_as_long_as_a_feature_says():
     for lengths, said in ((ints(2, 0), "must be from 1"), (ints(2, 8), "must be from 1 to 7")):
         with pytest.raises(InputError, match=f"^read: {said}"):
             check_features({**legal, "read": Ragged(lengths)}, declared, 2, {"read": 7})
-    with pytest.raises(InputError, match=r"^num_ids: tells of 2 items, not of 3"):
+    with pytest.raises(InputError, match=r"^num_ids: has the lengths of 2 items; there are 3 items"):
         check_features({**legal, "read": Ragged(ints(2, 7, 1))}, declared, 2, {"read": 7})
 
 
@@ -73,8 +73,14 @@ def test_what_is_legal_passes_up_to_the_limits():
         ({"ids": Ragged(ints(1, 1), ints(2, 1))}, "num_ids: sum to 3, but ids holds 2"),
         ({"types": Ragged(ints(0, 2, 1), ints(2, 1))}, "types: must be from 0 to 1$"),
         ({"types": Ragged(ints(0, 1), ints(2, 1))}, "num_ids: sum to 3, but types holds 2"),
-        ({"patches": Ragged(np.zeros((1, 2), np.float32), ints(1))}, "num_patches: tells of 1 items, not of 2"),
-        ({"patches": Ragged(np.zeros((3, 2), np.float32), ints(1, 1, 1))}, "num_patches: tells of 3 items, not of 2"),
+        (
+            {"patches": Ragged(np.zeros((1, 2), np.float32), ints(1))},
+            "num_patches: has the lengths of 1 items; there are 2 items",
+        ),
+        (
+            {"patches": Ragged(np.zeros((3, 2), np.float32), ints(1, 1, 1))},
+            "num_patches: has the lengths of 3 items; there are 2 items",
+        ),
         ({"patches": Ragged(np.zeros((5, 3), np.float32), ints(1, 4))}, r"patches: rows have shape \[3\]; .*\[2\]"),
         ({"weight": Ragged(np.zeros((2, 2), np.float32))}, r"weight: rows have shape \[2\]; .*\[3\]"),
         ({"weight": Ragged(np.zeros((3, 3), np.float32))}, "weight: has 3 rows; there are 2 items"),

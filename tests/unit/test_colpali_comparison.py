@@ -85,7 +85,7 @@ def test_pages_of_a_pdf_are_scored_each(ours):
     assert np.allclose(whole["scores"], apart["scores"], rtol=1e-4)
     (last,) = ours.together("score", [({"query": [b"vines"], "image": [PDF]}, {"pages": "2-"})])
     assert np.allclose(last["scores"], apart["scores"][2:], rtol=1e-4)
-    with pytest.raises(InputError, match=r"query_image\[0\]: is a PDF, which only items may be"):
+    with pytest.raises(InputError, match=r"query_image\[0\]: is a PDF, which is only allowed for items"):
         ours.together("score", [({"query_image": [PDF], "image": [FILES[0]]}, {})])
 
 

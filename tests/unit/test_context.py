@@ -57,7 +57,7 @@ def test_a_field_of_another_type_or_too_few_are_no_context(place):
 
 def test_a_number_is_no_truth_value():
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
-    with pytest.raises(ValueError, match="other fields"):
+    with pytest.raises(ValueError, match="not the fields"):
         Context.from_json(json.dumps([*fields[:-2], True, []]).encode())
 
 
@@ -179,7 +179,7 @@ def test_what_one_step_writes_the_next_one_reads(seal):
     request = sent(contexts.write(made, TENSORS))
     assert contexts.read(request, TENSORS) == made
     assert contexts.peek(request) == made
-    with pytest.raises(InputError, match="takes only what the step before it sends"):
+    with pytest.raises(InputError, match="accepts only the output of the previous step"):
         contexts.read(request, [TENSORS[0], np.zeros((2, 5), np.float32)])
 
 
@@ -195,7 +195,7 @@ def test_only_an_open_step_looks_into_the_options_again(tmp_path):
 def test_a_verb_that_the_model_has_not_is_no_context(tmp_path):
     only_encode = Contexts(model_of(replace(MODEL.spec, tasks=("encode",))), Seal(tmp_path, is_open=True))
     request = FakeRequest(context=context("score"))
-    with pytest.raises(InputError, match="context: must be as the step before writes it"):
+    with pytest.raises(InputError, match="context: must be as the previous step writes it"):
         only_encode.read(request, [])
     assert only_encode.peek(request) is None
     assert only_encode.peek(FakeRequest()) is None

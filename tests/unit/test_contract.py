@@ -110,7 +110,7 @@ def test_what_is_told_of_an_item_is_bounded(monkeypatch):
     collect = partial(VERBS["extract"].collect, model, {}, [{}, {}], np.ones(2, np.int32))
     assert len(collect()["found_lengths"]) == 2
     found.lines.append(Line("word", None, "read", 1.0))
-    with pytest.raises(InputError, match=r"^parameter threshold: 6 things are found in item 0; at most 5 are told"):
+    with pytest.raises(InputError, match=r"^parameter threshold: item 0 has 6 findings, and at most 5 can be returned"):
         collect()
 
 

@@ -48,12 +48,12 @@ def test_a_format_is_known_by_what_is_in_the_file(name):
     ("content", "said"),
     [
         (b"", "is empty; send a file"),
-        (bytes(100), "is no document that can be read; send one of pdf, docx, pptx, xlsx, html, md"),
-        (b"\xff\xfe\x00binary", "is no document that can be read"),
-        (b"PK\x03\x04 cut off", "is no document that can be read"),
-        (office("other/"), "is no document that can be read"),
-        (office("other/word/"), "is no document that can be read"),
-        (office("word/", 100_000_000), "is an archive that grows to 10000000[0-9] bytes"),
+        (bytes(100), "is not a document that can be read; send one of pdf, docx, pptx, xlsx, html, md"),
+        (b"\xff\xfe\x00binary", "is not a document that can be read"),
+        (b"PK\x03\x04 cut off", "is not a document that can be read"),
+        (office("other/"), "is not a document that can be read"),
+        (office("other/word/"), "is not a document that can be read"),
+        (office("word/", 100_000_000), "is an archive that unpacks to 10000000[0-9] bytes"),
         (b"%PDF-" + bytes(200_000), "has 200005 bytes; send at most 150000, or raise max_document_bytes"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_an_archive_grows_to_has_a_limit_of_its_own():
     content = bytearray(file.getvalue())
     size = content.index(b"PK\x01\x02") + 24
     content[size : size + 4] = (1_100_000_000).to_bytes(4, "little")
-    with pytest.raises(InputError, match="is an archive that grows to 1100000000 bytes"):
+    with pytest.raises(InputError, match="is an archive that unpacks to 1100000000 bytes"):
         check_document(DocumentFile(bytes(content), "document[0]"), 1 << 26)
 
 
@@ -93,7 +93,7 @@ def test_documents_go_to_the_worker_as_they_are(processor):
     content, lengths = features[CONTENT.name]
     assert content.tobytes() == FORMATS["md"] + FORMATS["pdf"] + bytes(1000)
     assert lengths.tolist() == [len(FORMATS["md"]), 1016]
-    with pytest.raises(InputError, match=r"^document\[2\]: is no document"):
+    with pytest.raises(InputError, match=r"^document\[2\]: is not a document"):
         processor.prepare({"document": DocumentFile(bytes(9), "document[2]")})
 
 

@@ -49,7 +49,7 @@ def preprocess(tmp_path, minilm_directory):
 def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(preprocess):
     batch = [asked("encode", text=[GOOD]), asked("encode", text=[GOOD, CURSED]), asked("encode", text=[GOOD])]
     first, bad, last = run(preprocess, batch)
-    with pytest.raises(InputError, match=r"text\[1\]: the model's tokenizer gives up on it"):
+    with pytest.raises(InputError, match=r"text\[1\]: the model's tokenizer fails on it"):
         raise bad
     assert first["input_ids"].tolist() == last["input_ids"].tolist()
     assert len(first["input_ids"]) == 4
@@ -171,7 +171,7 @@ COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
         ({"multivector_lengths": [[5, -2]]}, "multivector_lengths: must be 0 or more"),
         ({"multivector_lengths": [[3]]}, "multivector_lengths: has 1 rows; there are 2 items"),
         ({"multivector": np.ones((1, 3, 5), np.float32)}, "multivector: rows have 5 entries; this model's have 4"),
-        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the step before"),
+        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step"),
         ({"lengths": None}, "lengths: missing"),
     ],
 )

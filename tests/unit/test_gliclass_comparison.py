@@ -165,7 +165,7 @@ def part(labels):
 
 
 def test_what_cannot_be_asked(ours):
-    with pytest.raises(InputError, match=r"labels: is empty; send what .* is to look for"):
+    with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
     with pytest.raises(InputError, match=r"labels: take \d+ tokens with the instruction; this model reads at most 511"):
         ours(["x"], [f"label {i}" for i in range(1000)])

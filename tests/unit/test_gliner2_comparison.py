@@ -348,7 +348,7 @@ def test_what_cannot_be_asked_is_said(models):
             "labels: is empty; send what is to be looked for, there or in the parameters relation_labels, classes, ",
         ),
         ([], {"output_schema": "[]"}, "parameter output_schema: must be a JSON Schema"),
-        (["a"], {"instruction": "find"}, "parameter instruction: this model reads none"),
+        (["a"], {"instruction": "find"}, "parameter instruction: this model does not read one"),
     ):
         with pytest.raises(InputError, match=f"^{said}"):
             ours(["text"], labels, **options)

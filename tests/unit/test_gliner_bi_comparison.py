@@ -161,7 +161,7 @@ def test_of_very_many_runs_the_best_are_kept(monkeypatch):
     [
         (["a"], [], {}, "labels: is empty"),
         (["a"], ["x", " "], {}, r"labels\[1\]: is empty"),
-        (["a"], ["x"], {"label_thresholds": '{"y": 1}'}, "'y' is none of the labels"),
+        (["a"], ["x"], {"label_thresholds": '{"y": 1}'}, "'y' is not one of the labels"),
     ],
 )
 def test_what_is_refused(ours, texts, labels, given, said):

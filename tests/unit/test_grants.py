@@ -50,7 +50,7 @@ def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever(status, wa
     with lock(status.directory), room(status, 5, waiting):
         assert status.record["granted_bytes"] == 5
     assert PATIENCE_S <= waiting.waited_s < PATIENCE_S + 1
-    assert "the controller has not answered for 120 s: loading without its leave" in caplog.messages
+    assert "the controller has not answered for 120 s: loading without its permission" in caplog.messages
 
 
 def test_a_controller_that_ends_meanwhile_is_not_waited_for(status):

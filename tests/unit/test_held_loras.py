@@ -234,8 +234,7 @@ def test_a_failure_is_told_remembered_and_tried_again(model, monkeypatch):
     model.wait_for(lambda: job.request.answer is not None)
     told = str(job.request.answer)
     assert told == (
-        "the LoRA adapter bad is not loaded (unsupported): no such layer; "
-        "it is tried again with the first request after 30 s"
+        "the LoRA adapter bad is not loaded (unsupported): no such layer; the first request after 30 s tries again"
     )
     assert LoadError.parse(told).reason == "unsupported"
     with pytest.raises(LoadError, match="no such layer"):
@@ -317,7 +316,7 @@ def test_without_another_worker_those_who_wait_are_told(model, monkeypatch):
     model.worker.is_dead = True
     job = model.ask("a")
     model.wait_for(lambda: job.request.answer is not None)
-    assert "none has taken its place" in str(job.request.answer)
+    assert "no other has replaced it" in str(job.request.answer)
 
 
 def test_any_number_of_clients_and_adapters(model):

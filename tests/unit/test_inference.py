@@ -214,7 +214,7 @@ def test_what_counts_as_out_of_memory(error, expected):
         ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
         ({"input_ids": None}, "input_ids: missing"),
         ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be from 0"),
-        ({"context": np.array([[1]], np.uint8)}, "context: must be as the step before writes it"),
+        ({"context": np.array([[1]], np.uint8)}, "context: must be as the previous step writes it"),
     ],
 )
 def test_inference_trusts_nobody(inference, changes, complaint):

@@ -33,7 +33,7 @@ def test_elements_of_several_kinds_make_items():
         (
             {"text": ["a"], "image": [b"1", b"2"]},
             BOTH,
-            "^text has 1 elements, image has 2 elements; send as many of each",
+            "^text has 1 elements, image has 2 elements; send the same number of each",
         ),
         (
             {"image": [b"1", b""], "audio": [b"", b""]},

@@ -167,7 +167,9 @@ def test_one_that_lived_is_started_again_at_once(slept, monkeypatch):
 
 
 def test_one_that_is_never_ready_again_is_given_up(slept):
-    with pytest.raises(ServerError, match="started 5 times and never ready; the last time:\nthe end of the log"):
+    with pytest.raises(
+        ServerError, match="started 5 times and did not become ready; the last error:\nthe end of the log"
+    ):
         Supervisor(Dying([False] * 5, ["by SIGKILL"]), lambda _: None).keep_running()
     assert slept == [0, 1, 2, 4, 4]
     Supervisor(Dying([False] * 4 + [True], ["by SIGKILL"]), lambda _: None).keep_running()

@@ -25,7 +25,9 @@ def muvera(request, monkeypatch) -> Muvera:
 @pytest.mark.parametrize("lengths", [[5], [3, 2], [3, -2], [-1, 5], [2**31 - 1, 2**31 - 1, 6]], ids=str)
 def test_muvera_reads_no_vectors_but_those_it_was_given(muvera, lengths):
     vectors = np.ones((TOKENS, 3), np.float32)
-    with pytest.raises(ValueError, match="lengths must be 0 or more, and sum to no more than there are vectors"):
+    with pytest.raises(
+        ValueError, match="lengths must be 0 or more, and their sum must not exceed the number of vectors"
+    ):
         muvera.encode(vectors, np.array(lengths, np.int32), is_query=True)
 
 

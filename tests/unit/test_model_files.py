@@ -126,7 +126,9 @@ def test_colberts_queries_are_filled_up_to_what_the_model_reads(tmp_path, minilm
 
 @pytest.mark.parametrize(("kind", "around"), [(TextTokenizer, 2), (PairTokenizer, 3)])
 def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, around):
-    with pytest.raises(LoadError, match=f"{around} tokens leave no room for a text beside the {around} special ones"):
+    with pytest.raises(
+        LoadError, match=f"{around} tokens leave no room for a text besides the {around} special tokens"
+    ):
         kind.load(tiny_directory, around)
     pair = ("a " * 99, "b " * 99)
     tokens = kind.load(tiny_directory, around + 1).encode([pair if kind is PairTokenizer else pair[0]])

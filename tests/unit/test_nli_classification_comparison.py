@@ -141,11 +141,11 @@ def test_a_long_text_is_read_in_windows(ours, directory):
 
 
 def test_what_cannot_be_asked(ours):
-    with pytest.raises(InputError, match=r"labels: is empty; send what .* is to look for"):
+    with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
     with pytest.raises(InputError, match=r"hypothesis_template: must have \{\} where the label goes \(given 'no'\)"):
         ours(["x"], ["a"], hypothesis_template="no")
-    with pytest.raises(InputError, match=r"instruction: this model reads none"):
+    with pytest.raises(InputError, match=r"instruction: this model does not read one"):
         ours(["x"], ["a"], instruction="say")
     with pytest.raises(InputError, match=r"labels: 'x x x .* makes a hypothesis of \d+ .* at most 254 with"):
         ours(["x"], ["a", "x " * 480])

@@ -156,7 +156,7 @@ def test_generation_ends_between_two_tokens(ours, monkeypatch):
 
 
 def test_wrong_requests_are_told_what_is_wrong(case, ours):
-    with pytest.raises(InputError, match=r"image\[1\]: is no image that can be read"):
+    with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)
     with pytest.raises(InputError, match=r"parameter instruction: holds .*, which stands for an image; leave it out"):

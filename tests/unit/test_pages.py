@@ -106,18 +106,18 @@ def test_which_pages_are_read(text, numbers):
 
 @pytest.mark.parametrize("text", ["0", "3-2", "a", "1-2-3", "1,,2", "-2", "1e3", "٣", "9" * 10])
 def test_what_names_no_pages_is_refused(text):
-    with pytest.raises(InputError, match=r"^parameter pages: .* is not allowed; give numbers from 1"):
+    with pytest.raises(InputError, match=r"^parameter pages: .* is not allowed; give page numbers from 1"):
         Selection.read(text)
 
 
 def test_limits_name_the_image_and_the_setting():
     assert refusal(PDF, PageReader(ALL, 2, 1 << 26)) == (
-        "image[4]: 3 pages of it are asked for; at most 2 are read: name them by parameter pages, or raise max_pages"
+        "image[4]: 3 pages are selected; at most 2 are read: select fewer with the parameter pages, or raise max_pages"
     )
     assert len(drawn(PDF, PageReader(Selection.read("1,3"), 2, 1 << 26))) == 2
     assert "send at most 99, or raise max_document_bytes" in refusal(PDF, PageReader(ALL, 9, 99))
     assert refusal(PDF, PageReader(Selection.read("2,4"), 9, 1 << 26)) == (
-        "parameter pages: image[4] has 3 pages, 4 is not among them"
+        "parameter pages: image[4] has 3 pages, but no page 4"
     )
 
 
@@ -143,7 +143,7 @@ def test_an_error_names_the_page():
 
 def test_a_page_that_takes_too_long(monkeypatch):
     monkeypatch.setattr(document, "STEP_S", 0.5)
-    assert "is a PDF that takes longer than 0.5 s a page" in refusal(slow())
+    assert "is a PDF that takes longer than 0.5 s per page" in refusal(slow())
     assert drawing() == []
 
 

@@ -114,7 +114,7 @@ def test_a_request_gives_the_inputs_of_one_verb(stage):
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
     for answer in run(stage, [both, none]):
-        with pytest.raises(InputError, match="inputs: give those of one of encode, score"):
+        with pytest.raises(InputError, match="inputs: send those of exactly one of encode, score"):
             raise answer
 
 
@@ -134,7 +134,7 @@ def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tm
     made.close()
     assert good["letters"].tolist() == [ord("b")]
     for answer, i in ((small, 1), (bulk, 200)):
-        with pytest.raises(InputError, match=rf"^text\[{i}\]: makes no token"):
+        with pytest.raises(InputError, match=rf"^text\[{i}\]: has no tokens"):
             raise answer
 
 

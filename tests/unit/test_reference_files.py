@@ -134,7 +134,7 @@ def test_a_request_for_such_a_profile_is_told_where_it_is(directory):
     parameters = VERBS["encode"].all_parameters(model_of(resolved(directory, "bge-m3")))
     assert parameters["profile"].check("sparse") == "sparse"
     with pytest.raises(
-        InputError, match=r"profile: 'flag' is not .* sparse, banking; models of their own are org/bge-m3\.flag$"
+        InputError, match=r"profile: 'flag' is not .* sparse, banking; separate models are org/bge-m3\.flag$"
     ):
         parameters["profile"].check("flag")
 

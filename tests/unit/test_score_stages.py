@@ -90,7 +90,7 @@ def test_a_deadline_that_has_passed(inference):
         ({"prompt_tokens": np.zeros((1, 3), np.int32)}, "prompt_tokens: has 3 rows; there are 2 items"),
         ({"parameters": {"output_types": "dense"}}, "output_types: unknown here"),
         ({"context": None}, "context: missing"),
-        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the step before writes it"),
+        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step writes it"),
     ],
 )
 def test_inference_trusts_nobody_with_a_query(inference, changes, complaint):

@@ -23,7 +23,7 @@ def test_what_was_sealed_is_taken_by_another_process_of_the_same_server(tmp_path
 def test_a_context_that_was_changed_is_refused(tmp_path, sealed, byte):
     changed = sealed.copy()
     changed[byte] ^= 1
-    with pytest.raises(InputError, match="context: this step takes only what the step before it sends"):
+    with pytest.raises(InputError, match="context: this step accepts only the output of the previous step"):
         Seal(tmp_path).opened(changed, TENSORS)
 
 

@@ -87,7 +87,7 @@ def test_a_long_text_is_read_in_windows(ours, library):
 
 
 def test_what_cannot_be_asked(ours):
-    with pytest.raises(InputError, match="labels: this model has its own; leave it out"):
+    with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])
     assert len(pairs(ours(["x"], threshold=1.0)[0])) == 0
 

@@ -131,7 +131,7 @@ def test_a_long_passage_is_judged_to_its_end(ours, plain):
 
 
 def test_what_cannot_be_asked(ours):
-    with pytest.raises(InputError, match="labels: this model has its own; leave it out"):
+    with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])
     (nothing,) = ours([""], instruction=QUERY)
     assert nothing["entities"] == []

@@ -97,7 +97,7 @@ def test_the_deadline_is_known_before_the_request_is_read(seal, desk):
 @pytest.mark.parametrize(
     ("changes", "limits", "complaint"),
     [
-        ({"letters": np.zeros(601, np.int32)}, {}, "context: this step takes only what the step before it sends"),
+        ({"letters": np.zeros(601, np.int32)}, {}, "context: this step accepts only the output of the previous step"),
         ({"pairs": np.zeros((301, 4), np.float32)}, {}, "num_letters: sum to 602, but pairs holds 301"),
         ({}, {"letters": 600}, "letters: must be from 0 to 600"),
         ({"weight": np.zeros((1, 6), np.float32)}, {}, "weight: has 1 rows; there are 2 items"),
@@ -130,7 +130,7 @@ def test_postprocess_takes_what_inference_hands_on_and_nothing_else(seal, desk, 
     request = {name: each[None] for name, each in handed.items()}
     good, fewer = run(stage, [FakeRequest(**request, lengths=lengths), FakeRequest(**request, lengths=lengths[:, :1])])
     assert good["token_count"].tolist() == [2, 600][:num_items]
-    with pytest.raises(InputError, match="context: this step takes only what the step before it sends"):
+    with pytest.raises(InputError, match="context: this step accepts only the output of the previous step"):
         raise fewer
 
 

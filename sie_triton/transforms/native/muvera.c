@@ -26,7 +26,7 @@ static const float *add(float *sum, const float *left, const float *right, int w
     return sum;
 }
 
-/* Unrolled, and apart from the arithmetic: a third less time than in one loop. */
+/* Unrolled and separate from the arithmetic: takes a third less time than a single loop. */
 static void scatter(float *restrict row, const float *restrict value, const uint32_t *restrict place, int count)
 {
     int i = 0;
@@ -70,8 +70,9 @@ static int partition(const float *restrict products, int k)
 
 /* values: [tokens, width] shared by all repetitions (value_step 0), or [tokens, reps, width] (value_step width).
    products: [tokens, reps, k] with the hyperplanes; ends: [items], the first token of the next item.
-   places: [reps, parts, width], where each entry of the blocks goes in out [items, dim], the highest bit set where it
-   changes sign; NULL: blocks as they are. Returns NO_MEMORY, or BAD_ENDS unless the ends rise from 0 to `tokens`. */
+   places: [reps, parts, width], the place of each entry of the blocks in out [items, dim], with the highest bit set if
+   its sign changes; NULL: the blocks as they are. Returns NO_MEMORY, or BAD_ENDS unless the ends rise from 0 to
+   `tokens`. */
 int sie_muvera(const float *values, long tokens, long token_step, long value_step, const float *products,
                const long *ends, long items, int reps, int k, int width, int mean, const uint32_t *places, float *out,
                long dim)
@@ -82,7 +83,7 @@ int sie_muvera(const float *values, long tokens, long token_step, long value_ste
             return BAD_ENDS;
     float *block = malloc(sizeof(float) * parts * width);
     int *counts = malloc(sizeof(int) * parts);
-    const float **sums = malloc(sizeof(float *) * parts); /* of one token: its values, where they are */
+    const float **sums = malloc(sizeof(float *) * parts); /* of a single token: a pointer to its values */
     if (!block || !counts || !sums) {
         free(block);
         free(counts);
