@@ -194,13 +194,13 @@ def test_files_of_transformers_5(tmp_path, directory, library):
     ("file", "given", "said"),
     [
         ("preprocessor_config.json", {"feature_size": 32}, "feature_size 32, and .*audio_config has num_mel_bins 64"),
-        ("preprocessor_config.json", {"max_length_s": 2}, "101 frames, and .* has spec_size 64, room for 64"),
+        ("preprocessor_config.json", {"max_length_s": 2}, "101 frames, and .* has spec_size 64, which has room for 64"),
         ("preprocessor_config.json", {"padding": "mirror"}, "padding 'mirror' is unknown; supported are repeatpad"),
         ("preprocessor_config.json", {"hop_length": 0}, "hop_length: must be a whole number from 1 to 512"),
         ("preprocessor_config.json", {"frequency_max": 2500}, "must be from 0 to 2000 Hz, .*given 50 and 2500"),
-        ("preprocessor_config.json", {"fft_window_size": 4000}, "max_length_s: is shorter than a frame"),
-        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be whole numbers"),
-        ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be whole numbers"),
+        ("preprocessor_config.json", {"fft_window_size": 4000}, "max_length_s: must be longer than a frame"),
+        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be a list of whole numbers"),
+        ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be a whole number"),
         ("config.json", {"audio_config": {"spec_size": 0}}, "spec_size: must be a whole number from 64"),
     ],
 )

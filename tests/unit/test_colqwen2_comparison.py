@@ -155,7 +155,7 @@ def test_sides_that_are_no_multiples_are_refused(ours):
         ("config.json", '"spatial_merge_size": 2', '"spatial_merge_size": 4', r"merge_size 4, and .* makes 2"),
         ("processor_config.json", "<|image_pad|>", "<|im_end|>", "has not one token"),
         ("processor_config.json", '"do_resize": true', '"do_resize": false', "do_resize false cannot be served"),
-        ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "no image has both"),
+        ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "is larger than the maximum"),
     ],
 )
 def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead, complaint):
@@ -171,5 +171,5 @@ def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead,
 def test_an_adapter_of_peft_is_refused_by_name(tmp_path):
     """As vidore saves its ColQwen2.5."""
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    with pytest.raises(LoadError, match=r"is an adapter of PEFT .* for 'org/base'.*merge it"):
+    with pytest.raises(LoadError, match=r"is a PEFT adapter .* for 'org/base'.*merge it"):
         Served("colqwen2", tmp_path, **OPTIONS)

@@ -249,7 +249,7 @@ def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_director
         assert found == [library.read(file, task, **options) for file in FILES]
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace("spatial_avg_pool", "last_frame"))
-    with pytest.raises(LoadError, match="image_feature_source: supported is spatial_avg_pool and temporal_avg_pool"):
+    with pytest.raises(LoadError, match="image_feature_source: must be spatial_avg_pool and temporal_avg_pool"):
         family_in(tmp_path)
 
 

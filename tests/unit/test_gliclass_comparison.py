@@ -183,7 +183,7 @@ def test_markers_in_labels_and_texts_are_characters_of_them(ours):
         ({"pooling_strategy": "pass"}, "pooling_strategy 'pass' is unknown; supported are first, last, avg"),
         ({"scorer_type": "cross-attn"}, "scorer_type 'cross-attn' is unknown; supported are simple, weighted-dot"),
         ({"architecture_type": "bi-encoder"}, "architecture_type bi-encoder cannot be served"),
-        ({"squeeze_layers": True}, "squeeze_layers: models with a mean of all layers cannot be served"),
+        ({"squeeze_layers": True}, "squeeze_layers: models with an average of all layers cannot be served"),
         ({"use_lstm": True}, "use_lstm: models with an LSTM"),
         ({"encoder_layer_id": 3}, "encoder_layer_id: only -1, the last layer, can be served"),
         ({"class_token_index": 5}, "class_token_index is not the token <<LABEL>>"),

@@ -229,5 +229,5 @@ def test_what_it_leaves_to_the_repository_of_its_encoder(saved, tmp_path):
     assert family("glirel").elsewhere(tmp_path / "model") == {}
     shutil.rmtree(tmp_path / "model/encoder")
     assert family("glirel").elsewhere(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
-    with pytest.raises(LoadError, match=r"the files of its encoder are not here; those of .*base are fetched where"):
+    with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .*base are fetched if"):
         family_in(tmp_path / "model")

@@ -159,7 +159,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
         (
             "lighton_ocr",
             {"processor_config": {"image_processor": {"patch_size": 6}}},
-            r"vision_config: patch_size 4: pages have sides in steps of \(6, 6\)",
+            r"vision_config: patch_size 4: must divide the sides of a page, multiples of \(6, 6\)",
         ),
         (
             "lighton_ocr",

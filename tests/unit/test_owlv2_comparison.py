@@ -179,7 +179,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, ver
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"size": {"height": 64, "width": 96}}, "images are made 64 × 96, and config.json wants 96 × 96"),
+        ({"size": {"height": 64, "width": 96}}, "images are resized to 64 × 96, but config.json needs 96 × 96"),
         ({"size": [96, 96]}, ""),
         ({"do_pad": False}, "do_pad false cannot be served"),
     ],
