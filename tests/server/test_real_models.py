@@ -101,7 +101,7 @@ def test_an_onnx_reranker_ranks(models):
 
 def test_nothing_says_that_it_is_sparse_but_a_model_file():
     directory = locate("package://cognition/model", allow_hub=False)
-    with pytest.raises(CatalogError, match=r"BertForMaskedLM may be meant as a sparse model \(splade\)"):
+    with pytest.raises(CatalogError, match=r"BertForMaskedLM can be served as a sparse model \(splade\)"):
         recognise(directory, SPLADE, {"weights_path": str(directory)})
 
 

@@ -71,7 +71,7 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     ("name", "meant"),
     [
         ("cross_encodr", "; did you mean cross_encoder[?]"),
-        ("dense", "; dense is an output, which bge_m3, clip, .*, sentence_transformer give"),
+        ("dense", "; dense is an output of bge_m3, clip, .*, sentence_transformer"),
         ("zebra", ""),
     ],
 )

@@ -167,7 +167,9 @@ def part(labels):
 def test_what_cannot_be_asked(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send what .* is to look for"):
         ours(["x"], [])
-    with pytest.raises(InputError, match=r"labels: take \d+ tokens with the instruction; this model reads at most 511"):
+    with pytest.raises(
+        InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most 511"
+    ):
         ours(["x"], [f"label {i}" for i in range(1000)])
 
 
@@ -186,7 +188,7 @@ def test_markers_in_labels_and_texts_are_characters_of_them(ours):
         ({"squeeze_layers": True}, "squeeze_layers: models with an average of all layers cannot be served"),
         ({"use_lstm": True}, "use_lstm: models with an LSTM"),
         ({"encoder_layer_id": 3}, "encoder_layer_id: only -1, the last layer, can be served"),
-        ({"class_token_index": 5}, "class_token_index is not the token <<LABEL>>"),
+        ({"class_token_index": 5}, "class_token_index is not the id of the token <<LABEL>>"),
     ],
 )
 def test_what_cannot_be_served_is_named(tmp_path, directory, config, said):

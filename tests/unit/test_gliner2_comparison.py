@@ -345,7 +345,7 @@ def test_what_cannot_be_asked_is_said(models):
         (
             [],
             {},
-            "labels: is empty; send what is to be looked for, there or in the parameters relation_labels, classes, ",
+            "labels: is empty; send what to look for, as labels or in the parameters relation_labels, classes, ",
         ),
         ([], {"output_schema": "[]"}, "parameter output_schema: must be a JSON Schema"),
         (["a"], {"instruction": "find"}, "parameter instruction: this model reads none"),
@@ -357,7 +357,7 @@ def test_what_cannot_be_asked_is_said(models):
         ([], {"classes": json.dumps({"a": [str(i) for i in range(1000)]})}),
     ):
         with pytest.raises(
-            InputError, match=r"^labels: with what else is asked take \d+ tokens; this model reads at most 256"
+            InputError, match=r"^labels: labels and the other parameters have \d+ tokens; this model reads at most 256"
         ):
             ours(["text"], labels, **options)
 

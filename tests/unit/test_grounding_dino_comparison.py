@@ -154,8 +154,8 @@ def test_what_is_refused_names_what_is_wrong(ours):
     assert "labels: is empty" in refused(ours, [])
     many = refused(ours, [f"thing {i}" for i in range(4096)])
     assert many.startswith("labels: take ")
-    assert "at most 256 of all labels" in many
-    assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' has no word")
+    assert "at most 256 for all labels" in many
+    assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' contains no word")
 
 
 def test_as_many_labels_as_it_reads(ours, library):

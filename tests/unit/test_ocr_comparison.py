@@ -159,18 +159,20 @@ def test_wrong_requests_are_told_what_is_wrong(case, ours):
     with pytest.raises(InputError, match=r"image\[1\]: is no image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)
-    with pytest.raises(InputError, match=r"parameter instruction: holds .*, which stands for an image; leave it out"):
+    with pytest.raises(
+        InputError, match=r"parameter instruction: contains .*, which stands for an image; leave it out"
+    ):
         ours(FILES[:1], instruction=f"Read {image}")
-    with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are read beside"):
+    with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are allowed"):
         ours(FILES[:1], instruction="x" * 16385)
     with pytest.raises(InputError, match="parameter instruction: leaves the model no room"):
         ours(FILES[:1], instruction="why " * 520)
-    with pytest.raises(InputError, match=r"image\[0\]: becomes \d+ of the 512 tokens that are read, and leaves"):
+    with pytest.raises(InputError, match=r"image\[0\]: takes \d+ of the 512 tokens that the model reads, which leaves"):
         ours(FILES[:1], instruction="why " * 450)
     if case.name == "lighton_ocr":
         assert "task" not in {parameter.name for parameter in ours.model.parameters}
     else:
-        with pytest.raises(InputError, match="parameter task: 'x' is none of this model's tasks; give one of ocr, "):
+        with pytest.raises(InputError, match="parameter task: 'x' is not a task of this model; give one of ocr, "):
             ours(FILES[:1], task="x")
 
 

@@ -107,7 +107,7 @@ def test_who_says_what_is_asked():
     assert words(plain) == words(told, options={"task": "table"}) == "Table Recognition:"
     assert words(told) == "Read!"
     assert words(told, instruction="Why?") == words(plain, instruction="Why?", options={"task": "ocr"}) == "Why?"
-    with pytest.raises(InputError, match="parameter task: 'x' is none of this model's tasks; give one of ocr, "):
+    with pytest.raises(InputError, match="parameter task: 'x' is not a task of this model; give one of ocr, "):
         words(plain, options={"task": "x"})
 
 
@@ -143,7 +143,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
     system = ocr.asked(system="You are an OCR engine. Return the markdown representation of the document.")
     assert [each["data"] for each in ours(FILES, **USUAL)] == [library.read(file, system, **USUAL) for file in FILES]
     small = saved_picture(picture(4, 4))
-    with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, of which nothing is read; send a l"):
+    with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, too few for the model to read; send a l"):
         ours([small])
 
 
@@ -179,7 +179,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
             {"processor_config": {"image_processor": {"temporal_patch_size": 2}}},
             "temporal_patch_size 2 of the image processor cannot be served",
         ),
-        ("paddleocr_vl", {"config": {"image_token_id": 7}}, r"chat_template\.jinja: writes not one token 7"),
+        ("paddleocr_vl", {"config": {"image_token_id": 7}}, r"chat_template\.jinja: must write the token 7"),
         ("glm_ocr", {"tokenizer_config": {"chat_template": "{% if %}"}}, r"tokenizer_config\.json: cannot be read"),
     ],
 )
@@ -203,7 +203,7 @@ def test_padding_that_is_no_token(changed, pad):
 
 def test_a_usual_task_that_is_none(saved):
     for name in ("glm_ocr", "paddleocr_vl"):
-        with pytest.raises(LoadError, match="default_task: 'x' is none of this model's tasks; give one of ocr, table"):
+        with pytest.raises(LoadError, match="default_task: 'x' is not a task of this model; give one of ocr, table"):
             Reader(name, saved[name], options={"default_task": "x"})
 
 

@@ -257,9 +257,13 @@ def test_weights_that_are_only_pickled(tmp_path, minilm_directory):
     ("hf_id", "loadtime", "said"),
     [
         ("org/m", {"backend": "open_clip", "open_clip_model_id": "hf-hub:org/m", "dense_dim": 48}, None),
-        ("org/m", {"open_clip_model_id": "hf-hub:org/other"}, "must be hf-hub:org/m, as hf_id .given hf-hub:org/other"),
-        ("org/m", {"open_clip_model_id": "ViT-B-16-SigLIP"}, "must be hf-hub:org/m, as hf_id .given ViT-B-16-SigLIP"),
-        ("org/m", {"dense_dim": 47}, "dense_dim: must be 48, as tasks.encode.dense.dim .given 47"),
+        (
+            "org/m",
+            {"open_clip_model_id": "hf-hub:org/other"},
+            "must be hf-hub:org/m, like hf_id .given hf-hub:org/other",
+        ),
+        ("org/m", {"open_clip_model_id": "ViT-B-16-SigLIP"}, "must be hf-hub:org/m, like hf_id .given ViT-B-16-SigLIP"),
+        ("org/m", {"dense_dim": 47}, "dense_dim: must be 48, like tasks.encode.dense.dim .given 47"),
     ],
 )
 @pytest.mark.parametrize("family", ["clip", "siglip"])

@@ -116,7 +116,7 @@ def test_what_is_refused_names_labels(ours):
     assert too_long.startswith("labels: 'one two three")
     assert "takes 17 tokens" in too_long
     assert "at most 16" in too_long
-    assert "label_template: must have {}" in refused(ours, ["cat"], label_template="a photo")
+    assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
 
 
 def test_labels_are_blamed_beside_others(ours):

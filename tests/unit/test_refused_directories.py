@@ -135,11 +135,11 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "a masked language model": (
         bare_with_head("MaskedLM"),
-        r"BertForMaskedLM may be meant as a sparse model \(splade\) or as a dense .*profiles\.default\.adapter_path",
+        r"BertForMaskedLM can be served as a sparse model \(splade\) or as a dense .*profiles\.default\.adapter_path",
     ),
     "a language model": (
         bare_with_head("CausalLM", "qwen3"),
-        r"Qwen3ForCausalLM may be meant as an embedding model \(sentence_transformer\) or as a judge",
+        r"Qwen3ForCausalLM can be served as an embedding model \(sentence_transformer\) or as a reranker",
     ),
     "a CrossEncoder of other modules": (
         of_modules(

@@ -8,7 +8,7 @@ from sie_triton.inputs.windows import WindowProcessor, packed, windows
 
 
 class WindowTokenizer(WindowProcessor):
-    """A text of more tokens than the model reads is cut into windows that overlap."""
+    """Cuts a text that is longer than the model reads into overlapping windows."""
 
     pairs = False
 
