@@ -12,7 +12,7 @@ PLAIN = ("", "PreTraining")
 
 
 def is_bare(directory: Path) -> bool:
-    """True if transformers saved the directory: without modules.json, no file says how states are pooled."""
+    """Return True if transformers saved the directory: without modules.json, no file says how to pool states."""
     return not has_file(directory / "modules.json")
 
 

@@ -1,4 +1,4 @@
-"""Reads the files of BAAI/bge-m3 and its fine-tunes: a dense model, and a linear layer for each other output."""
+"""Reader of the files of BAAI/bge-m3 and its fine-tunes: a dense model, and a linear layer for each other output."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads the files of a transformers classifier: its labels, and which of them means entailment.
+"""Reader of the files of a transformers classifier: its labels, and which of them means entailment.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -80,7 +80,7 @@ def model_inputs(transformer: Path) -> tuple[tuple[str, ...] | None, str]:
 
 
 def is_classifier(directory: Path) -> bool:
-    """True if the directory holds only a transformer, a classifier of at least two classes by its config.json."""
+    """Return True if the directory holds only a transformer, by its config.json a classifier of several classes."""
     modules = modules_of(directory)
     if len(modules) != 1:
         return False

@@ -1,4 +1,4 @@
-"""Reads the files of a cross-encoder, saved by sentence-transformers' CrossEncoder or by transformers."""
+"""Reader of the files of a cross-encoder, saved by sentence-transformers' CrossEncoder or by transformers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class CrossEncoderFiles:
 
 
 def is_cross_encoder(directory: Path) -> bool:
-    """True if the directory holds only a transformer, a classifier by its config.json.
+    """Return True if the directory holds only a transformer, a classifier by its config.json.
 
     Raises LoadError for a CrossEncoder of other modules.
     """

@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model. Error messages name the file, the key and the allowed values.
+"""Reader of the JSON files of a model. Error messages name the file, the key and the allowed values.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -121,7 +121,7 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 
 def has_file(path: Path) -> bool:
-    """True if the path exists, readable or not; False if looking for it fails."""
+    """Return True if the path exists, readable or not; False if looking for it fails."""
     try:
         return path.exists()
     except OSError:

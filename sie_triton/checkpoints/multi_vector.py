@@ -1,4 +1,4 @@
-"""Reads the files of a late-interaction model saved by sentence-transformers (MultiVectorEncoder) or PyLate.
+"""Reader of the files of a late-interaction model saved by sentence-transformers (MultiVectorEncoder) or PyLate.
 
 Standard library only: render and preprocess read these without torch.
 """

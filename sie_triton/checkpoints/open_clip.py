@@ -95,7 +95,7 @@ class OpenClipFiles:
 
 
 def is_open_clip(directory: Path) -> bool:
-    """True if open_clip's files are to be read: those of transformers are missing, or need the model's own code."""
+    """Return True to read open_clip's files: those of transformers are missing, or need the model's own code."""
     if not has_file(directory / CONFIG):
         return False
     return read_fields(directory / "config.json", required=False).has("auto_map") or not has_file(

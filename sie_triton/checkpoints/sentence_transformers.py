@@ -1,4 +1,4 @@
-"""Reads the files of a dense or sparse model that sentence-transformers (any version) or transformers saved.
+"""Reader of the files of a dense or sparse model that sentence-transformers (any version) or transformers saved.
 
 Standard library only: render and preprocess read these without torch.
 """

@@ -1,4 +1,4 @@
-"""Reads a SentencePiece model, spm.model: the few fields of its Protocol Buffers message that a tokenizer needs.
+"""Reader of SentencePiece models, spm.model: the few fields of the Protocol Buffers message that a tokenizer needs.
 
 Standard library only: render and preprocess read these without torch.
 """

@@ -1,4 +1,4 @@
-"""Reads the files of a ColBERT checkpoint that Stanford's own code saved.
+"""Reader of the files of a ColBERT checkpoint that Stanford's own code saved.
 
 One file of weights holds the encoder and the projection. artifact.metadata, which may be missing, says how they are
 used. Imports no torch, since preprocess reads these files.
@@ -31,7 +31,7 @@ def read_multi_vector(directory: Path) -> MultiVectorFiles:
 
 
 def is_stanford_colbert(directory: Path) -> bool:
-    """True if config.json or artifact.metadata says so, and there is no modules.json."""
+    """Return True if config.json or artifact.metadata says so, and there is no modules.json."""
     if not is_bare(directory):
         return False
     named = ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")

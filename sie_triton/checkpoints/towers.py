@@ -135,7 +135,7 @@ def model_type(directory: Path) -> str:
 
 
 def is_before_fast(directory: Path) -> bool:
-    """True if the tokenizer is CLIP's in its old form, without tokenizer.json."""
+    """Return True if the tokenizer is CLIP's in its old form, without tokenizer.json."""
     return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
 
 

@@ -64,7 +64,7 @@ class Adapter(ABC):
     limits: Mapping[str, int]
     dims: Mapping[str, int]
 
-    # Makes features of items that are together about this long, for measuring; None uses those of the family.
+    # Function that makes features of about this total length, for measuring; None uses that of the family.
     sample: Callable[[Sequence[int]], Features] | None = None
 
     def __init__(

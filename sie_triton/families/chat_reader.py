@@ -25,7 +25,7 @@ PICTURE = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
 
 
 class ChatReader:
-    """Tokenizes conversations to at most `longest` tokens. Long texts are truncated at their end; images are not."""
+    """Tokenizer of conversations. Limits them to `longest` tokens by truncating texts at their end, never images."""
 
     def __init__(self, files: PageFiles, plan: PatchPlan, longest: int, runtime: Runtime) -> None:
         self.plan = plan

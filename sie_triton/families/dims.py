@@ -1,4 +1,4 @@
-"""Checks that outputs have the type and size that the family and the model file declare.
+"""The check that outputs have the type and size that the family and the model file declare.
 
 Clients and indexes rely on the declared sizes.
 """

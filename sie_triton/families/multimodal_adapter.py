@@ -74,7 +74,7 @@ class MultimodalAdapter(Adapter):
 
 
 class UnitVectors:
-    """Makes a unit vector of each token by projecting its state. LoRA adapters may change the projection too."""
+    """Projection of token states to unit vectors. LoRA adapters may change the projection too."""
 
     def __init__(self, encoder: LanguageModel, projection: torch.nn.Module) -> None:
         self._encoder = encoder

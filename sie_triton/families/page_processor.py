@@ -46,7 +46,7 @@ class PageImages:
 
 
 class PageProcessor(Processor):
-    """Reads items that are either an image or a text. A long text is truncated at its end."""
+    """Processor of items that are either an image or a text. A long text is truncated at its end."""
 
     prepares = True
 

@@ -18,7 +18,7 @@ from sie_triton.spec import Runtime
 
 
 class TowerProcessor(Processor):
-    """Reads items that are either an image or a text. `image_length` returns the cost of an image."""
+    """Processor of items that are either an image or a text. `image_length` returns the cost of an image."""
 
     prepares = True
 

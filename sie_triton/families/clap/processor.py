@@ -27,7 +27,7 @@ from sie_triton.spec import Runtime
 
 
 class ClapProcessor(Processor):
-    """Reads items that are either a sound or a text."""
+    """Processor of items that are either a sound or a text."""
 
     prepares = True
 

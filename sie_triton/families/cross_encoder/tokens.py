@@ -10,7 +10,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer, packed_encodings, packed_
 
 
 class PairTokenizer(TextTokenizer):
-    """Truncates the longer of the two first, like CrossEncoder of sentence-transformers."""
+    """Tokenizer of pairs. Truncates the longer text first, like CrossEncoder of sentence-transformers."""
 
     reads_pairs = True
 

@@ -41,7 +41,7 @@ class Projector(nn.Module):
 
 
 class Scorer(nn.Module):
-    """Scores labels: texts [rows, d], labels [k, d], rows int64 [k] → [k]."""
+    """Scorer of labels: texts [rows, d], labels [k, d], rows int64 [k] → [k]."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

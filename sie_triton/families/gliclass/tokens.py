@@ -36,7 +36,7 @@ class Prompt(NamedTuple):
 
 
 class GliclassTokenizer(WindowProcessor):
-    """Writes rows: marker label marker label … separator instruction text.
+    """Tokenizer for rows of the form: marker label marker label … separator instruction text.
 
     The text goes first if the model was trained so. A text that is too long for its labels is cut into overlapping
     windows.

@@ -63,7 +63,7 @@ class SpanMarker(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """Scores spans of up to `max_width` words: two layers over both ends, multiplied with the label."""
+    """Scorer of spans of up to `max_width` words: two layers over both ends, multiplied with the label."""
 
     def __init__(self, size: int, max_width: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class SpanHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Scores each word as start, end and inside of an entity. The score of an entity is that of its worst word."""
+    """Scorer of each word as start, end and inside of an entity. The score of an entity is that of its worst word."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

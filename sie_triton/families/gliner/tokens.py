@@ -17,7 +17,7 @@ UNUSED = "[FLERT]"
 
 
 class GlinerTokenizer(LabelledWords):
-    """Writes rows: marker label marker label … separator word word …"""
+    """Tokenizer for rows of the form: marker label marker label … separator word word …"""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_prompt: int) -> None:
         longest = min(max_length, files.longest(max_prompt))

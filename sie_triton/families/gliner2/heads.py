@@ -23,7 +23,7 @@ def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
 
 
 class Instances(nn.Module, ABC):
-    """Makes states of fields for each instance of a structure: [g, m, d] → [g, count, m, d]."""
+    """States of fields for each instance of a structure: [g, m, d] → [g, count, m, d]."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Ends(NamedTuple):
 
 
 class Spans(nn.Module):
-    """Scores spans of up to `max_width` words: two layers over both ends, multiplied with the query."""
+    """Scorer of spans of up to `max_width` words: two layers over both ends, multiplied with the query."""
 
     def __init__(self, size: int, max_width: int) -> None:
         super().__init__()

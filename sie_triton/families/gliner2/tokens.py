@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Gliner2Tokenizer(Processor):
-    """Writes rows: prompt, separator, choices, word word …"""
+    """Tokenizer for rows of the form: prompt, separator, choices, word word …"""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, pieces: Pieces, max_prompt: int) -> None:
         self._words = WordTokenizer(tokenizer)

@@ -48,7 +48,7 @@ class Beside:
 
 
 class GlinerBiTokenizer(LabelledWords):
-    """Writes rows: word word …, and each label by itself."""
+    """Tokenizer for rows of the form: word word …; each label is tokenized by itself."""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
         pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))

@@ -83,7 +83,7 @@ class RelationMarker(nn.Module):
 
 
 class RelationHead(nn.Module):
-    """Scores pairs of entities.
+    """Scorer of pairs of entities.
 
     Two layers over both ends of an entity, two over both entities of a pair, multiplied with the label. `max_distance`
     limits the distance, in words, from an entity back to an earlier one; None is no limit.

@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class GlirelTokenizer(LabelledWords):
-    """Writes rows: marker label marker label … separator word word …
+    """Tokenizer for rows of the form: marker label marker label … separator word word …
 
     Neighbouring pieces share half of their words, so that entities up to half a piece apart are in one piece.
     """

@@ -1,4 +1,4 @@
-"""Chooses the label of each box by the scores of the labels' words. Numpy."""
+"""The choice of each box's label by the scores of the labels' words. Numpy."""
 
 import numpy as np
 import numpy.typing as npt

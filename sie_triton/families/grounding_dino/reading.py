@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 
 class DinoProcessor(LabelledImages[Text]):
-    """Writes the text of labels: label. label. …"""
+    """Processor for texts of the form: label. label. …"""
 
     def __init__(self, files: DinoFiles, runtime: Runtime) -> None:
         super().__init__(runtime)

@@ -67,7 +67,7 @@ FORMATS = {
 
 
 class RerankerTokenizer(TextTokenizer):
-    """Truncates the end of the text if a prompt is too long, never the end of the prompt."""
+    """Tokenizer of prompts. Truncates the end of the text if a prompt is too long, never the end of the prompt."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, files: TextFiles, form: Format, instruction: str, max_length: int

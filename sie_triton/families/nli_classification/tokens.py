@@ -28,7 +28,7 @@ class Hypotheses(NamedTuple):
 
 
 class HypothesisTokenizer(WindowProcessor):
-    """Cuts a text that is too long for the longest hypothesis into windows, the same for all labels."""
+    """Tokenizer that cuts a text too long for the longest hypothesis into windows, the same for all labels."""
 
     pairs = True
 

@@ -32,7 +32,7 @@ class Told:
 
 
 class ChatProcessor(Processor):
-    """Writes conversations; an item's image goes before its text."""
+    """Processor that writes conversations; an item's image goes before its text."""
 
     prepares = True
 

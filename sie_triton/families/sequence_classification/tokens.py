@@ -8,7 +8,7 @@ from sie_triton.inputs.windows import WindowProcessor, packed, windows
 
 
 class WindowTokenizer(WindowProcessor):
-    """Cuts a text that is longer than the model reads into overlapping windows."""
+    """Tokenizer that cuts a text longer than the model reads into overlapping windows."""
 
     pairs = False
 
