@@ -57,7 +57,7 @@ def test_texts_and_images_in_one_request(ours, library):
 
 
 def test_a_text_that_holds_the_token_of_images(ours):
-    """Beside an image, whose states go nowhere else."""
+    """The states of an image in the same batch do not replace those of the text."""
     alone, together = ours.encode(["an <image>"]), ours.encode([{"image": FILES[0]}, "an <image>"])
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""What a model file says of a dense checkpoint: beside what transformers computes when told the same."""
+"""Options of dense checkpoints in a model file, compared with transformers with the same settings."""
 
 import json
 

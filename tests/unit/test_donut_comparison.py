@@ -1,4 +1,4 @@
-"""What Donut reads equals what transformers generates and parses, on the same weights and files."""
+"""Comparison of Donut with transformers: the same answers from the same weights and files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What Florence-2 finds equals what transformers generates and parses, on the same weights and files."""
+"""Comparison of Florence-2 with transformers: the same answers from the same weights and files."""
 
 import io
 
@@ -142,7 +142,7 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
 
 
 def test_padding_behind_an_answer_is_no_part_of_it(ours):
-    """As it stands there when another of the same pass is longer."""
+    """An answer is padded if another of the same pass is longer."""
     ids, features = ours.processor.ids("</s><s>total</s>"), ours.batch([(FILES[:1], {"task": "<OCR>"})]).features
     assert ours.adapter.text([*ids, *ours.processor.ids("<pad><pad>")], 0, features) == '["<OCR>", "total"]'
 

@@ -140,7 +140,7 @@ def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, l
 
 
 def test_another_pooling_is_seen(tmp_path, minilm_directory, directory):
-    """What the comparison is worth."""
+    """The comparison fails for another pooling."""
     other = save_gliclass(tmp_path, minilm_directory, pooling_strategy="last")
     with pytest.raises(AssertionError):
         assert_same(Extractor("gliclass", other)(TEXTS[:1], LABELS)[0], Library(directory)(TEXTS[0], LABELS))

@@ -67,7 +67,7 @@ def test_properties_become_fields():
 
 
 def test_objects_become_structures_of_their_own():
-    """As pydantic writes them, too."""
+    """Objects are read in the form that pydantic writes, too."""
     defs = {
         "Person": of(name=STRING, home={"anyOf": [{"$ref": "#/$defs/Home"}, {"type": "null"}]}),
         "Home": of(city=STRING),
@@ -97,7 +97,7 @@ class Room(BaseModel):
 
 
 class Stay(BaseModel):
-    """One of a guest."""
+    """A stay of a guest."""
 
     guest: str = ""
     arrival: date

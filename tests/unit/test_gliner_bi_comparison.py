@@ -39,7 +39,7 @@ def ours(saved):
 
 @pytest.fixture
 def encoded(ours, monkeypatch):
-    """How many labels go through their encoder, time by time; none is kept from before."""
+    """The number of labels in each pass of their encoder; the cache is empty at first."""
     counts = []
     encode = bi.GlinerBiAdapter._encoded
 

@@ -28,7 +28,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, minilm_directory):
-    """With the adapter `one`; `saved` is another."""
+    """A model with the adapter `one`; `saved` is another adapter."""
     root = tmp_path_factory.mktemp("lora")
     made = Encoding(save_bert(root, minilm_directory))
     made.add("one", root / "one", target_modules=TARGETS)
@@ -152,7 +152,7 @@ def test_what_cannot_be_used_says_why_and_touches_nothing(model, tmp_path):
 
 
 def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
-    """As the distances of DeBERTa, which are read past their layer."""
+    """An example are the relative distances of DeBERTa, which the model reads without calling their layer."""
     model = Encoding(save_bert(tmp_path, minilm_directory, "deberta"))
     save_lora(tmp_path / "lora", model.library[0].model, target_modules=["query_proj", "rel_embeddings"])
     with pytest.raises(LoadError, match=r"encoder.rel_embeddings: this model computes nothing with that layer; train"):

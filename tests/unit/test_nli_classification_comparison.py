@@ -88,7 +88,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours):
 
 
 def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
-    """What the comparison is worth: neutral for contradiction, and a threshold that is not asked for."""
+    """The comparison fails if neutral is taken for contradiction."""
     config = json.loads((directory / "config.json").read_text())
     swapped = save_classifier(tmp_path / "swapped", minilm_directory, labels=("entailment", "contradiction", "neutral"))
     library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
@@ -100,7 +100,7 @@ def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
 
 
 def test_labels_by_name_stand_over_their_places(tmp_path, minilm_directory):
-    """Where the pipeline would take neutral for contradiction."""
+    """The pipeline would take neutral for contradiction here."""
     files = ClassifierFiles.read(
         save_classifier(tmp_path, minilm_directory, labels=("neutral", "entailment", "contradiction"))
     )
@@ -121,7 +121,7 @@ def test_thresholds_and_descriptions(ours):
 
 
 def test_a_long_text_is_read_in_windows(ours, directory):
-    """Of two classes by themselves the largest of all windows, of a distribution the mean."""
+    """Independent classes get the maximum over windows, a distribution gets the mean."""
     long = " ".join(texts(24, seed=4))
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     ids = tokenizer(long, add_special_tokens=False)["input_ids"]

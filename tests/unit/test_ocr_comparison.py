@@ -1,4 +1,4 @@
-"""What LightOnOCR, GLM-OCR and PaddleOCR-VL read equals what transformers generates, on the same weights and files."""
+"""Comparison of LightOnOCR, GLM-OCR and PaddleOCR-VL with transformers, on the same weights and files."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +116,7 @@ def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, libr
 
 @pytest.mark.parametrize("size", ODD_SIZES)
 def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library, size):
-    """To the bit in what is resized, and so to a rounding in what is scaled."""
+    """Resized pixels are equal to the bit, and scaled pixels up to rounding."""
     file = saved(picture(*size))
     features, expected = ours.batch([([file], {})]).features, library.inputs(file, case.usual)
     assert features["input_ids"].values.tolist() == expected["input_ids"][0].tolist()
@@ -221,7 +221,7 @@ def copy(source, target):
 
 
 def test_the_shorter_of_two_prompts_is_padded_where_nothing_looks(ours):
-    """What stands there changes nothing."""
+    """The padding token has no influence."""
     before = ours(FILES, **USUAL)
     writer = ours.adapter.encoder
     pad, writer._pad = writer._pad, 1234

@@ -65,7 +65,7 @@ def test_the_second_generation_of_lighton_calls_itself_mistral3(saved, changed):
 
 
 def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
-    """As the files that its authors published."""
+    """The published files have this form."""
     directory = changed("paddleocr_vl", config={})
     path = directory / "config.json"
     said = json.loads(path.read_text())
@@ -119,7 +119,7 @@ def test_lighton_reads_a_page_without_a_word(saved):
 
 
 def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monkeypatch):
-    """Of all patches by all patches it would take gigabytes."""
+    """A mask of all patches by all patches would take gigabytes."""
     ours, seen = Reader("lighton_ocr", saved["lighton_ocr"]), []
     layer = ours.adapter.encoder._model.model.vision_encoder.tower.transformer.layers[0]
     forward = layer.forward
@@ -193,7 +193,7 @@ def test_what_cannot_be_served(changed, name, files, said):
 
 @pytest.mark.parametrize("pad", [10**9, -1, 1.5])
 def test_padding_that_is_no_token(changed, pad):
-    """On a GPU it would end the process."""
+    """Such a padding token would end the process on a GPU."""
     directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
     with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
         Reader("glm_ocr", directory)

@@ -58,7 +58,7 @@ def built(directory, name, tokenizer, preprocess=PREPROCESS):
 
 
 def pixels(file, preprocess):
-    """As torchvision's Resize, CenterCrop, ToTensor and Normalize."""
+    """Return the pixels of torchvision's Resize, CenterCrop, ToTensor and Normalize."""
     image = Image.open(io.BytesIO(file)).convert("RGB")
     if preprocess.get("resize_mode") == "squash":
         size = (64, 64)
@@ -169,7 +169,7 @@ def test_a_class_of_the_models_own_around_it(tmp_path, minilm_directory):
 
 
 def test_transformers_files_go_first(tmp_path, minilm_directory):
-    """As in most repositories on the hub, which have both."""
+    """Most repositories on the hub have both."""
     built(tmp_path, "clip", minilm_directory)
     save_clip(tmp_path, minilm_directory)
     assert family_in(tmp_path)[1].reason.startswith("config.json: clip")

@@ -97,7 +97,7 @@ def test_what_a_label_says(ours, library):
 
 
 def test_many_labels(ours, library):
-    """As many as the contract allows, some of which have the same first words."""
+    """The maximum number of labels, some of which begin with the same words."""
     many = [f"{OTHERS[i % 3]} {i}" for i in range(600)]
     assert same(ours(FILES[:1], many)[0], library(FILES[0], many))
     (found,) = ours(FILES[:1], [f"thing {i}" for i in range(4096)], threshold=0.0)
@@ -139,7 +139,7 @@ def test_a_label_is_read_once(ours, monkeypatch):
 
 
 def test_labels_by_a_vocabulary_without_tokenizer_json(tmp_path):
-    """As transformers makes CLIP's tokenizer of it."""
+    """The tokenizer equals CLIP's in transformers."""
     letters = [*tokenizers.pre_tokenizers.ByteLevel.alphabet()]
     merges = ["p h", "ph o", "pho t", "t o</w>", "o f</w>", "c a", "ca t</w>"]
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]

@@ -1,4 +1,4 @@
-"""What a model file may say for a family from outside sie_triton (tests/own_family), and what is made of its files."""
+"""Model files and weights of a family from outside sie_triton (tests/own_family)."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
 
 
 def test_its_files_are_weights_too(directory):
-    """To be fetched, to be made room for, and what measurements hold for."""
+    """The files are fetched, need room, and identify measurements."""
     assert "*.npz" in recognised_by()
     file = directory / "frames.npz"
     assert expected_bytes(order(directory)) == INTERPRETER_BYTES + 2 * file.stat().st_size

@@ -1,4 +1,4 @@
-"""What a profile takes from the one it extends, down a chain, and what comes of it in the spec."""
+"""Inheritance between profiles, through several levels, and its result in the spec."""
 
 from types import SimpleNamespace
 

@@ -80,7 +80,7 @@ def test_every_kind_of_item_against_every_kind_of_query(ours, library):
 
 
 def test_instructions(directory, library):
-    """Of the model file, of a request; the usual one fails the same comparison."""
+    """Instructions of the model file and of a request are used; the default one fails the same comparison."""
     served = Served("qwen3_vl_reranker", directory, **OPTIONS, options={"default_instruction": "Find it"})
     sent = {**QUERY, **encoded(ITEMS[:1])}
     found = [

@@ -1,4 +1,4 @@
-"""What recognition says in a model file, and what is said where a model file and the model's own files disagree."""
+"""Model files from recognition, and warnings if a model file and the model's own files disagree."""
 
 import itertools
 import logging
@@ -61,7 +61,7 @@ def test_a_file_of_stanfords_code_is_enough(tmp_path, minilm_directory):
 
 
 def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **keys: Any) -> list[str]:
-    """What loading weights and tokenizer says of a model file, and a reminder that both is done once each."""
+    """Return the log of loading weights and tokenizer, each once."""
     content = yaml.safe_load(model_file("my/m", directory, "sentence_transformer", DENSE, runtime=runtime))
     path = root / "model.yaml"
     path.write_text(yaml.safe_dump({**content, **keys}))

@@ -122,7 +122,7 @@ def test_a_model_file_may_cut_texts_sooner(directories, library):
 
 
 def test_many_images_together(ours):
-    """So many patches that a CPU is given some more."""
+    """There are so many patches that spare rows are added on a CPU."""
     found = ours["siglip2"].encode([{"image": file} for file in FILES * 5])["dense"]
     assert np.allclose(found, np.tile(found[: len(FILES)], (5, 1)), atol=1e-5)
     few = ours["siglip2"].encode([{"image": file} for file in FILES])["dense"]
@@ -238,7 +238,7 @@ def test_what_cannot_be_served_is_said_with_its_file(directories, tmp_path, kind
 
 
 def test_features_that_are_no_image(ours):
-    """What a client may send to the step itself."""
+    """A client may send such features directly to the step."""
     tower = ours["siglip2"].adapter.vision
     lengths, shapes = np.array([3 * 8 * 16], np.int32), np.array([[8, 16]], np.int32)
     assert tower.takes(lengths, shapes)
