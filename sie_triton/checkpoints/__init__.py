@@ -1,1 +1,1 @@
-"""What libraries save, and how to read it."""
+"""Readers of the files that model libraries save."""

@@ -1,5 +1,4 @@
-"""What config.json says a transformer was saved with, and what sentence-transformers makes of it where nothing else
-was saved."""
+"""The model class that config.json names, and the pooling that sentence-transformers chooses for it by default."""
 
 from pathlib import Path
 
@@ -8,39 +7,44 @@ from sie_triton.errors import LoadError
 
 MASKED_LM, CAUSAL_LM, CLASSIFIER = "MaskedLM", "CausalLM", "SequenceClassification"
 
-# Heads beside which a mean of the states is what sentence-transformers gives.
+# Heads of models whose states sentence-transformers pools by mean.
 PLAIN = ("", "PreTraining")
 
 
 def is_bare(directory: Path) -> bool:
-    """As transformers saves a model: nothing says what is made of its states."""
+    """Return True if transformers saved the directory: without modules.json, no file says how to pool states."""
     return not has_file(directory / "modules.json")
 
 
 def architecture(config: Fields) -> str:
-    """The class it was saved from; empty where config.json does not say."""
+    """Return the model class that config.json names; empty if it names none."""
     return (*config.texts("architectures"), "")[0]
 
 
 def head(config: Fields) -> str:
-    """What that class has on top of its encoder: "MaskedLM" of BertForMaskedLM; empty where it has nothing."""
+    """Return the head of that class: "MaskedLM" for BertForMaskedLM; empty if it has none."""
     return architecture(config).partition("For")[2]
 
 
 def default_pooling(config: Fields) -> str:
-    """Of a bare directory, in sentence-transformers 6.2: a language model's last token, else the mean."""
+    """Return the pooling of a bare directory, as sentence-transformers 6.2 chooses it.
+
+    The last token for a language model, else the mean.
+    """
     return "lasttoken" if head(config) == CAUSAL_LM and config.flag("is_causal", True) else "mean"
 
 
 def check_pooled(config: Fields) -> None:
-    """LoadError where a bare directory was saved for something else than having its states pooled."""
+    """Raise LoadError if the model in a bare directory has a task other than pooling its states."""
     name, wanted = architecture(config), head(config)
     if config.flag("is_encoder_decoder", False) and not name.endswith("EncoderModel"):
-        message = f"{config.where}: {name} is an encoder-decoder, which writes text"
-        raise LoadError(f"{message}; save its encoder alone (as T5EncoderModel does) to serve that", "unsupported")
+        message = f"{config.where}: {name} is an encoder-decoder, which generates text"
+        raise LoadError(
+            f"{message}; to serve its encoder, save the encoder alone (as T5EncoderModel does)", "unsupported"
+        )
     if wanted not in (*PLAIN, MASKED_LM, CAUSAL_LM):
         raise LoadError(
-            f"{config.where}: {name} ends in a head that no family of this version computes; to serve the mean of its "
-            "states all the same, write a model file with profiles.default.adapter_path: sentence_transformer",
+            f"{config.where}: {name} has a head that no family of this version supports; to serve the mean of its "
+            "states instead, write a model file with profiles.default.adapter_path: sentence_transformer",
             "unsupported",
         )

@@ -1,4 +1,4 @@
-"""Reads the files of BAAI/bge-m3 and its fine-tunes: a dense model's, and a linear layer for each other output."""
+"""Reader of the files of BAAI/bge-m3 and its fine-tunes: a dense model, and a linear layer for each other output."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +12,19 @@ from sie_triton.errors import LoadError
 if TYPE_CHECKING:
     import torch
 
-# Files beside config.json; as .pt they have been converted before they are read.
+# Files beside config.json. The server converts .pt files before it reads them.
 LAYERS = ("sparse_linear", "colbert_linear")
 
-# Tokens that say nothing of a text, and what XLM-RoBERTa's tokenizer calls them where its file does not say.
+# Tokens without meaning of their own, and their XLM-RoBERTa names, used if the tokenizer's file has none.
 SPECIAL_TOKENS = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
 @dataclass(frozen=True, slots=True)
 class BgeM3Files:
-    """`special_ids` weigh nothing in sparse outputs; the linear layers take states of `hidden_size`."""
+    """Files of a BGE-M3 model.
+
+    `special_ids` have weight 0 in sparse outputs. The linear layers take states of `hidden_size`.
+    """
 
     dense: SentenceTransformerFiles
     vocab_size: int
@@ -32,10 +35,10 @@ class BgeM3Files:
 
     @classmethod
     def read(cls, directory: Path) -> "BgeM3Files":
-        """Raises LoadError naming the file or the module that cannot be used."""
+        """Read the files; raise LoadError naming the file or module that cannot be used."""
         dense = SentenceTransformerFiles.read(directory)
         if len(modules_of(directory)) == 1:
-            # As FlagEmbedding saves a fine-tune.
+            # FlagEmbedding saves fine-tunes without modules.
             dense = replace(dense, pooling=("cls",), normalize=True, is_said=True)
         sparse, colbert = (_layer_file(directory, name) for name in LAYERS)
         return cls(
@@ -53,9 +56,10 @@ class BgeM3Files:
 
 
 def read_linear(path: Path, in_features: int, out_features: int | None = None) -> "torch.nn.Linear":
-    """A layer's `weight` and `bias`, as float32 on the CPU; `out_features` None: as many as the file has.
+    """Read the `weight` and `bias` of a layer, as float32 on the CPU.
 
-    LoadError names a file that holds something else.
+    `out_features` None takes the number that the file has. Raises LoadError naming the file if its content is not such
+    a layer.
     """
     import torch
     from safetensors.torch import load_file
@@ -64,9 +68,9 @@ def read_linear(path: Path, in_features: int, out_features: int | None = None) -
         weights = load_file(path)
         linear = torch.nn.Linear(in_features, out_features or weights["bias"].numel())
         linear.load_state_dict(weights)
-    except Exception as exc:  # of a file that holds anything
+    except Exception as exc:  # the file may hold anything
         outputs = "" if out_features is None else f", {out_features} out"
-        raise LoadError(f"{path} holds no linear layer ({in_features} in{outputs})", "corrupt") from exc
+        raise LoadError(f"{path} does not hold a linear layer ({in_features} in{outputs})", "corrupt") from exc
     return linear
 
 
@@ -91,6 +95,6 @@ def _special_ids(transformer: Path) -> tuple[int, ...]:
 
 
 def _content(settings: Fields, role: str) -> str:
-    """Of a token, or of one saved with its settings; empty where there is none."""
+    """Return the text of a token, which may be saved as an object with settings; empty if missing."""
     is_object = isinstance(settings.values.get(role), dict)
     return settings.fields(role).text("content") if is_object else settings.text(role, "")

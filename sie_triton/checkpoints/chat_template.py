@@ -1,4 +1,4 @@
-"""The Jinja template by which a checkpoint writes conversations, from wherever transformers has saved it."""
+"""A checkpoint's chat template (Jinja), in whichever file transformers saved it."""
 
 from pathlib import Path
 
@@ -9,25 +9,25 @@ from sie_triton.errors import LoadError
 FILE = "chat_template.jinja"
 KEY = "chat_template"
 
-# As transformers prefers them.
+# In transformers' order of preference.
 FILES = (NESTED, "chat_template.json", FILE, "tokenizer_config.json")
 
 MAX_BYTES = 256 * 1024
 
 
 def read_chat_template(directory: Path) -> tuple[str, str]:
-    """It, and where it stands; LoadError."""
+    """Return the template and the file that holds it; raise LoadError if no file does."""
     for file in FILES:
         where, text = str(directory / file), _text(directory / file)
         if len(text.encode()) > MAX_BYTES:
-            raise LoadError(f"{where}: {KEY}: is longer than {MAX_BYTES} bytes, the most that are read", "unsupported")
+            raise LoadError(f"{where}: {KEY}: must be at most {MAX_BYTES} bytes long", "unsupported")
         if text:
             return text, where
-    raise LoadError(f"{FILE} is missing in {directory}: it says how a prompt is written", "not found")
+    raise LoadError(f"{FILE} is missing in {directory}: prompts cannot be written without it", "not found")
 
 
 def _text(path: Path) -> str:
-    """Empty where there is none."""
+    """Return the template in a file; empty if it has none."""
     if path.suffix == ".json":
         fields = read_fields(path, required=False)
         return _default(fields) if fields.has(KEY) else ""
@@ -41,7 +41,7 @@ def _text(path: Path) -> str:
 
 
 def _default(fields: Fields) -> str:
-    """Of several by their names the one called default."""
+    """Return the template named default if there are several."""
     value = fields.values[KEY]
     if not isinstance(value, list):
         return fields.text(KEY)

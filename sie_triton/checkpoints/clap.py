@@ -1,4 +1,4 @@
-"""CLAP, an encoder of sounds and one of texts into one space, as transformers saves it."""
+"""CLAP as transformers saves it: an audio and a text encoder with a common embedding space."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,10 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True, slots=True)
 class ClapFiles:
-    """`longest_text` is in tokens. A window takes what `window_tokens` of text take."""
+    """Files of a CLAP model.
+
+    `longest_text` is in tokens. A window of audio costs as much as `window_tokens` tokens of text.
+    """
 
     directory: Path
     dim: int
@@ -24,7 +27,7 @@ class ClapFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "ClapFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         home = home_of(directory)
         config = read_fields(home / "config.json")
         text, audio = config.fields("text_config"), config.fields("audio_config")
@@ -36,7 +39,7 @@ class ClapFiles:
             text.integer(name, usual, least=1, most=most)
         plan = MelPlan.read(home)
         _check(plan, audio)
-        # The first token's position is behind that of padding, as in RoBERTa.
+        # Position ids begin after that of padding, as in RoBERTa.
         reserved = text.integer("pad_token_id", 1, most=MAX_WIDTH) + 1
         longest = text.integer("max_position_embeddings", 514, least=reserved + 2) - reserved
         dim = config.integer("projection_dim", 512, least=1, most=MAX_WIDTH)
@@ -44,32 +47,34 @@ class ClapFiles:
 
 
 def _check(plan: MelPlan, audio: Fields) -> None:
-    """LoadError where the spectrograms are not those that the model reads."""
+    """Raise LoadError if the spectrograms are not those that the model reads."""
     bands = audio.integer("num_mel_bins", 64, least=1, most=MAX_SIDE)
     side = audio.integer("spec_size", 256, least=bands, most=MAX_SIDE)
     if plan.num_bands != bands:
         wrong = f"feature_size {plan.num_bands}, and num_mel_bins {bands}"
     elif plan.num_frames > side * (side // bands):
-        wrong = f"{plan.num_frames} frames, and spec_size {side}, room for {side * (side // bands)}"
+        wrong = f"{plan.num_frames} frames, and spec_size {side}, which has room for {side * (side // bands)}"
     elif plan.is_fused != audio.flag("enable_fusion", False):
         wrong = f"truncation {'fusion' if plan.is_fused else 'rand_trunc'}, and enable_fusion {not plan.is_fused}"
     else:
         return
-    message = f"preprocessor_config.json gives {wrong.replace(', and', f', and {audio.where} has')}"
+    message = f"preprocessor_config.json has {wrong.replace(', and', f', and {audio.where} has')}"
     raise LoadError(message, "unsupported")
 
 
 def _window_tokens(text: Fields, audio: Fields) -> int:
-    """Tokens of text whose matrix products are as many as a window's.
+    """Return the number of text tokens whose matrix products cost as much as those of one window.
 
-    Each stage reads a quarter of the patches of the one before it, twice as wide: all blocks multiply alike.
+    Each stage reads a quarter of the patches of the stage before it, at twice the width, so all blocks cost the same.
     """
     depths, stride = audio.values.get("depths", [2, 2, 6, 2]), audio.values.get("patch_stride", 4)
     if not isinstance(depths, list) or not depths or any(each not in range(1, MAX_LAYERS) for each in depths):
-        raise LoadError(f"{audio.where}: depths: must be whole numbers (given {shortened(depths)})", "corrupt")
+        raise LoadError(
+            f"{audio.where}: depths: must be a list of whole numbers (given {shortened(depths)})", "corrupt"
+        )
     stride = stride[0] if isinstance(stride, list) and stride else stride
     if stride not in range(1, MAX_SIDE):
-        raise LoadError(f"{audio.where}: patch_stride: must be whole numbers (given {shortened(stride)})", "corrupt")
+        raise LoadError(f"{audio.where}: patch_stride: must be a whole number (given {shortened(stride)})", "corrupt")
     patches: int = (audio.integer("spec_size", 256) // stride) ** 2
     of_window = patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=MAX_WIDTH) ** 2
     of_token = text.integer("num_hidden_layers", 12) * text.integer("hidden_size", 768) ** 2

@@ -1,4 +1,4 @@
-"""Reads the files of a transformers classifier: its labels, and which of them say that a hypothesis follows.
+"""Reader of the files of a transformers classifier: its labels, and which of them means entailment.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -13,14 +13,14 @@ from sie_triton.errors import LoadError
 
 SINGLE, MULTI = "single_label_classification", "multi_label_classification"
 
-# As transformers counts them where config.json does not.
+# The default of transformers if config.json gives no number.
 USUAL_LABELS = 2
 MAX_CLASSES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierFiles:
-    """`labels` are its classes' names, in the order of its logits; `problem_type` may be empty."""
+    """Files of a classifier. `labels` are class names in the order of the logits; `problem_type` may be empty."""
 
     text: TextFiles
     labels: tuple[str, ...]
@@ -28,7 +28,7 @@ class ClassifierFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "ClassifierFiles":
-        """Raises LoadError naming the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         text = TextFiles.read(directory)
         model_inputs(text.transformer)
         return cls(text, labels_of(text.config), text.config.text("problem_type", ""))
@@ -43,20 +43,23 @@ class ClassifierFiles:
 
     @property
     def entailment(self) -> int | None:
-        """Which of its labels it is; None of a model that does something else."""
+        """Index of the entailment label; None if the model is not trained for natural language inference."""
         names = [name.lower() for name in self.labels]
         return next((i for i, name in enumerate(names) if name.startswith("entail")), None)
 
     @property
     def contradiction(self) -> int:
-        """By its name, else as transformers takes it: the first label, or the last where that is the entailment."""
+        """Index of the contradiction label.
+
+        If no name begins like one, transformers' choice: the first label, or the last if the first is the entailment.
+        """
         names = [name.lower() for name in self.labels]
         named = (i for i, name in enumerate(names) if name.startswith(("contradict", "not_entail", "not entail")))
         return next(named, len(names) - 1 if self.entailment == 0 else 0)
 
 
 def labels_of(config: Fields) -> tuple[str, ...]:
-    """By config.json, else as transformers names them."""
+    """Return the labels that config.json names, or else transformers' default names."""
     named = config.text_map("id2label")
     if not named:
         count = config.integer("num_labels", USUAL_LABELS, least=1, most=MAX_CLASSES)
@@ -67,14 +70,17 @@ def labels_of(config: Fields) -> tuple[str, ...]:
 
 
 def model_inputs(transformer: Path) -> tuple[tuple[str, ...] | None, str]:
-    """What the tokenizer's file says it gives the model, None where it leaves that to its class, which may be empty."""
+    """Return the model inputs and the tokenizer class that tokenizer_config.json names.
+
+    None if it names no inputs; an empty string if it names no class.
+    """
     settings = read_fields(transformer / "tokenizer_config.json", required=False)
     named = settings.texts("model_input_names") if settings.has("model_input_names") else None
     return named, settings.text("tokenizer_class", "")
 
 
 def is_classifier(directory: Path) -> bool:
-    """A transformer alone whose config.json names a classifier of two classes or more."""
+    """Return True if the directory holds only a transformer, by its config.json a classifier of several classes."""
     modules = modules_of(directory)
     if len(modules) != 1:
         return False

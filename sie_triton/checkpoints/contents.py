@@ -1,4 +1,4 @@
-"""What a directory holds that families cannot serve, and what it lacks: in one sentence each, with what to do.
+"""Error messages about a directory that cannot be served: what it holds or lacks, and what to do about it.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -14,28 +14,32 @@ from sie_triton.errors import LoadError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
-# The same as open_clip saves it.
+# The weights as open_clip saves them.
 OPEN_CLIP = "open_clip_model.safetensors"
 
-# Beside the weights of a LoRA adapter, as PEFT saves it.
+# PEFT saves this file with a LoRA adapter.
 ADAPTER = "adapter_config.json"
 
-# Patterns of layers behind a transformer that sentence-transformers before 2.3 saved.
+# Pickled weights of the layers after the transformer, as sentence-transformers before 2.3 saved them.
 PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
 
 NO_GRAPHS = "models of this kind are read from safetensors only: save the model with save_pretrained of transformers"
 
-# A file that tells a format by its name: pattern, what it is, and what to do instead.
+# File name patterns of formats that cannot be served: pattern, format, and what to do instead.
 FORMATS = (
-    ("*.gguf", "GGUF", "serve the directory with config.json and safetensors that it was made of"),
+    ("*.gguf", "GGUF", "serve the directory with config.json and safetensors that the file was converted from"),
     ("*.onnx", "ONNX", NO_GRAPHS),
     ("onnx/*.onnx", "ONNX", NO_GRAPHS),
-    ("*pytorch_model*.bin", "a pickle", "other formats are refused: save it again with safe_serialization=True"),
-    ("tf_model.h5", "TensorFlow", "save it from PyTorch with safe_serialization=True"),
-    ("flax_model.msgpack", "Flax", "save it from PyTorch with safe_serialization=True"),
+    (
+        "*pytorch_model*.bin",
+        "a pickle",
+        "only safetensors are accepted: save the model again with safe_serialization=True",
+    ),
+    ("tf_model.h5", "TensorFlow", "save the model from PyTorch with safe_serialization=True"),
+    ("flax_model.msgpack", "Flax", "save the model from PyTorch with safe_serialization=True"),
 )
 
-# Keys of config.json that models of something else than text have.
+# Keys of config.json that only models of other inputs than text have.
 OTHER_INPUTS = {
     "vision_config": "images",
     "image_size": "images",
@@ -44,19 +48,20 @@ OTHER_INPUTS = {
     "conv_kernel": "audio",
 }
 
-# The length of a header of safetensors, in front of it.
+# A safetensors file begins with the length of its header, an integer of this many bytes.
 LENGTH_BYTES = 8
 MAX_HEADER = 100_000_000
 LFS_POINTER = b"version https://git-lfs"
 
 
 def read_any_config(directory: Path) -> Fields:
-    """transformers' config.json; LoadError says what is there instead."""
+    """Read transformers' config.json; raise LoadError saying what the directory holds instead."""
     if has_file(directory / ADAPTER):
         raise LoadError(_lora(directory), "unsupported")
     if has_file(directory / "model_index.json"):
         raise LoadError(
-            f"{directory}: is a pipeline of diffusers (model_index.json), which makes images", "unsupported"
+            f"{directory}: is a diffusers pipeline (model_index.json), which generates images; it cannot be served",
+            "unsupported",
         )
     if not has_file(directory / CONFIG) and not (directory / CONFIG).is_symlink():
         raise LoadError(f"{directory}: {_instead(directory)}", "not found")
@@ -64,20 +69,21 @@ def read_any_config(directory: Path) -> Fields:
 
 
 def read_config(directory: Path) -> Fields:
-    """The same of a model of texts."""
+    """Read the config.json of a text model; raise LoadError for a model of other inputs."""
     config = read_any_config(directory)
     key = next(filter(config.has, OTHER_INPUTS), None)
     if key is not None:
         kind = f"{config.text('model_type', 'it')} ({key})"
-        message = f"{config.where}: {kind} reads {OTHER_INPUTS[key]}; families of this version read texts"
+        message = f"{config.where}: {kind} reads {OTHER_INPUTS[key]}; it cannot be served as a text model"
         raise LoadError(message, "unsupported")
     return config
 
 
 def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -> None:
-    """LoadError says which weights, or what of the tokenizer, a directory of this machine lacks, or has only a part of.
+    """Raise LoadError naming the weights or tokenizer files that a local directory lacks or has only in part.
 
-    `layers` are the directories of what stands behind the transformer; with `takes_onnx` its weights may be a graph.
+    `layers` are the directories of the modules after the transformer. With `takes_onnx`, the transformer's weights may
+    be an ONNX graph.
     """
     if not has_file(transformer / TOKENIZER):
         message = f"{TOKENIZER} is missing in {transformer}; save the tokenizer in its fast form"
@@ -91,13 +97,13 @@ def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -
 
 
 def check_safetensors(path: Path) -> None:
-    """LoadError where the file is shorter or longer than its header says."""
+    """Raise LoadError if the file is shorter or longer than its header says."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(len(LFS_POINTER))
             if start == LFS_POINTER:
-                raise LoadError(f"{path}: is a pointer of Git LFS, not the weights; run git lfs pull", "corrupt")
+                raise LoadError(f"{path}: is a Git LFS pointer, not the weights; run git lfs pull", "corrupt")
             length = int.from_bytes(start[:LENGTH_BYTES], "little")
             file.seek(LENGTH_BYTES)
             header = file.read(length) if length < min(size, MAX_HEADER) else b""
@@ -105,9 +111,11 @@ def check_safetensors(path: Path) -> None:
     except FileNotFoundError as exc:
         raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
-        raise LoadError(f"{path}: is no file of safetensors, or cut off within its header", "corrupt") from exc
+        raise LoadError(
+            f"{path}: is not a safetensors file, or is truncated within its header; fetch it again", "corrupt"
+        ) from exc
     if size != expected:
-        message = f"{path}: has {size} bytes, and its header says {expected}: it is cut off; fetch it again"
+        message = f"{path}: has {size} bytes, but its header says {expected}: it is truncated; fetch it again"
         raise LoadError(message, "corrupt")
 
 
@@ -127,7 +135,7 @@ def _weight_files(directory: Path) -> list[Path]:
     if not has_file(directory / WEIGHTS) and has_file(directory / OPEN_CLIP):
         return [directory / OPEN_CLIP]
     if not has_file(directory / WEIGHTS):
-        message = f"{directory}: has no {WEIGHTS}; {_other_format(directory) or 'the weights are not there'}"
+        message = f"{directory}: has no {WEIGHTS}; {_other_format(directory) or 'the weights are missing'}"
         raise LoadError(message, "not found")
     return [directory / WEIGHTS]
 
@@ -135,13 +143,13 @@ def _weight_files(directory: Path) -> list[Path]:
 def _lora(directory: Path) -> str:
     base = read_fields(directory / ADAPTER).values.get("base_model_name_or_path")
     return (
-        f"{directory}: is an adapter of PEFT ({ADAPTER}) for {shortened(base)}, no model of its own; "
+        f"{directory}: is a PEFT adapter ({ADAPTER}) for {shortened(base)}, not a model by itself; "
         "merge it into that model (merge_and_unload) and save the result"
     )
 
 
 def _instead(directory: Path) -> str:
-    """Where config.json is missing."""
+    """Describe a directory without config.json, and what to do."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory))
     except OSError as exc:
@@ -150,18 +158,18 @@ def _instead(directory: Path) -> str:
         return f"is empty; a model has {CONFIG}, {TOKENIZER} and {WEIGHTS}"
     if found := onnx_graphs(directory):
         missing = "is" if TOKENIZER in names else f"and {TOKENIZER} are"
-        return f"{CONFIG} {missing} missing beside {found[0]}; copy the files there that were exported with the model"
+        return f"{CONFIG} {missing} missing beside {found[0]}; copy the files that were exported with the model there"
     if other := _other_format(directory):
         return f"{CONFIG} is missing, and {other}"
     if TOKENIZER in names and WEIGHTS not in names:
-        return f"{CONFIG} is missing: a tokenizer is there, and no model"
+        return f"{CONFIG} is missing: the directory has a tokenizer, but no model"
     if files := [name for name in names if name.endswith((".yaml", ".yml"))]:
-        return f"holds model files ({files[0]}), not a model; use --models-dir {directory} to serve them, or name one"
-    return f"{CONFIG} is missing; there are {', '.join(map(shortened, names[:5]))}{' …' if len(names) > 5 else ''}"
+        return f"holds model files ({files[0]}), not a model; serve them with --models-dir {directory}, or name one"
+    return f"{CONFIG} is missing; found {', '.join(map(shortened, names[:5]))}{' …' if len(names) > 5 else ''}"
 
 
 def _other_format(directory: Path) -> str:
-    """Empty where no file tells of one."""
+    """Name a file of another format, and what to do; empty if there is none."""
     for pattern, name, advice in FORMATS:
         if found := sorted(directory.glob(pattern)):
             return f"{found[0].relative_to(directory)} is {name}; {advice}"

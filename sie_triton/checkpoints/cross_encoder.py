@@ -1,4 +1,4 @@
-"""Reads the files of a cross-encoder, saved by sentence-transformers' CrossEncoder or by transformers."""
+"""Reader of the files of a cross-encoder, saved by sentence-transformers' CrossEncoder or by transformers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,32 +14,35 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderFiles:
-    """`activation`, the dotted name of a torch.nn class, makes a score of the logit."""
+    """Files of a cross-encoder. `activation` is the dotted name of a torch.nn class that makes a score of the logit."""
 
     text: TextFiles
     activation: str
 
     @classmethod
     def read(cls, directory: Path) -> "CrossEncoderFiles":
-        """Raises LoadError naming the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         text = TextFiles.read(directory)
         saved = read_fields(directory / "config_sentence_transformers.json", required=False)
         num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
-            message = f"{text.config.where}: a classifier of {num_labels} labels"
-            raise LoadError(f"{message}; a score is of one label: it is a sequence_classification", "unsupported")
+            message = f"{text.config.where}: the classifier has {num_labels} labels"
+            raise LoadError(f"{message}, but a score needs one; serve it as a sequence_classification", "unsupported")
         model_inputs(text.transformer)
         return cls(text, _activation(saved, text.config))
 
     @property
     def chain(self) -> str:
-        """What makes its scores, in words."""
+        """The layers that make the scores, in words."""
         name = architecture(self.text.config) or "a classifier"
         return f"{name} with 1 label, {self.activation.rpartition('.')[2]}"
 
 
 def is_cross_encoder(directory: Path) -> bool:
-    """A transformer alone whose config.json names a classifier; LoadError for a CrossEncoder of other modules."""
+    """Return True if the directory holds only a transformer, a classifier by its config.json.
+
+    Raises LoadError for a CrossEncoder of other modules.
+    """
     modules = modules_of(directory)
     if len(modules) == 1:
         return head(read_fields(modules[0][1] / "config.json", required=False)) == CLASSIFIER
@@ -52,7 +55,7 @@ def is_cross_encoder(directory: Path) -> bool:
 
 
 def _activation(saved: Fields, config: Fields) -> str:
-    """Where sentence-transformers has written it, newest first."""
+    """Look for the activation in the files where sentence-transformers has saved it, newest first."""
     named = (
         saved.text("activation_fn", ""),
         config.fields("sentence_transformers").text("activation_fn", ""),

@@ -1,4 +1,4 @@
-"""What a Donut checkpoint says: how its pages are made, how long its answers can be, and which tasks it knows."""
+"""Files of a Donut checkpoint: image preprocessing, maximum answer length, and the tasks that it was trained for."""
 
 import re
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from sie_triton.errors import LoadError
 ENCODER, MODEL_TYPE = "donut-swin", "vision-encoder-decoder"
 NEEDED = ("do_resize", "do_thumbnail", "do_pad")
 
-# As DonutImageProcessor has it.
+# The defaults of DonutImageProcessor.
 USUAL_SIZE = {"height": 2560, "width": 1920}
 USUAL_MEAN = [0.5, 0.5, 0.5]
 
-# What it was trained on before it knew anything else.
+# Task tokens of pretraining.
 PRETRAINING = ("<s_iitcdip>", "<s_synthdog>")
 
 START = re.compile(r"<s_([^<>]+)>")
@@ -32,9 +32,10 @@ START = re.compile(r"<s_([^<>]+)>")
 
 @dataclass(frozen=True, slots=True)
 class DonutFiles:
-    """Pages are made as `plan` says, and turned to its longer side where `is_aligned`; each becomes `num_patches`.
+    """Files of a Donut model.
 
-    `positions`: tokens that the decoder can read.
+    Pages are made as `plan` says. With `is_aligned`, they are first rotated to the orientation of `plan.shape`. Each
+    page becomes `num_patches`. `positions` is the maximum number of tokens of the decoder.
     """
 
     directory: Path
@@ -45,7 +46,7 @@ class DonutFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "DonutFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         encoder, decoder = config.fields("encoder"), config.fields("decoder")
         decoder.integer("d_model", 1024, least=1, most=MAX_WIDTH)
@@ -75,7 +76,9 @@ def is_donut(directory: Path) -> bool:
 
 
 def tasks_of(tokens: Iterable[str]) -> tuple[str, ...]:
-    """Those of its added tokens that begin an answer: others open a field, and have a token that closes it.
+    """Return the added tokens that begin an answer.
+
+    The others open a field, and each of them has a closing token.
 
     >>> tasks_of(["<s_docvqa>", "<s_answer>", "</s_answer>", "<yes/>"])
     ('<s_docvqa>',)
@@ -100,7 +103,7 @@ def _pages(directory: Path) -> tuple[ImagePlan, bool]:
 
 
 def _size(fields: Fields) -> tuple[int, int]:
-    """Height and width; older files have a list of width and height."""
+    """Return height and width; in older files, `size` is a list of width and height."""
     value = fields.values.get("size")
     if isinstance(value, list) and len(value) == 2:
         value = {"width": value[0], "height": value[1]}

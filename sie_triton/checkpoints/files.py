@@ -1,4 +1,4 @@
-"""The JSON files of a model, written by others: every complaint names the file, the key and what is allowed there.
+"""Reader of the JSON files of a model. Error messages name the file, the key and the allowed values.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -13,16 +13,16 @@ from typing import Any
 
 from sie_triton.errors import LoadError
 
-# No real length, size or token id is larger.
+# Larger than any real length, size or token id.
 MOST = 10_000_000
 
-# What a model file says for weights that are only pickled.
+# Value of `allow_pickle` in a model file that permits converting pickled weights.
 TENSORS = "tensors"
 
 MAX_PATH = 255
 MAX_SAID = 300
 
-# What was given, as an error shows it: a line of it, however much there is.
+# Shows a given value in error messages, cut to one line.
 _SHORT = Repr()
 _SHORT.maxlevel = 2
 shortened = _SHORT.repr
@@ -30,7 +30,7 @@ shortened = _SHORT.repr
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A JSON object; `where` leads to it: its file and the keys. null is as good as absent."""
+    """A JSON object. `where` names its file and keys in messages. null counts as missing."""
 
     where: str
     values: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Fields:
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: int | None = None, *, least: int = 0, most: int | None = MOST) -> int:
-        """`default` None: it must be there. 512.0 is 512, as some write it."""
+        """Return the integer under `key`, which is required without a `default`. 512.0 counts as 512."""
         if not self.has(key) and default is not None:
             return default
         value = self.values.get(key)
@@ -63,22 +63,22 @@ class Fields:
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """`default` None: it must be there."""
+        """Return the string under `key`; without a `default`, the key is required."""
         value = self.values[key] if self.has(key) else default
         if not isinstance(value, str):
-            raise self._wrong(key, "a text")
+            raise self._wrong(key, "a string")
         return value
 
     def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """A list of texts; a single text is a list of one."""
+        """Return the list of strings under `key`; a single string counts as a list of one."""
         value = self.values[key] if self.has(key) else list(default)
         value = [value] if isinstance(value, str) else value
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self._wrong(key, "a list of texts")
+            raise self._wrong(key, "a list of strings")
         return tuple(value)
 
     def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
-        """The first of `allowed` where the file does not say."""
+        """Return the value under `key`, one of `allowed`; the first of them if the key is missing."""
         value = self.text(key, allowed[0]) or allowed[0]
         if value not in allowed:
             message = f"{self.where}: {key} {shortened(value)} is unknown; supported are {', '.join(allowed)}"
@@ -86,11 +86,11 @@ class Fields:
         return value
 
     def fields(self, key: str) -> "Fields":
-        """The object under `key`, empty where there is none."""
+        """Return the object under `key`; empty if the key is missing."""
         return Fields.of(f"{self.where}: {key}", self.values[key] if self.has(key) else {})
 
     def text_map(self, key: str) -> dict[str, str]:
-        """The object under `key`, all of whose values are texts."""
+        """Return the object under `key`, whose values must all be strings."""
         found = self.fields(key)
         return {name: found.text(name) for name in found.values if found.has(name)}
 
@@ -100,15 +100,15 @@ class Fields:
 
 
 def read_fields(path: Path, *, required: bool = True) -> Fields:
-    """The object in a file; where it is missing, an empty one if it is not `required`."""
+    """Read the object in a file. A missing file is an error if `required`, else an empty object."""
     return Fields.of(str(path), read_json(path, default=None if required else {}))
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """Its content, or `default` where there is no such file; LoadError names what is missing or cannot be read."""
+    """Read a JSON file; `default` if it does not exist. Raise LoadError if it is missing or unreadable."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise LoadError(f"{path}: is not a file", "corrupt")
+            raise LoadError(f"{path}: is not a regular file", "corrupt")
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as exc:
         if default is not None and not path.is_symlink():
@@ -121,7 +121,7 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 
 def has_file(path: Path) -> bool:
-    """True if it is there, whether or not it can be read; what cannot even be looked for is not."""
+    """Return True if the path exists, readable or not; False if looking for it fails."""
     try:
         return path.exists()
     except OSError:
@@ -129,7 +129,7 @@ def has_file(path: Path) -> bool:
 
 
 def inside(directory: Path, relative: str, where: str) -> Path:
-    """`relative`, as the file `where` gives it, below `directory`; LoadError if it leads elsewhere."""
+    """Return the path of `relative`, which the file `where` names, below `directory`; LoadError if it leads outside."""
     path = PurePosixPath(relative)
     if path.is_absolute() or ".." in path.parts or not relative.isprintable() or len(relative) > MAX_PATH:
         allowed = f"a path inside the model's directory, of at most {MAX_PATH} characters"
@@ -138,17 +138,17 @@ def inside(directory: Path, relative: str, where: str) -> Path:
 
 
 def only_pickled(where: str, names: Sequence[str]) -> LoadError:
-    """The refusal of a model in `where` whose weights in the files `names` are nowhere but there."""
+    """Return the error for a model in `where` whose weights, the files `names`, are only pickles."""
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return LoadError(
         f"{where}: {names[0]}{others}: weights only as pickles, which can carry code; save the model as safetensors, "
-        f"or write allow_pickle: {TENSORS} into its model file, to have tensors, and nothing else, converted to "
+        f"or write allow_pickle: {TENSORS} into its model file, to have the tensors, and nothing else, converted to "
         "safetensors once, in a process without network",
         "unsupported",
     )
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says, without what it says after that."""
+    """Return the first line of an error's message, shortened; the error's class if it has no message."""
     lines = str(error).splitlines()
     return lines[0][:MAX_SAID] if lines else type(error).__name__

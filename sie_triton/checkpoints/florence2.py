@@ -1,4 +1,4 @@
-"""What a Florence-2 checkpoint says, of transformers or of Microsoft: images, lengths, and what counts as an answer."""
+"""Files of a Florence-2 checkpoint, saved by transformers or by Microsoft: images, lengths, and filters for answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sie_triton.errors import LoadError
 
 MODEL_TYPE = "florence2"
 
-# As it was trained.
+# Image preprocessing as in training.
 USUAL_IMAGES = {
     "size": {"height": 768, "width": 768},
     "do_center_crop": False,
@@ -24,10 +24,12 @@ USUAL_IMAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Florence2Files:
-    """An image becomes `num_patches`, each the token `image_token`. `positions`: tokens that encoder and decoder read.
+    """Files of a Florence-2 model.
 
-    Phrases in `banned` are found nowhere, nor are words on less than `least_area`, a share of the image. `added_tokens`
-    go behind those of the tokenizer. `original`: config.json in transformers' words, where the file is Microsoft's.
+    An image becomes `num_patches` tokens `image_token`. `positions` is the maximum number of tokens of encoder and
+    decoder. Phrases in `banned` are not grounded. Words on less than `least_area`, a share of the image, are dropped.
+    `added_tokens` are appended to those of the tokenizer. `original` is Microsoft's config.json translated to that of
+    transformers, None if transformers saved the file.
     """
 
     directory: Path
@@ -42,7 +44,7 @@ class Florence2Files:
 
     @classmethod
     def read(cls, directory: Path) -> "Florence2Files":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         original = as_transformers(config) if is_original(config) else None
         if original is not None:
@@ -74,7 +76,7 @@ def is_florence2(directory: Path) -> bool:
 
 
 def _num_patches(vision: Fields, plan: ImagePlan) -> int:
-    """What its convolutions leave of an image, and one for all of it together."""
+    """Return the number of patches that the convolutions make of an image, and one more for the image as a whole."""
     sides = list(plan.shape)
     stages = zip(*(_numbers(vision, name, usual) for name, usual in CONVOLUTIONS.items()), strict=True)
     for kernel, stride, padding in stages:
@@ -82,7 +84,7 @@ def _num_patches(vision: Fields, plan: ImagePlan) -> int:
     most = vision.integer("max_position_embeddings", 50, least=1)
     if not all(1 <= side <= most for side in sides):
         message = f"{vision.where}: images of {plan.shape[0]} × {plan.shape[1]} become {sides[0]} × {sides[1]} patches"
-        raise LoadError(f"{message}; its max_position_embeddings is {most}", "corrupt")
+        raise LoadError(f"{message}, but its max_position_embeddings is {most}", "corrupt")
     return 1 + sides[0] * sides[1]
 
 

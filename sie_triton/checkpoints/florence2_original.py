@@ -1,6 +1,6 @@
-"""Florence-2 as Microsoft published it: its config.json in the words of transformers, and what its code adds to it.
+"""Florence-2 as Microsoft published it: its config.json in the terms of transformers, and what its code adds.
 
-That code is not run; transformers computes the same.
+The published code is not run; transformers computes the same.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from sie_triton.errors import LoadError
 POOLED = ("spatial_avg_pool", "temporal_avg_pool")
 RENAMED = {"dim_embed": "embed_dim"}
 
-# Added to the tokenizer in this order.
+# In the order in which they are added to the tokenizer.
 TOKENS = (
     *("<od>", "</od>", "<ocr>", "</ocr>"),
     *(f"<loc_{place}>" for place in range(1000)),
@@ -21,7 +21,7 @@ TOKENS = (
     *("</proposal>", "<poly>", "</poly>", "<and>"),
 )
 
-# It grounds them nowhere.
+# Phrases that the published code never grounds.
 PHRASES = (
     "it,I,me,mine,you,your,yours,he,him,his,she,her,hers,they,them,their,theirs,one,oneself,we,us,our,ours,its,myself,"
     "yourself,himself,herself,itself,ourselves,yourselves,themselves,this,that,these,those,who,whom,whose,which,what,"
@@ -36,13 +36,14 @@ def is_original(config: Fields) -> bool:
 
 
 def as_transformers(config: Fields) -> Mapping[str, Any]:
-    """Its config.json as transformers would write it. An image stands for padding, of which a question has none.
+    """Translate Microsoft's config.json to that of transformers.
 
-    LoadError where it says what transformers has no word for.
+    The padding token stands for an image: no prompt contains padding. Raises LoadError for settings that transformers
+    does not have.
     """
     vision, text = config.fields("vision_config"), config.fields("text_config")
     if vision.texts("image_feature_source", POOLED) != POOLED:
-        message = f"{vision.where}: image_feature_source: supported is {' and '.join(POOLED)}"
+        message = f"{vision.where}: image_feature_source: must be {' and '.join(POOLED)}"
         raise LoadError(message, "unsupported")
     seen = {RENAMED.get(key, key): value for key, value in vision.values.items()}
     places = vision.fields("image_pos_embed").integer("max_pos_embeddings", 50, least=1)

@@ -1,4 +1,4 @@
-"""What gliclass saves: config.json, the tokenizer, and the weights of encoder and head in one file.
+"""Files that gliclass saves: config.json, the tokenizer, and one file with the weights of encoder and head.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -14,17 +14,17 @@ MODEL_TYPE = "GLiClass"
 POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
 SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
 
-# Transformers that know where a token is only by its distance from others read any number of them.
+# Architectures with relative positions only, which have no maximum length.
 RELATIVE = ("deberta-v2",)
 
-# What gliclass cuts a text to, with its labels, where nobody says otherwise.
+# The default of gliclass, to which it truncates a text together with its labels.
 USUAL_LENGTH = 1024
 
-# What other kinds of its models have, by the key that is set where they have it.
+# Keys of config.json that turn on features that cannot be served.
 UNSUPPORTED = {
     "use_lstm": "an LSTM over the tokens",
-    "squeeze_layers": "a mean of all layers",
-    "use_segment_embeddings": "embeddings of segments",
+    "squeeze_layers": "an average of all layers",
+    "use_segment_embeddings": "segment embeddings",
     "use_calibrator": "a calibrator",
     "multimodal": "images or audio",
 }
@@ -32,8 +32,10 @@ UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class GliclassFiles:
-    """`averages_labels`: a label is the mean of its tokens, else the first of them, or the second without
-    `embeds_marker`. `reads_text_alone`: pooling sees what stands behind the separator.
+    """Files of a GLiClass model.
+
+    With `averages_labels`, a label's state is the mean of its tokens; otherwise it is that of the first token, or of
+    the second without `embeds_marker`. With `reads_text_alone`, only the states from the separator on are pooled.
     """
 
     directory: Path
@@ -52,7 +54,7 @@ class GliclassFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GliclassFiles":
-        """LoadError names the file and key that cannot be used."""
+        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / "config.json")
         check_supported(config)
         said = config.fields("encoder_config")
@@ -80,7 +82,7 @@ class GliclassFiles:
 
     @property
     def longest(self) -> int:
-        """Tokens of a row."""
+        """Maximum tokens in a row."""
         positions = self.encoder.integer("max_position_embeddings", 512, least=8)
         if self.architecture in RELATIVE:
             return max(positions, USUAL_LENGTH)
@@ -88,7 +90,7 @@ class GliclassFiles:
 
 
 def check_supported(config: Fields) -> None:
-    """LoadError names the key of what this version does not compute."""
+    """Raise LoadError naming the key of a feature that cannot be served."""
     kind = config.text("architecture_type", "uni-encoder")
     if kind != "uni-encoder":
         message = f"{config.where}: architecture_type {kind} cannot be served; supported is uni-encoder"

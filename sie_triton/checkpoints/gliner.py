@@ -1,4 +1,4 @@
-"""What gliner saves: gliner_config.json, the tokenizer, and the weights of encoder and head in one file.
+"""Files that gliner saves: gliner_config.json, the tokenizer, and one file with the weights of encoder and head.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -12,34 +12,38 @@ from sie_triton.errors import LoadError
 CONFIG = "gliner_config.json"
 LABELS_TOKENIZER = "labels_tokenizer"
 
-# What stands there is of the repository that the encoder comes from.
+# Directory of files that come from the repository of the encoder.
 ENCODER = "encoder"
 
-# Tokens; what is behind them in a label is not read.
+# In tokens; the rest of a label is not read.
 LONGEST_LABEL = 512
 
 SPAN_MODES = ("markerV0", "token_level")
 
-# Transformers that know where a token is only by its distance from others read any number of them.
+# Architectures with relative positions only, which have no maximum length.
 RELATIVE = ("deberta-v2", "t5", "mt5")
 TOKENS_A_WORD = 4
 
-# What other kinds of its models have, by the key that is set where they have it.
+# Keys of gliner_config.json that turn on features that cannot be served.
 UNSUPPORTED = {
-    "labels_decoder": "labels that a decoder writes",
+    "labels_decoder": "labels that a decoder generates",
     "relations_layer": "relations",
     "post_fusion_schema": "fusion of labels and words",
-    "span_encoder_config": "an encoder over the words",
-    "represent_spans": "spans beside tokens",
-    "precomputed_prompts_mode": "labels that are part of the weights",
-    "fuse_layers": "a fusion of their layers",
+    "span_encoder_config": "an encoder over spans",
+    "represent_spans": "span representations beside those of tokens",
+    "precomputed_prompts_mode": "labels stored in the weights",
+    "fuse_layers": "fusion of encoder layers",
 }
-INSTEAD = "adapter_path: gliner_library serves it with the library gliner, in an environment of its own"
+INSTEAD = "adapter_path: gliner_library serves it with the gliner library, in an environment of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class GlinerFiles:
-    """`max_words` a text, `max_width` words an entity. `label_offset`: how far from its marker a label's token is."""
+    """Files of a GLiNER model.
+
+    `max_words` limits the words of a piece, `max_width` those of an entity. `label_offset` is the distance in tokens
+    from a label's marker to the token whose state is used.
+    """
 
     directory: Path
     config: Fields
@@ -57,7 +61,7 @@ class GlinerFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GlinerFiles":
-        """LoadError names the file and key that cannot be used."""
+        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / CONFIG)
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:
@@ -67,7 +71,9 @@ class GlinerFiles:
             raise LoadError(message, "unsupported")
         mode = config.text("span_mode", SPAN_MODES[0])
         if mode not in SPAN_MODES:
-            message = f"{config.where}: span_mode {mode} is none of {', '.join(SPAN_MODES)}; {INSTEAD}"
+            message = (
+                f"{config.where}: span_mode {mode} cannot be served; supported are {', '.join(SPAN_MODES)}; {INSTEAD}"
+            )
             raise LoadError(message, "unsupported")
         if config.text("words_splitter_type", "whitespace") != "whitespace":
             message = f"{config.where}: words_splitter_type: only whitespace can be served; {INSTEAD}"
@@ -97,27 +103,27 @@ class GlinerFiles:
 
     @property
     def tokenizer(self) -> Path:
-        """Where the tokenizer of the words is."""
+        """Directory of the word tokenizer."""
         return self.directory if has_tokenizer(self.directory) else self.directory / ENCODER
 
     @property
     def complete(self) -> tuple[Path, ...]:
-        """The directories that hold weights and a tokenizer of theirs."""
+        """Directories that hold both weights and a tokenizer."""
         return (self.directory,) if self.tokenizer == self.directory else ()
 
     @property
     def tells_vocabulary(self) -> bool:
-        """False where the encoder is described as it was before tokens were added."""
+        """False if config.json of the encoder gives the vocabulary size before tokens were added."""
         return self.config.has("encoder_config")
 
     @property
     def labels_tokenizer(self) -> Path:
-        """Where the tokenizer of a bi-encoder's labels is."""
+        """Directory of the tokenizer for a bi-encoder's labels."""
         return self.directory / LABELS_TOKENIZER
 
     @property
     def longest_label(self) -> int:
-        """Tokens of a label that a bi-encoder reads."""
+        """Maximum tokens that a bi-encoder reads of a label."""
         most = read_fields(self.labels_tokenizer / "tokenizer_config.json", required=False)
         said = min(most.integer("model_max_length", LONGEST_LABEL, least=3, most=None), LONGEST_LABEL)
         return min(said, _positions(self.labels_encoder, LONGEST_LABEL))
@@ -127,30 +133,30 @@ class GlinerFiles:
         return self.encoder.text("model_type", RELATIVE[0])
 
     def longest(self, max_prompt: int) -> int:
-        """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
+        """Return the maximum tokens of a piece, including its labels, which have at most `max_prompt` tokens."""
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 
 def longest_piece(encoder: Fields, max_words: int, max_prompt: int) -> int:
-    """Tokens of so many words, and of a prompt before them, that a transformer reads at once."""
+    """Return how many tokens the transformer reads at once, for that many words after a prompt."""
     if encoder.text("model_type", RELATIVE[0]) in RELATIVE:
         return TOKENS_A_WORD * max_words + max_prompt
     return _positions(encoder, 512)
 
 
 def _positions(encoder: Fields, default: int) -> int:
-    """Tokens that a transformer which numbers them can read."""
+    """Return the number of tokens that a transformer with absolute positions can read."""
     positions = encoder.integer("max_position_embeddings", default, least=8)
     numbered_from = encoder.integer("pad_token_id", 0) + 1 if "roberta" in encoder.text("model_type", "") else 0
     return positions - numbered_from
 
 
 def encoder_of(config: Fields, directory: Path) -> Fields:
-    """What the repository says that the encoder comes from."""
+    """Return config.json of the encoder, as its own repository has it."""
     if not has_file(directory / ENCODER / "config.json"):
         message = (
-            f"{config.where}: the files of its encoder are not here; those of {config.text('model_name')} are fetched "
-            f"where a model file names the model, or belong in a directory {ENCODER} beside it"
+            f"{config.where}: the files of its encoder are missing; those of {config.text('model_name')} are fetched "
+            f"if a model file names the model; else put them into a directory {ENCODER} beside it"
         )
         raise LoadError(message, "not found")
     return read_fields(directory / ENCODER / "config.json")
@@ -161,7 +167,7 @@ def has_tokenizer(directory: Path) -> bool:
 
 
 def elsewhere(directory: Path) -> dict[str, str]:
-    """Of those that older versions saved: the directory that files of the encoder belong in → their repository."""
+    """Return the directory for files of the encoder → their repository. Older versions of gliner did not save them."""
     config = read_fields(directory / CONFIG)
     if has_file(directory / ENCODER) or (config.has("encoder_config") and has_tokenizer(directory)):
         return {}
@@ -169,7 +175,7 @@ def elsewhere(directory: Path) -> dict[str, str]:
 
 
 def labels_elsewhere(directory: Path) -> dict[str, str]:
-    """Where the tokenizer of a bi-encoder's labels is not here: the directory it belongs in → the repository of it."""
+    """Return the directory for a bi-encoder's label tokenizer → its repository; empty if the tokenizer is there."""
     if has_file(directory / LABELS_TOKENIZER):
         return {}
     return {LABELS_TOKENIZER: read_fields(directory / CONFIG).text("labels_encoder")}

@@ -1,4 +1,4 @@
-"""What gliner2 saves: config.json, encoder_config/config.json, the tokenizer, and all weights in one file.
+"""Files that gliner2 saves: config.json, encoder_config/config.json, the tokenizer, and one file with all weights.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -15,13 +15,13 @@ MODEL_TYPE = "extractor"
 
 COUNTING_LAYERS = ("count_lstm", "count_lstm_v2", "count_lstm_moe")
 
-# Words of a piece where config.json says nothing.
+# Words in a piece if config.json gives no number.
 MAX_WORDS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Gliner2Files:
-    """`max_words` a piece of a text, `max_width` words what is found."""
+    """Files of a GLiNER2 model. `max_words` limits the words of a piece, `max_width` those of a span."""
 
     directory: Path
     encoder: Fields
@@ -31,7 +31,7 @@ class Gliner2Files:
 
     @classmethod
     def read(cls, directory: Path) -> "Gliner2Files":
-        """LoadError names the file and key that cannot be used."""
+        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config, encoder = read_fields(directory / CONFIG), read_fields(directory / ENCODER_CONFIG)
         head = config.fields("span_head")
         for fields, key, served in (
@@ -52,7 +52,7 @@ class Gliner2Files:
         )
 
     def longest(self, max_prompt: int) -> int:
-        """Tokens of a piece, with those of what is asked, of which there are at most `max_prompt`."""
+        """Return the maximum tokens of a piece, including its schema, which has at most `max_prompt` tokens."""
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 

@@ -1,5 +1,4 @@
-"""What glirel saves, glirel_config.json and weights, and in `encoder` what it takes from its encoder's own repository:
-config.json and the tokenizer.
+"""Files that glirel saves: glirel_config.json, weights, and, in `encoder`, config.json and tokenizer of its encoder.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -15,10 +14,10 @@ CONFIG = "glirel_config.json"
 
 MARKER, SEPARATOR = "[REL]", "[SEP]"
 
-# What glirel adds to the tokenizer of its encoder: first the special ones.
+# Tokens that glirel adds to the tokenizer of its encoder, special ones first.
 ADDED_SPECIAL, ADDED = ("[FLERT]",), (MARKER, SEPARATOR, "[E]", "[/E]")
 
-# Of each key, what can be served, the usual value first.
+# Values that can be served, by key, the default first.
 SERVED = {
     "scorer": ("dot",),
     "rel_mode": ("marker",),
@@ -30,9 +29,11 @@ SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class GlirelFiles:
-    """`max_words` of a text at once; `max_distance` in words, from an entity back to one before it, None: any.
+    """Files of a GLiREL model.
 
-    A label's state is that of its first token (`label`), of the marker before it (`ent_token`), or their mean (`both`).
+    `max_words` limits the words that are read at once. `max_distance` limits the distance, in words, from an entity
+    back to an earlier one; None is no limit. A label's state is that of its first token (`label`), of the marker before
+    it (`ent_token`), or their mean (`both`).
     """
 
     directory: Path
@@ -48,11 +49,11 @@ class GlirelFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GlirelFiles":
-        """LoadError names the file and key that cannot be used."""
+        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / CONFIG)
         chosen = {key: config.one_of(key, allowed) for key, allowed in SERVED.items()}
         if config.flag("add_entity_markers", False):
-            message = f"{config.where}: add_entity_markers: models with marked entities cannot be served"
+            message = f"{config.where}: add_entity_markers: models that mark entities in the text cannot be served"
             raise LoadError(message, "unsupported")
         return cls(
             directory=directory,
@@ -78,12 +79,12 @@ class GlirelFiles:
         return self.encoder.text("model_type")
 
     def longest(self, max_prompt: int) -> int:
-        """Tokens of a piece, with those of its labels, of which there are at most `max_prompt`."""
+        """Return the maximum tokens of a piece, including its labels, which have at most `max_prompt` tokens."""
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 
 def elsewhere(directory: Path) -> dict[str, str]:
-    """Where the encoder's files are not here: the directory they belong in → the repository that has them."""
+    """Return the directory for the encoder's files → their repository; empty if the files are there."""
     if has_file(directory / ENCODER):
         return {}
     return {ENCODER: read_fields(directory / CONFIG).text("model_name")}

@@ -1,4 +1,4 @@
-"""Grounding DINO as transformers saves it."""
+"""Files of Grounding DINO as transformers saves it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from sie_triton.checkpoints.image_processor import (
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
 
-# What the files need not say of the image processor.
+# Defaults of the image processor.
 USUAL: Mapping[str, Any] = {
     "size": {"shortest_edge": 800, "longest_edge": 1333},
     "image_mean": [0.485, 0.456, 0.406],
@@ -25,15 +25,18 @@ USUAL: Mapping[str, Any] = {
 }
 LONGEST_EDGE = 1333
 
-# Of the backbone: so many times smaller than the image are the first features that are looked at.
+# Stride of the backbone's first feature map that the model uses.
 FIRST_STRIDE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DinoFiles:
-    """An image is resized until its shorter edge is `shortest_edge`, or else its longer one `longest_edge`; with
-    plan.size that is its size. `longest_text` of all labels together, in tokens. An image has `num_queries` places,
-    chosen among those of `num_levels` features, each half as large as the one before.
+    """Files of a Grounding DINO model.
+
+    An image is resized until its shorter edge is `shortest_edge`, or until its longer edge is `longest_edge` if that
+    comes first; if `plan.size` is set, the image is resized to it. `longest_text` limits the tokens of all labels
+    together. The model finds at most `num_queries` objects, chosen among the places of `num_levels` feature maps, each
+    half as large as the one before.
     """
 
     directory: Path
@@ -45,7 +48,7 @@ class DinoFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "DinoFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         config.fields("backbone_config").one_of("model_type", ("swin",))
         if config.flag("use_timm_backbone", False):
@@ -65,13 +68,16 @@ class DinoFiles:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Shorter and longer edge of what it reads."""
+        """Shorter and longer edge of the largest image that the model reads."""
         if self.plan.size is not None:
             return min(self.plan.size), max(self.plan.size)
         return self.plan.shortest_edge, self.longest_edge
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """As transformers computes it; a longest edge counts when the shortest alone would exceed it."""
+        """Return height and width after resizing, as transformers computes them.
+
+        The longest edge applies only if the shortest edge alone would exceed it.
+        """
         if self.plan.size is not None:
             return self.plan.size
         low, high = min(height, width), max(height, width)
@@ -84,7 +90,7 @@ class DinoFiles:
         return (other, round(edge)) if width < height else (round(edge), other)
 
     def num_places(self, height: int, width: int) -> int:
-        """That it could look at in an image which it reads in this size."""
+        """Return the number of places in the feature maps of an image of this size."""
         strides = [FIRST_STRIDE << level for level in range(self.num_levels)]
         return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
@@ -105,7 +111,7 @@ def _plan(directory: Path) -> tuple[ImagePlan, int]:
 
 
 def _size(fields: Fields) -> tuple[tuple[int, int] | None, int, int]:
-    """Height and width, or else the shortest and the longest edge."""
+    """Return height and width, or None, and the shortest and the longest edge."""
     if isinstance(fields.values["size"], (int, float)):
         longest = fields.integer("max_size", LONGEST_EDGE, least=1, most=MAX_SIDE)
         return None, fields.integer("size", least=1, most=MAX_SIDE), longest

@@ -1,4 +1,4 @@
-"""What a checkpoint says of how its images are made: size, cut, and scale, as transformers' processors write it."""
+"""Image preprocessing settings of a checkpoint, as transformers' processors write them: size, crop and scale."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sie_triton.errors import LoadError
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 
-# Pillow's numbers of its filters.
+# Pillow's numbers for its filters.
 BILINEAR, BICUBIC = 2, 3
 FILTERS = 6
 
@@ -19,10 +19,13 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """An image is resized to `size`, height and width, or until its shorter edge is `shortest_edge`, with Pillow's
-    filter number `resample`; then its middle of `crop` is taken. A pixel p becomes (p · scale - mean) / std.
-    Where that middle lies between two pixels, it begins before them, or, if it `rounds_middle` as torchvision does, at
-    the even one.
+    """Preprocessing of images.
+
+    An image is resized to `size`, height and width, or until its shorter edge is `shortest_edge`, with Pillow's filter
+    number `resample`. Then its center of size `crop` is cut out. A pixel p becomes (p · scale - mean) / std.
+
+    If the center lies between two pixels, the crop begins at the pixel before, or, with `rounds_middle`, at the even
+    one, as in torchvision.
     """
 
     size: tuple[int, int] | None
@@ -36,12 +39,14 @@ class ImagePlan:
 
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":
-        """`usual`: what the processor's class has where the file says nothing. LoadError."""
+        """Read the settings over `usual`, the defaults of the processor's class; LoadError if they cannot be served."""
         fields = image_fields(directory, usual)
         size, shortest = _size(fields, "size")
         crop = _size(fields, "crop_size", squares=True)[0] if fields.flag("do_center_crop", False) else None
         if size is None and crop is None:
-            message = f"{fields.where}: size gives images of many sizes, and nothing cuts them to one"
+            message = (
+                f"{fields.where}: size: gives images of different sizes, and do_center_crop does not cut them to one"
+            )
             raise LoadError(message, "unsupported")
         return cls(
             size=size,
@@ -53,7 +58,7 @@ class ImagePlan:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of what the model reads."""
+        """Height and width of the images that the model reads."""
         shape = self.crop or self.size
         assert shape is not None
         return shape
@@ -68,12 +73,14 @@ class Scaling(TypedDict):
 
 
 def image_fields(directory: Path, usual: Mapping[str, Any], needed: Sequence[str] = ("do_resize",)) -> Fields:
-    """Of the image processor, over `usual`; LoadError where a step is left out that is `needed`."""
+    """Read the image processor's settings over the defaults `usual`; raise LoadError if a `needed` step is off."""
     found = processor_fields(directory)
     fields = Fields(found.where, {**usual, **{key: value for key, value in found.values.items() if value is not None}})
     for step in needed:
         if not fields.flag(step, True):
-            raise LoadError(f"{fields.where}: {step} false cannot be served: images come in all sizes", "unsupported")
+            raise LoadError(
+                f"{fields.where}: {step} false cannot be served: images of all sizes must be accepted", "unsupported"
+            )
     return fields
 
 
@@ -87,8 +94,10 @@ def scaling(fields: Fields) -> Scaling:
 
 
 def processor_fields(directory: Path, part: str = "image_processor") -> Fields:
-    """Of the image processor, or another `part`: a file of its own, or, as transformers writes them since version 5,
-    part of another."""
+    """Read the settings of the image processor, or of another `part`.
+
+    They are in a file of their own or, as transformers writes them since version 5, in that of the whole processor.
+    """
     if has_file(directory / FILE):
         return read_fields(directory / FILE)
     nested = read_fields(directory / NESTED, required=False)
@@ -105,7 +114,7 @@ def number(fields: Fields, key: str, default: float | None = None) -> float:
 
 
 def three(fields: Fields, key: str) -> tuple[float, float, float]:
-    """A number for each of red, green and blue."""
+    """Return three numbers, for red, green and blue."""
     value = fields.values.get(key)
     values = [value] * 3 if isinstance(value, (int, float)) else value
     if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, (int, float)) for each in values):
@@ -115,8 +124,10 @@ def three(fields: Fields, key: str) -> tuple[float, float, float]:
 
 
 def _size(fields: Fields, key: str, *, squares: bool = False) -> tuple[tuple[int, int] | None, int]:
-    """Height and width, as a list too, or else the length of the shorter edge; a number alone is that, or of `squares`
-    both."""
+    """Return height and width, or None and the length of the shorter edge.
+
+    A list is height and width. A single number is the shorter edge or, with `squares`, both sides.
+    """
     value = fields.values.get(key)
     if isinstance(value, (int, float)):
         side = fields.integer(key, least=1, most=MAX_SIDE)

@@ -1,4 +1,4 @@
-"""What a LightOnOCR checkpoint says: how its pages are made, and how many tokens one becomes."""
+"""Files of a LightOnOCR checkpoint: page preprocessing, and the number of tokens in a page."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ from sie_triton.errors import LoadError
 
 MODEL_TYPE = "lighton_ocr"
 
-# What the second generation's config.json calls itself, though its weights have the names of its own class. The
-# models of that name write with Mistral.
+# The second generation's config.json has this model type, although its weights have the names of its own class. Other
+# models of this type generate text with Mistral.
 OTHER_TYPE, OTHER_WRITER = "mistral3", "qwen3"
 
 LONGEST = 40_960
@@ -20,8 +20,10 @@ LONGEST = 40_960
 
 @dataclass(frozen=True, slots=True)
 class LightOnFiles:
-    """Pages are made as `plan` says and cut into squares of `patch` pixels, `merge` · `merge` of which become a token;
-    those of them that are left over at the right and the bottom become none.
+    """Files of a LightOnOCR model.
+
+    Pages are resized as `plan` says, then cut into squares of `patch` pixels. `merge` · `merge` of these become a
+    token; incomplete groups at the right and bottom edges are dropped.
     """
 
     files: PageFiles
@@ -31,23 +33,25 @@ class LightOnFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "LightOnFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         files = PageFiles.read(directory, (MODEL_TYPE, OTHER_TYPE), LONGEST)
         patch = files.vision.integer("patch_size", 14, least=1, most=MAX_SIDE)
         merge = files.vlm.integer("spatial_merge_size", 2, least=1, most=64)
         settings = read_fields(directory / NESTED, required=False)
         for name, made in (("patch_size", patch), ("spatial_merge_size", merge)):
             if settings.integer(name, made) != made:
-                message = f"{settings.where}: {name} {settings.integer(name)}, and {files.vlm.where} reads {made}"
+                message = f"{settings.where}: {name} is {settings.integer(name)}, but {files.vlm.where} reads {made}"
                 raise LoadError(message, "unsupported")
         plan = LongestEdgePlan.read(directory)
         if any(side % patch for side in plan.unit):
-            message = f"{files.vision.where}: patch_size {patch}: pages have sides in steps of {plan.unit}"
+            message = (
+                f"{files.vision.where}: patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
+            )
             raise LoadError(message, "unsupported")
         return cls(files, plan, patch, merge)
 
     def counts(self, height: int, width: int) -> tuple[int, int]:
-        """Patches and tokens of a page of this size, as it is read."""
+        """Return the number of patches and of tokens in a page of this size, after resizing."""
         rows, columns = height // self.patch, width // self.patch
         return rows * columns, (rows // self.merge) * (columns // self.merge)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of images that are shrunk until they fit, and cut into patches, as Pixtral reads them."""
+"""Preprocessing settings of images that are shrunk until they fit, then cut into patches, as in Pixtral."""
 
 from dataclasses import dataclass
 from math import floor
@@ -15,8 +15,10 @@ USUAL_PATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class LongestEdgePlan:
-    """An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width; its
-    sides become multiples of `unit`, height and width. A pixel p becomes (p · scale - mean) / std.
+    """Preprocessing of images.
+
+    An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width. Its sides
+    become multiples of `unit`, height and width. A pixel p becomes (p · scale - mean) / std.
     """
 
     most: tuple[int, int]
@@ -28,7 +30,7 @@ class LongestEdgePlan:
 
     @classmethod
     def read(cls, directory: Path) -> "LongestEdgePlan":
-        """LoadError names the file that cannot be used."""
+        """Read the settings; raise LoadError naming the file that cannot be used."""
         usual = {**USUAL, "size": USUAL_SIZE, "patch_size": USUAL_PATCH}
         fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
         if fields.flag("do_center_crop", False):
@@ -46,7 +48,7 @@ class LongestEdgePlan:
         return (height + rows) * (width + columns)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Of an image of this size as the model reads it."""
+        """Return height and width, after resizing, of an image of this size."""
         shrunk = max(height / self.most[0], width / self.most[1])
         if shrunk > 1:
             height, width = max(1, floor(height / shrunk)), max(1, floor(width / shrunk))
@@ -55,7 +57,7 @@ class LongestEdgePlan:
 
 
 def _sides(fields: Fields, key: str, both: str = "") -> tuple[int, int]:
-    """Height and width: a number, or an object that has them, or one for `both`."""
+    """Return height and width: from a number, an object with both, or an object with the single key `both`."""
     if isinstance(fields.values[key], int):
         side = fields.integer(key, least=1, most=MAX_SIDE)
         return side, side

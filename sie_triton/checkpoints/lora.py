@@ -1,6 +1,6 @@
-"""Reads what PEFT saves beside the weights of a LoRA adapter: how large each product is, and what else it needs.
+"""Reader of adapter_config.json, which PEFT saves beside the weights of a LoRA adapter: ranks, scales and variants.
 
-Standard library only: a stage may read these without torch.
+Standard library only: stages may import this without torch.
 """
 
 import math
@@ -18,7 +18,7 @@ WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 
 MAX_RANK = 65_536
 
-# Of PEFT's settings, those that change the result and are not served.
+# PEFT settings that change the result and are not supported.
 UNSERVED = (
     "layer_replication",
     "trainable_token_indices",
@@ -34,10 +34,11 @@ UNSERVED = (
     "ensure_weight_tying",
 )
 
-# Ways to begin a training that change the base's weights too.
+# Initialisations that also change the weights of the base.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
-# A pattern is matched with names: of these characters, and with few enough repetitions to end soon.
+# Patterns are matched against module names: they must consist of these characters, with few repetitions, so that
+# matching ends soon.
 PATTERN = re.compile(r"[\w.^$|\\\[\]*-]{1,255}")
 MAX_REPETITIONS = 2
 MAX_PATTERNS = 1000
@@ -47,7 +48,7 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """An adapter's directory. `ranks` and `alphas` are by patterns of modules' names, for those that have their own."""
+    """Files of a LoRA adapter. `ranks` and `alphas` map patterns of module names to values of their own."""
 
     directory: Path
     base: str
@@ -62,7 +63,7 @@ class LoraFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "LoraFiles":
-        """LoadError names the file and the setting that cannot be used, and what to do."""
+        """Read the files; raise LoadError naming the file and setting that cannot be used, and what to do."""
         config = read_fields(directory / ADAPTER)
         _check_served(config)
         if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
@@ -85,11 +86,11 @@ class LoraFiles:
         )
 
     def rank_of(self, module: str) -> int:
-        """Of the module of that name in the model that was trained."""
+        """Return the rank for the module of that name in the trained model."""
         return self.ranks.get(_matching(tuple(self.ranks), module), self.rank)
 
     def scale_of(self, module: str) -> float:
-        """What its product is multiplied with: rank stabilised (Kalajdzievski, 2023) with alpha / √rank."""
+        """Return the factor of the product: alpha / rank; rank-stabilised (Kalajdzievski, 2023) alpha / √rank."""
         alpha, rank = self.alphas.get(_matching(tuple(self.alphas), module), self.alpha), self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilised else rank)
 
@@ -97,18 +98,22 @@ class LoraFiles:
 def _check_served(config: Fields) -> None:
     kind = config.text("peft_type", "LORA")
     if kind != "LORA":
-        message = f"peft_type {shortened(kind)} is not served; supported is LORA, with or without use_dora, use_rslora"
+        message = (
+            f"peft_type {shortened(kind)} cannot be served; supported is LORA, with or without use_dora or use_rslora"
+        )
         raise LoadError(f"{config.where}: {message}", "unsupported")
     if (bias := config.text("bias", "none")) != "none":
-        message = f"bias {shortened(bias)} changes the base's own biases; train with bias none, or merge the adapter"
+        message = f"bias {shortened(bias)} changes the biases of the base; train with bias none, or merge the adapter"
         raise LoadError(f"{config.where}: {message} into its base and serve that", "unsupported")
     for name in UNSERVED:
         if config.values.get(name):
-            message = f"{name} is not served; train without it, or merge the adapter into its base and serve that"
+            message = f"{name} cannot be served; train without it, or merge the adapter into its base and serve that"
             raise LoadError(f"{config.where}: {message}", "unsupported")
     start = config.values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
-        message = f"init_lora_weights {shortened(start)} changes the base's weights too; save the adapter as plain LoRA"
+        message = (
+            f"init_lora_weights {shortened(start)} also changes the weights of the base; save the adapter as plain LoRA"
+        )
         raise LoadError(
             f"{config.where}: {message}: save_pretrained(path_initial_model_for_weight_conversion=…)", "unsupported"
         )
@@ -135,14 +140,14 @@ def _by_pattern(fields: Fields, read: Callable[[Fields, str], N]) -> dict[str, N
 def _pattern(fields: Fields, pattern: str) -> str:
     try:
         if not PATTERN.fullmatch(pattern) or pattern.count("*") > MAX_REPETITIONS:
-            raise re.error("not one of the allowed")
+            raise re.error("not allowed")
         re.compile(pattern)
     except re.error as exc:
-        allowed = f"a module's name, or a pattern with ^ $ . | [ ] and at most {MAX_REPETITIONS} times *"
+        allowed = f"a module's name, or a pattern of letters, digits and ^ $ . | [ ] with at most {MAX_REPETITIONS} *"
         raise LoadError(f"{fields.where}: {shortened(pattern)}: must be {allowed}", "unsupported") from exc
     return pattern
 
 
 def _matching(patterns: tuple[str, ...], name: str) -> str:
-    """The first that is, or ends, `name`, as PEFT finds it; empty if none."""
+    """Return the first pattern that matches `name` or the end of it, as in PEFT; empty if none does."""
     return next((each for each in patterns if re.match(rf"(?:.*\.)?(?:{each})$", name)), "")

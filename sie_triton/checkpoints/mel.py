@@ -1,4 +1,4 @@
-"""What a checkpoint says of how its sounds are made into spectrograms, as transformers' feature extractors write it."""
+"""Spectrogram settings of a checkpoint, as transformers' feature extractors write them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,13 @@ MAX_WINDOW_S = 600
 
 @dataclass(frozen=True, slots=True)
 class MelPlan:
-    """A spectrogram has `num_bands` mel bands from `lowest` to `highest` Hz of `rate` samples a second, each `hop`
-    samples a frame of `frame_length`.
+    """Computation of spectrograms.
 
-    The model reads `window` samples: shorter sounds are filled up by `padding`. With `is_fused` it reads of a longer
-    one the whole, shrunk, and three cuts.
+    A spectrogram has `num_bands` mel bands from `lowest` to `highest` Hz, at `rate` samples a second; a frame of
+    `frame_length` samples begins every `hop` samples.
+
+    The model reads `window` samples. Shorter sounds are filled up as `padding` says. With `is_fused`, the model reads a
+    longer sound as a shrunk whole and three crops.
     """
 
     rate: int
@@ -35,7 +37,7 @@ class MelPlan:
 
     @classmethod
     def read(cls, directory: Path) -> "MelPlan":
-        """LoadError names the key that cannot be used."""
+        """Read the settings; raise LoadError naming the key that cannot be used."""
         fields = processor_fields(directory, "feature_extractor")
         rate = fields.integer("sampling_rate", 48_000, least=1000, most=MAX_RATE)
         length = fields.integer("fft_window_size", 1024, least=16, most=1 << 16)
@@ -54,16 +56,18 @@ class MelPlan:
         return plan
 
     def check(self, fields: Fields) -> None:
-        """LoadError where numbers do not go together."""
+        """Raise LoadError if the numbers contradict each other."""
         if not 0 <= self.lowest < self.highest <= self.rate / 2:
             message = f"frequency_min and frequency_max must be from 0 to {self.rate / 2:g} Hz, the first the lower"
             raise LoadError(f"{fields.where}: {message} (given {self.lowest:g} and {self.highest:g})", "corrupt")
         if self.window <= self.frame_length:
-            raise LoadError(f"{fields.where}: max_length_s: is shorter than a frame of fft_window_size", "corrupt")
+            raise LoadError(
+                f"{fields.where}: max_length_s: must be longer than a frame of fft_window_size samples", "corrupt"
+            )
 
     @property
     def num_frames(self) -> int:
-        """Of one window."""
+        """Frames in one window."""
         return self.window // self.hop + 1
 
     @property

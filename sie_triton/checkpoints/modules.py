@@ -1,4 +1,4 @@
-"""What every directory saved by sentence-transformers (any version), or by transformers, says of itself.
+"""Settings common to all directories that sentence-transformers (any version) or transformers saved.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -11,30 +11,30 @@ from sie_triton.checkpoints.contents import read_config
 from sie_triton.checkpoints.files import Fields, inside, read_fields, read_json, shortened
 from sie_triton.errors import LoadError
 
-# Their first token's position id is padding_idx + 1, so that as many positions are never used.
+# Architectures whose position ids begin at padding_idx + 1, so that this many positions are never used.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "data2vec-text", "xmod")
 
-# The second is what sentence-transformers before 6 called one with a masked-language-model head.
+# MLMTransformer is the name before sentence-transformers 6 of a transformer with a masked-language-model head.
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 
 UNLIMITED = 10**6
 
-# More than any model has; building so many layers takes minutes before a single weight is read.
+# More layers than any model has; building them takes minutes before a single weight is read.
 MAX_LAYERS = 1000
 MAX_WIDTH = 1_000_000
 
-# The names of one thing in different architectures.
+# Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
 
 TANH = "torch.nn.modules.activation.Tanh"
 
-# A Transformer module's own settings; sentence-transformers before 2 named them by the kind of model.
+# File names of a Transformer module's settings: sentence-transformers before 2 named them by architecture.
 SETTINGS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ITS_STATES = ("last_hidden_state", "logits")
 
-# What those settings may pass on to transformers and which changes nothing here.
+# Settings passed to transformers that have no effect here.
 WITHOUT_EFFECT = (
     "model_max_length",
     "padding_side",
@@ -50,9 +50,9 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """What every such directory says of its transformer and its prompts. Lengths are in tokens.
+    """Settings of the transformer and its prompts. Lengths are in tokens.
 
-    `default_prompt` is for texts of which nobody says whether they are queries.
+    `default_prompt` is for texts that are marked neither as queries nor as documents.
     """
 
     transformer: Path
@@ -65,7 +65,7 @@ class TextFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "TextFiles":
-        """Raises LoadError naming the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         kinds = modules_of(directory)
         transformer = only(kinds, TRANSFORMERS, directory)
         config = read_config(transformer)
@@ -89,7 +89,7 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class DenseLayer:
-    """One Dense module: `activation` is the dotted name of a torch.nn class."""
+    """A Dense module. `activation` is the dotted name of a torch.nn class."""
 
     directory: Path
     in_features: int
@@ -99,7 +99,7 @@ class DenseLayer:
 
     @classmethod
     def read(cls, path: Path, on: str = "sentence_embedding") -> "DenseLayer":
-        """That of a module which works on the output `on`."""
+        """Read the settings of a module that works on the output `on`."""
         config = read_fields(path / "config.json")
         names = {config.text("module_input_name", on), config.text("module_output_name", on)}
         if config.flag("use_residual", False) or names != {on}:
@@ -114,11 +114,11 @@ class DenseLayer:
 
 
 def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
-    """Class name and directory of each module, in order; of a Router, those of that route."""
+    """Return class name and directory of each module, in order; for a Router, the modules of that route."""
     path = directory / "modules.json"
     entries = read_json(path, default=[{"type": "Transformer", "path": ""}])
     if not isinstance(entries, list) or not entries:
-        raise LoadError(f"{path}: must hold a list of modules", "corrupt")
+        raise LoadError(f"{path}: must be a list of modules", "corrupt")
     kinds = [_module(f"{path}: module {i}", entry, directory) for i, entry in enumerate(entries)]
     if [kind for kind, _ in kinds] != ["Router"]:
         return kinds
@@ -127,19 +127,19 @@ def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path
     types, routes = router.text_map("types"), router.fields("structure")
     named = routes.texts(route)
     if set(named) - set(types):
-        raise LoadError(f"{routes.where}: {route}: names modules that types does not", "corrupt")
+        raise LoadError(f"{routes.where}: {route}: names modules that are missing in types", "corrupt")
     return [(_class_name(types[each]), inside(home, each, f"{routes.where}: {route}")) for each in named]
 
 
 def check_one_way(kinds: list[tuple[str, Path]], directory: Path) -> None:
-    """LoadError where a Router sends queries another way than `kinds`, that of documents."""
+    """Raise LoadError if a Router sends queries through other modules than `kinds`, those of documents."""
     if modules_of(directory, "query") != kinds:
         message = f"{directory}: queries and documents go through different modules"
-        raise LoadError(f"{message}; this family serves one way for both", "unsupported")
+        raise LoadError(f"{message}; this family needs the same modules for both", "unsupported")
 
 
 def transformer_settings(transformer: Path) -> Fields:
-    """Those of the first of its files that is there; empty where none is."""
+    """Return the settings in the first of the settings files that exists; empty if none does."""
     files = (read_fields(transformer / f"sentence_{name}_config.json", required=False) for name in SETTINGS)
     return next((found for found in files if found.values), Fields(str(transformer), {}))
 
@@ -154,20 +154,20 @@ def _class_name(dotted: str) -> str:
 
 
 def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path) -> Path:
-    """The directory of the one module of these kinds."""
+    """Return the directory of the only module of these kinds."""
     found = [path for kind, path in kinds if kind in wanted]
     if len(found) != 1:
         chain = " → ".join(kind for kind, _ in kinds) or "nothing"
-        message = f"modules.json in {directory}: {chain} cannot be served; it must name one {wanted[0]}"
+        message = f"modules.json in {directory}: {chain} cannot be served; it must have exactly one {wanted[0]}"
         raise LoadError(message, "unsupported")
     return found[0]
 
 
 def hidden_size(config: Fields) -> int:
-    """Entries of a token's state, by config.json."""
+    """Return the size of a token's state, from config.json."""
     name = next(filter(config.has, WIDTH_KEYS), None)
     if name is None:
-        raise LoadError(f"{config.where}: names no hidden_size", "corrupt")
+        raise LoadError(f"{config.where}: hidden_size is missing", "corrupt")
     return config.integer(name, least=1, most=MAX_WIDTH)
 
 
@@ -175,13 +175,13 @@ def _default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     name = saved.text("default_prompt_name", "")
     if name and name not in prompts:
         known = ", ".join(prompts) or "none"
-        message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; there are {known}"
+        message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; its names are {known}"
         raise LoadError(message, "corrupt")
     return prompts.get(name, "")
 
 
 def _check_settings(sbert: Fields) -> None:
-    """LoadError where they make something else of a text than the state of each of its tokens."""
+    """Raise LoadError if the settings make the module return anything else than the states of all tokens."""
     way = sbert.fields("modality_config").fields("text")
     method, output = way.text("method", "forward"), way.text("method_output_name", ITS_STATES[0])
     if method != "forward" or output not in ITS_STATES:
@@ -192,7 +192,7 @@ def _check_settings(sbert: Fields) -> None:
     for fields in (*passed_on, calls.fields("text"), calls.fields("common")):
         if own := sorted(set(fields.values) - set(WITHOUT_EFFECT)):
             message = (
-                f"{fields.where}: {', '.join(own)} cannot be served; set it in config.json or tokenizer.json itself"
+                f"{fields.where}: {', '.join(own)} cannot be served; set it in config.json or tokenizer.json instead"
             )
             raise LoadError(message, "unsupported")
 
@@ -203,7 +203,7 @@ def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> in
     positions = config.integer("max_position_embeddings", UNLIMITED, least=1) - unused
     if positions < 1:
         raise LoadError(f"{config.where}: max_position_embeddings: leaves no position past pad_token_id", "corrupt")
-    # A tokenizer without a limit writes 10^30.
+    # Tokenizers without a limit save 10^30.
     limit = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)
     for key in ("tokenizer_args", "processor_kwargs"):
         limit = sbert.fields(key).integer("model_max_length", limit, least=1, most=None)

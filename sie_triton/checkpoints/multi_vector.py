@@ -1,4 +1,4 @@
-"""Reads the files of a late-interaction model saved by sentence-transformers (MultiVectorEncoder) or PyLate.
+"""Reader of the files of a late-interaction model saved by sentence-transformers (MultiVectorEncoder) or PyLate.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -11,18 +11,19 @@ from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.modules import DenseLayer, TextFiles, check_one_way, hidden_size, modules_of
 from sie_triton.errors import LoadError
 
-# PyLate's, where its files do not say.
+# PyLate's default.
 QUERY_LENGTH = 32
 
-# What PyLate writes, whose versions before sentence-transformers 5 had no model_type.
+# Keys that PyLate writes; its versions before sentence-transformers 5 did not write model_type.
 PYLATE_KEYS = ("query_prefix", "document_prefix")
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Queries are filled up to `length` tokens with `token` (empty: the tokenizer's mask, else its end of sequence).
+    """Query expansion: queries are filled up to `length` tokens with `token`.
 
-    `is_ceiling`: longer ones are cut to it. `attend`: the encoder looks at what was filled in.
+    An empty `token` is the tokenizer's mask token, or else its end of sequence. With `is_ceiling`, longer queries are
+    truncated to `length`. With `attend`, the encoder attends to the added tokens.
     """
 
     length: int
@@ -33,10 +34,10 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class MultiVectorFiles:
-    """A late-interaction model's files; stanford_colbert.py reads those of Stanford's code.
+    """Files of a late-interaction model. stanford_colbert.py reads those of Stanford's code.
 
-    `query_length`, `document_length`: 0 for that of the transformer. `markers` are prompts, or their first words,
-    that are one token where the tokenizer knows them. Tokens of `skipped` words give no vector in the roles
+    `query_length` or `document_length` 0 is that of the transformer. `markers` are prompts, or their first words, that
+    are single tokens if the tokenizer knows them. Tokens of the words in `skipped` have no vectors in the roles
     `skipped_in`.
     """
 
@@ -53,7 +54,7 @@ class MultiVectorFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "MultiVectorFiles":
-        """Raises LoadError naming the file or the module that cannot be used."""
+        """Read the files; raise LoadError naming the file or module that cannot be used."""
         text, kinds = TextFiles.read(directory), modules_of(directory)
         names = [kind for kind, _ in kinds]
         check_one_way(kinds, directory)
@@ -68,7 +69,7 @@ class MultiVectorFiles:
         markers = {role: saved.text(f"{role}_prefix", "") for role in ("query", "document")}
         prompts = {role: marker + text.prompts.get(role, "").removeprefix(marker) for role, marker in markers.items()}
         return cls(
-            # Without a role a text is a document.
+            # A text without a role is a document.
             text=replace(text, prompts=prompts, default_prompt=text.default_prompt or prompts["document"]),
             dim=dense[-1].out_features if dense else hidden_size(text.config),
             dense=dense,
@@ -83,7 +84,7 @@ class MultiVectorFiles:
 
     @property
     def chain(self) -> str:
-        """What makes its vectors, in words."""
+        """The modules that make the vectors, in words."""
         expansion = self.expansion
         queries = [f"queries filled up to {expansion.length} tokens"] if expansion is not None else []
         layers = [f"Dense ({layer.out_features})" for layer in self.dense]
@@ -106,7 +107,7 @@ def _check(names: list[str], directory: Path) -> None:
 
 
 def _expansion(settings: Fields, is_pylate: bool) -> Expansion | None:
-    """Of today's form, or PyLate's, which expands unless told otherwise."""
+    """Read the query expansion in its current or in PyLate's form; PyLate expands by default."""
     if settings.has("query_expansion"):
         given = settings.fields("query_expansion")
         return Expansion(

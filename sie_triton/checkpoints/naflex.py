@@ -1,4 +1,4 @@
-"""What a checkpoint says of how images of any shape become patches, as SigLIP 2's processor writes it."""
+"""Preprocessing settings of images of any shape that become patches, as SigLIP 2's processor writes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ from sie_triton.checkpoints.image_processor import FILTERS, MAX_SIDE, image_fiel
 
 MAX_PATCHES = 100_000
 
-# Where the library looks for the scale of an image, and how closely.
+# The range, and the precision, of the library's binary search for an image's scale.
 SCALES, CLOSE = (1e-6, 100.0), 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class NaflexPlan:
-    """An image keeps its shape: it is resized to as many whole patches of `patch_size` pixels a side as there may be,
-    `max_num_patches`. A pixel p becomes (p · scale - mean) / std.
+    """Preprocessing of images.
+
+    An image keeps its aspect ratio. It is resized to at most `max_num_patches` whole patches of `patch_size` pixels a
+    side, as many as fit. A pixel p becomes (p · scale - mean) / std.
     """
 
     patch_size: int
@@ -29,7 +31,7 @@ class NaflexPlan:
 
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "NaflexPlan":
-        """`usual`: what the processor's class has where the file says nothing. LoadError."""
+        """Read the settings over `usual`, the defaults of the processor's class; LoadError if they cannot be served."""
         fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
         return cls(
             patch_size=fields.integer("patch_size", least=1, most=MAX_SIDE),
@@ -39,7 +41,7 @@ class NaflexPlan:
         )
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """What an image of that many pixels is resized to; it has no more than `max_num_patches`.
+        """Return the height and width, in pixels, to which an image is resized: at most `max_num_patches` patches.
 
         >>> plan = NaflexPlan(16, 256, 2, 1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> plan.shape(300, 300), plan.shape(10, 5), plan.shape(1, 200)
@@ -49,7 +51,7 @@ class NaflexPlan:
         return rows * self.patch_size, columns * self.patch_size
 
     def num_patches(self, height: int, width: int) -> int:
-        """Of an image that has been resized to that many pixels."""
+        """Return the number of patches in a resized image of that many pixels."""
         return height // self.patch_size * (width // self.patch_size)
 
     def _grid(self, height: int, width: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What open_clip saves, as transformers would say it: CLIP with its own vision transformer, SigLIP with timm's.
+"""Files that open_clip saves, in the terms of transformers: CLIP with its own image tower, SigLIP with timm's.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -18,7 +18,7 @@ CONFIG = "open_clip_config.json"
 
 CLIP, SIGLIP = "clip", "siglip"
 
-# Of timm's vision transformers of SigLIP, whose names say the rest: width, layers, heads, width of the perceptron.
+# Names of timm's SigLIP vision transformers. Sizes: width, layers, heads, width of the feed-forward network.
 TIMM = re.compile(r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)")
 TIMM_SIZES = {
     "base": (768, 12, 12, 3072),
@@ -26,10 +26,10 @@ TIMM_SIZES = {
     "so400m": (1152, 27, 16, 4304),
     "giantopt": (1536, 40, 16, 6144),
 }
-# Which of them approximate GELU.
+# Those with the tanh approximation of GELU.
 TIMM_TANH = ("base_patch32", "large_patch16_siglip_512", "so400m_patch16", "giantopt")
 
-# Keys of each tower that are served, some with one value only; any other must say that there is nothing of its kind.
+# Supported keys of each tower, some with certain values only. Other keys must be null or false.
 OF_BOTH = ("layers", "width", "mlp_ratio", "norm_kwargs", "act_kwargs", "output_tokens", "block_type")
 OF_VISION = (*OF_BOTH, "image_size", "patch_size", "head_width", "pos_embed_type", "final_ln_after_pool")
 OF_TIMM = ("image_size", "timm_model_name", "timm_model_pretrained", "timm_drop", "timm_drop_path")
@@ -52,7 +52,7 @@ ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     },
 }
 
-# How the library's tokenizers clean texts.
+# Ways in which open_clip's tokenizers clean texts.
 CLEANING = ("whitespace", "lower", "canonicalize")
 
 OPENAI = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
@@ -60,7 +60,11 @@ OPENAI = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.261
 
 @dataclass(frozen=True, slots=True)
 class OpenClipFiles:
-    """`config` is what transformers' config.json would hold; `cleaning`, one of CLEANING, is done to texts first."""
+    """Files of an open_clip model.
+
+    `config` is the config.json that transformers would have saved. `cleaning`, one of CLEANING, is applied to texts
+    first.
+    """
 
     directory: Path
     kind: str
@@ -70,7 +74,7 @@ class OpenClipFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "OpenClipFiles":
-        """LoadError names what in the file cannot be served."""
+        """Read the files; raise LoadError naming what cannot be served."""
         found = read_fields(directory / CONFIG)
         model = found.fields("model_cfg")
         vision, text = model.fields("vision_cfg"), model.fields("text_cfg")
@@ -91,7 +95,7 @@ class OpenClipFiles:
 
 
 def is_open_clip(directory: Path) -> bool:
-    """Whether its files are open_clip's: transformers' are not there, or need code of the model's own."""
+    """Return True to read open_clip's files: those of transformers are missing, or need the model's own code."""
     if not has_file(directory / CONFIG):
         return False
     return read_fields(directory / "config.json", required=False).has("auto_map") or not has_file(
@@ -100,26 +104,28 @@ def is_open_clip(directory: Path) -> bool:
 
 
 def _check(kind: str, model: Fields, vision: Fields, text: Fields) -> None:
-    """LoadError names the first thing that neither transformers' CLIP nor its SigLIP computes."""
+    """Raise LoadError naming the first setting that neither CLIP nor SigLIP of transformers supports."""
     for part in ("multimodal_cfg", "audio_cfg"):
         if model.has(part):
-            raise _unserved(model, part, "CoCa and its kin have more than two towers")
+            raise _unserved(model, part, "CoCa and similar models have more than two towers")
     if text.has("hf_model_name"):
-        raise _unserved(text, "hf_model_name", "a text tower of another library")
+        raise _unserved(text, "hf_model_name", "the text tower is that of another library")
     if isinstance(vision.values.get("layers"), list):
-        raise _unserved(vision, "layers", "a ResNet")
+        raise _unserved(vision, "layers", "the image tower is a ResNet")
     if kind == SIGLIP and not TIMM.fullmatch(name := vision.text("timm_model_name")):
-        raise _unserved(vision, "timm_model_name", f"of timm's image towers SigLIP's are served, and {name} is none")
+        raise _unserved(
+            vision, "timm_model_name", f"of timm's image towers only those of SigLIP are supported, not {name}"
+        )
     for tower, keys in ((vision, OF_TIMM if kind == SIGLIP else OF_VISION), (text, (*OF_TEXT, "hf_tokenizer_name"))):
         only = ONLY[kind][tower.where.rpartition(" ")[2]]
         for key, value in tower.values.items():
             if key in only and value not in only[key]:
                 raise _unserved(tower, key, f"supported is {only[key][-1]!r}")
             if key not in (*keys, *only, *OF_TRAINING) and value not in (None, False):
-                raise _unserved(tower, key, "nothing here computes it")
+                raise _unserved(tower, key, "it is not supported")
     for key, allowed in ONLY[kind]["text_cfg"].items() if kind == SIGLIP else ():
         if None not in allowed and key != "proj_type" and not text.has(key):
-            raise LoadError(f"{text.where}: {key}: missing; supported is {allowed[-1]!r}", "unsupported")
+            raise LoadError(f"{text.where}: {key}: is missing; supported is {allowed[-1]!r}", "unsupported")
     for key in sorted(set(text.fields("tokenizer_kwargs").values) - {"clean"}):
         raise _unserved(text.fields("tokenizer_kwargs"), key, "supported is clean")
 
@@ -160,7 +166,7 @@ def _timm(vision: Fields) -> dict[str, Any]:
 
 def _text(kind: str, text: Fields, dim: int, quick_gelu: bool) -> dict[str, Any]:
     width = text.integer("width", 512, least=1, most=MAX_WIDTH)
-    # Of CLIP the token with the largest id closes a text, which transformers means by a 2 here.
+    # In CLIP, the token with the largest id ends a text. transformers expresses this by the id 2.
     own = {"projection_size": dim} if kind == SIGLIP else {"eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 0}
     return {
         "hidden_size": width,
@@ -174,7 +180,7 @@ def _text(kind: str, text: Fields, dim: int, quick_gelu: bool) -> dict[str, Any]
 
 
 def _perceptron(tower: Fields, width: int, quick_gelu: bool) -> dict[str, Any]:
-    """Of its blocks; of SigLIP, `act_kwargs` say how its GELU is approximated."""
+    """Return the feed-forward settings of the tower's blocks; `act_kwargs` give SigLIP's approximation of GELU."""
     ratio, eps = tower.values.get("mlp_ratio", 4.0), tower.fields("norm_kwargs").values.get("eps", 1e-5)
     if not isinstance(ratio, (int, float)) or not isinstance(eps, (int, float)) or not 0 < ratio < MAX_WIDTH:
         raise LoadError(f"{tower.where}: mlp_ratio and norm_kwargs.eps: must be numbers", "corrupt")
@@ -184,12 +190,14 @@ def _perceptron(tower: Fields, width: int, quick_gelu: bool) -> dict[str, Any]:
 
 
 def _side(fields: Fields, key: str) -> int:
-    """Of a square."""
+    """Return the side of a square."""
     value = fields.values.get(key, 224)
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
         value = value[0]
     if isinstance(value, list):
-        raise LoadError(f"{fields.where}: {key} {shortened(value)} cannot be served: images are square", "unsupported")
+        raise LoadError(
+            f"{fields.where}: {key} {shortened(value)} cannot be served: images must be square", "unsupported"
+        )
     return Fields(fields.where, {key: value}).integer(key, least=1, most=MAX_SIDE)
 
 
@@ -198,7 +206,7 @@ def _plan(given: Fields, side: int) -> ImagePlan:
     way = fields.one_of("resize_mode", ("shortest", "squash"))
     filters = {"bicubic": BICUBIC, "bilinear": BILINEAR}
     if fields.has("size") and _side(fields, "size") != side:
-        raise LoadError(f"{fields.where}: size: must be {side}, as image_size of vision_cfg", "unsupported")
+        raise LoadError(f"{fields.where}: size: must be {side}, like image_size in vision_cfg", "unsupported")
     return ImagePlan(
         size=(side, side) if way == "squash" else None,
         shortest_edge=0 if way == "squash" else side,

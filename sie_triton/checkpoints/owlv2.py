@@ -1,4 +1,4 @@
-"""OWL-ViT and OWLv2 as transformers saves them."""
+"""Files of OWL-ViT and OWLv2 as transformers saves them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ OF_CLIP = {
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
 
-# What the files need not say, by model type: of the image processor, and the side of a patch.
+# Defaults by model type: settings of the image processor, and the side of a patch in pixels.
 USUAL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "owlvit": ({**OF_CLIP, "size": {"height": 768, "width": 768}, "crop_size": {"height": 768, "width": 768}}, 32),
     "owlv2": ({**OF_CLIP, "size": {"height": 960, "width": 960}}, 16),
@@ -24,8 +24,11 @@ USUAL: Mapping[str, tuple[Mapping[str, Any], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class OwlFiles:
-    """`longest_text` of a label in tokens. An image becomes `num_patches`; with `pads_to_square` nothing of it is
-    stretched."""
+    """Files of an OWL model.
+
+    `longest_text` limits the tokens of a label. An image becomes `num_patches`. With `pads_to_square`, an image keeps
+    its aspect ratio.
+    """
 
     directory: Path
     name: str
@@ -39,7 +42,7 @@ class OwlFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "OwlFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         name = config.one_of("model_type", ("owlv2", "owlvit"))
         usual, usual_patch = USUAL[name]
@@ -51,10 +54,12 @@ class OwlFiles:
         patch = vision.integer("patch_size", usual_patch, least=1, most=side)
         if plan.shape != (side, side):
             made = " × ".join(map(str, plan.shape))
-            message = f"{directory}: images are made {made}, and config.json wants {side} × {side}"
+            message = f"{directory}: images are resized to {made}, but config.json needs {side} × {side}"
             raise LoadError(message, "unsupported")
         if name == "owlv2" and not processor_fields(directory).flag("do_pad", True):
-            raise LoadError(f"{directory}: do_pad false cannot be served: boxes are shares of a square", "unsupported")
+            raise LoadError(
+                f"{directory}: do_pad false cannot be served: boxes are relative to a square", "unsupported"
+            )
         return cls(directory, name, plan, text.integer("max_position_embeddings", 16, least=3), (side // patch) ** 2)
 
 

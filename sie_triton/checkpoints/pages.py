@@ -1,5 +1,7 @@
-"""Models that read pages: a vision tower whose states stand among those of words in a language model, and a projection
-of each token, as transformers saves ColPali and its kin."""
+"""Files of models that read pages, as transformers saves ColPali and similar models.
+
+A language model reads the vision tower's states among those of words, and a projection of each token's state follows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
 
-# The names of one thing in different towers.
+# Names of the same setting in different towers.
 LAYERS = ("num_hidden_layers", "depth")
 WIDTHS = ("hidden_size", "embed_dim", "out_hidden_size", "intermediate_size", "num_attention_heads", "num_heads")
 
@@ -21,9 +23,10 @@ TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 @dataclass(frozen=True, slots=True)
 class PageFiles:
-    """`vlm` is the model that reads, `text` and `vision` its two parts. `dim` entries has each vector.
+    """Files of a model that reads pages.
 
-    `longest` is in tokens, `image_token` the one that stands where a state of the image goes; `settings` are those of
+    `vlm` is the vision language model, `text` and `vision` are its two parts. Vectors have `dim` entries. `longest` is
+    in tokens. `image_token` is the id of the token whose state is replaced by one of the image. `settings` are those of
     the library's processor.
     """
 
@@ -38,18 +41,18 @@ class PageFiles:
 
     @classmethod
     def read(cls, directory: Path, kinds: Sequence[str], longest: int) -> "PageFiles":
-        """`kinds` are the models that can be read with, `longest` what they have where the files say nothing.
+        """Read the files; raise LoadError naming the one that cannot be used.
 
-        LoadError names the file that cannot be used.
+        `kinds` are the supported types of vision language models, `longest` is the default of their maximum length.
         """
         config = read_any_config(directory)
-        # colpali-engine saves that of the model that reads, with a layer more.
+        # colpali-engine saves the config of the vision language model alone, though there is one more layer.
         vlm = config.fields("vlm_config") if config.has("vlm_config") else config
         if vlm.text("model_type", kinds[0]) not in kinds:
             known = ", ".join(kinds)
             message = f"{vlm.where}: model_type {vlm.text('model_type')!r} cannot be served; supported are {known}"
             raise LoadError(message, "unsupported")
-        # Before transformers 4.52 some had the fields of the language model beside those of the tower.
+        # Before transformers 4.52, some had the fields of the language model at the top level, beside vision_config.
         text, vision = vlm.fields("text_config") if vlm.has("text_config") else vlm, vlm.fields("vision_config")
         for part in (text, vision):
             for names, most in ((LAYERS, MAX_LAYERS), (WIDTHS, MAX_WIDTH)):
@@ -69,7 +72,7 @@ class PageFiles:
 
 
 def kind_of(directory: Path) -> tuple[str, str]:
-    """Model type and class; empty where there is no config.json, or it does not say."""
+    """Return model type and class; empty if there is no config.json, or if the file does not name them."""
     try:
         config = read_fields(directory / "config.json", required=False)
         return config.text("model_type", ""), next(iter(config.texts("architectures")), "")
@@ -78,7 +81,7 @@ def kind_of(directory: Path) -> tuple[str, str]:
 
 
 def special_token(directory: Path, name: str) -> str:
-    """Such as `pad_token`, as the tokenizer's files have it; LoadError where they do not."""
+    """Return a special token, such as `pad_token`, from the tokenizer's files; raise LoadError if they name none."""
     for file in TOKENIZER_FILES:
         if not has_file(directory / file):
             continue
@@ -88,4 +91,4 @@ def special_token(directory: Path, name: str) -> str:
             return Fields(f"{found.where}: {name}", value).text("content")
         if value is not None:
             return found.text(name)
-    raise LoadError(f"{' and '.join(TOKENIZER_FILES)} in {directory} name no {name}", "unsupported")
+    raise LoadError(f"{' and '.join(TOKENIZER_FILES)} in {directory}: {name} is missing", "unsupported")

@@ -1,4 +1,4 @@
-"""What a checkpoint says of images that are cut into patches at about their own size, as Qwen's models read them."""
+"""Preprocessing settings of images that are cut into patches at about their original size, as in Qwen's models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
 from sie_triton.errors import LoadError
 
-# Of Qwen2-VL, where the file says nothing.
+# Defaults of Qwen2-VL.
 USUAL: Mapping[str, Any] = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
@@ -23,9 +23,12 @@ MOST_PIXELS = MAX_SIDE * MAX_SIDE
 
 @dataclass(frozen=True, slots=True)
 class PatchPlan:
-    """An image is resized, with Pillow's filter number `resample`, to sides that are multiples of `factor` and to
-    between `min_pixels` and `max_pixels`; then cut into squares of `patch` pixels, of which `merge` · `merge` become a
-    token. A pixel p becomes (p · scale - mean) / std, and a patch is seen `frames` times, as if it were of a film.
+    """Preprocessing of images.
+
+    An image is resized, with Pillow's filter number `resample`, to sides that are multiples of `factor`, and to between
+    `min_pixels` and `max_pixels`. Then it is cut into squares of `patch` pixels, of which `merge` · `merge` become a
+    token. A pixel p becomes (p · scale - mean) / std. Each patch is repeated `frames` times, as if it were part of a
+    video.
     """
 
     patch: int
@@ -40,8 +43,10 @@ class PatchPlan:
 
     @classmethod
     def read(cls, directory: Path, vision: Fields, usual: Mapping[str, Any] = USUAL) -> "PatchPlan":
-        """`vision`: what config.json says of the tower, which must read such patches; `usual`: what the processor's
-        class has where its file says nothing. LoadError.
+        """Read the settings; raise LoadError if they cannot be served.
+
+        `vision` is the tower's part of config.json, which must agree. `usual` holds the defaults of the processor's
+        class.
         """
         fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
         least, most = _pixels(fields, usual["size"])
@@ -60,7 +65,7 @@ class PatchPlan:
             ("temporal_patch_size", plan.frames),
         ):
             if vision.integer(name, made) != made:
-                message = f"{vision.where}: {name} {vision.integer(name)}, and {fields.where} makes {made}"
+                message = f"{vision.where}: {name} is {vision.integer(name)}, but {fields.where} makes {made}"
                 raise LoadError(message, "unsupported")
         return plan
 
@@ -70,21 +75,24 @@ class PatchPlan:
 
     @property
     def most_pixels(self) -> int:
-        """Of a resized image: a narrow one may be larger than `max_pixels`, as no side is less than `factor`."""
+        """Maximum pixels of a resized image.
+
+        A narrow image may exceed `max_pixels`, since no side is shorter than `factor`.
+        """
         longest = max(self.min_pixels, self.max_pixels)
         return longest + self.factor * (self.factor + 15 * isqrt(longest))
 
     def num_patches(self, height: int, width: int) -> int:
-        """Of a resized image."""
+        """Return the number of patches in a resized image."""
         return (height // self.patch) * (width // self.patch)
 
     def num_tokens(self, height: int, width: int) -> int:
-        """Of a resized image."""
+        """Return the number of tokens in a resized image."""
         return (height // self.factor) * (width // self.factor)
 
 
 def _pixels(fields: Fields, usual: Mapping[str, int]) -> tuple[int, int]:
-    """Least and most, of the keys that processors have had for them."""
+    """Return minimum and maximum pixels, from any of the keys that processors have used for them."""
     size = fields.fields("size")
     found = []
     for own, of_size in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
@@ -92,5 +100,7 @@ def _pixels(fields: Fields, usual: Mapping[str, int]) -> tuple[int, int]:
         found.append(source.integer(key, usual[of_size], least=1, most=MOST_PIXELS))
     least, most = found
     if least > most:
-        raise LoadError(f"{fields.where}: at least {least} pixels and at most {most}: no image has both", "corrupt")
+        raise LoadError(
+            f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}", "corrupt"
+        )
     return least, most

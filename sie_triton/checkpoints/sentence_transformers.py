@@ -1,4 +1,4 @@
-"""Reads the files of a dense or a sparse model saved by sentence-transformers (any version), or by transformers.
+"""Reader of the files of a dense or sparse model that sentence-transformers (any version) or transformers saved.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -22,7 +22,7 @@ from sie_triton.errors import LoadError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
-# Written by sentence-transformers before 6; concatenated in this order when several are true.
+# Keys of sentence-transformers before 6. If several are true, their vectors are concatenated in this order.
 LEGACY_POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -37,10 +37,10 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class SentenceTransformerFiles:
-    """A dense model's files: what they say before any weight is read.
+    """Files of a dense model, read without its weights.
 
-    Of what the modules give the first `dim` entries are the vector. `is_said` is False where pooling and normalize are
-    the library's choice for a directory that says neither.
+    The embedding is the first `dim` entries of the modules' output. `is_said` is False if no file gives pooling and
+    normalize, so that they are the library's defaults.
     """
 
     text: TextFiles
@@ -52,9 +52,9 @@ class SentenceTransformerFiles:
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
-        """`projection` is the folder of another Dense layer than modules.json names.
+        """Read the files; raise LoadError naming the file or module that cannot be used.
 
-        Raises LoadError naming the file or the module that cannot be used.
+        `projection` is the directory of a Dense layer to use instead of those in modules.json.
         """
         text, kinds = TextFiles.read(directory), modules_of(directory)
         check_one_way(kinds, directory)
@@ -74,7 +74,7 @@ class SentenceTransformerFiles:
 
     @property
     def chain(self) -> str:
-        """Its modules, in words."""
+        """The modules, in words."""
         layers = [f"Dense ({layer.out_features})" for layer in self.dense]
         last = ["Normalize"] if self.normalize else []
         return ", ".join(["Transformer", f"Pooling ({', '.join(self.pooling)})", *layers, *last])
@@ -82,7 +82,7 @@ class SentenceTransformerFiles:
 
 @dataclass(frozen=True, slots=True)
 class SparseEncoderFiles:
-    """A SPLADE model's files. `idf`, if queries need no forward pass, holds a weight for each token."""
+    """Files of a SPLADE model. `idf` holds a weight for each token, if queries need no forward pass; else None."""
 
     text: TextFiles
     dim: int
@@ -92,13 +92,15 @@ class SparseEncoderFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "SparseEncoderFiles":
-        """Raises LoadError naming the file or the module that cannot be used."""
+        """Read the files; raise LoadError naming the file or module that cannot be used."""
         text = TextFiles.read(directory)
         config = _splade_pooling(text, directory)
         queries, documents = (modules_of(directory, route) for route in ("query", "document"))
         static = [path for kind, path in queries if kind == STATIC]
         if queries != documents and (len(static) != 1 or len(queries) != 1):
-            message = f"{directory}: queries must go the way of documents, or through one {STATIC}"
+            message = (
+                f"{directory}: queries must go through the same modules as documents, or through a single {STATIC}"
+            )
             raise LoadError(message, "unsupported")
         return cls(
             text=text,
@@ -110,13 +112,16 @@ class SparseEncoderFiles:
 
     @property
     def chain(self) -> str:
-        """Its modules, in words."""
+        """The modules, in words."""
         queries = f"; queries {STATIC}" if self.idf is not None else ""
         return f"Transformer, {SPLADE} ({self.pooling}, {self.activation}){queries}"
 
 
 def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
-    """The module's settings; none for a bare masked language model, which SparseEncoder takes with its defaults."""
+    """Return the settings of SpladePooling.
+
+    They are empty for a bare masked language model, for which SparseEncoder uses its defaults.
+    """
     kinds = modules_of(directory)
     if is_bare(directory) and head(text.config) == MASKED_LM:
         return Fields("", {})
@@ -136,7 +141,7 @@ def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[
 
 
 def _check_order(kinds: list[str], directory: Path) -> bool:
-    """True if the chain ends in Normalize."""
+    """Return True if the chain of modules ends in Normalize; raise LoadError if the chain cannot be served."""
     normalize = kinds[-1] == "Normalize"
     middle = kinds[2:-1] if normalize else kinds[2:]
     if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
@@ -157,5 +162,7 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
             message = f"{pooling.where}: pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}"
             raise LoadError(message, "unsupported")
     if not modes:
-        raise LoadError(f"{pooling.where}: pooling_mode: names none of {', '.join(POOLING_MODES)}", "corrupt")
+        raise LoadError(
+            f"{pooling.where}: pooling_mode: must name at least one of {', '.join(POOLING_MODES)}", "corrupt"
+        )
     return modes

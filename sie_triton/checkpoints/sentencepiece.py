@@ -1,4 +1,4 @@
-"""A model of SentencePiece, spm.model: a message of Protocol Buffers, of which a tokenizer needs a few fields.
+"""Reader of SentencePiece models, spm.model: the few fields of the Protocol Buffers message that a tokenizer needs.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
 
-# Numbers of fields, as sentencepiece_model.proto has them.
+# Field numbers from sentencepiece_model.proto.
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 PIECE, SCORE, KIND = 1, 2, 3
 MODEL_TYPE, UNKNOWN = 3, 40
@@ -26,8 +26,10 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class SentencePiece:
-    """`pieces` with their scores, in the order of their ids; `added`: those that stand for themselves, and whether they
-    are special. `charsmap` is what characters are replaced by first, empty where none is.
+    """A unigram model.
+
+    `pieces` are in the order of their ids, with their scores. `added` are the pieces that are matched literally, and
+    whether each is special. `charsmap` replaces characters before tokenization; it may be empty.
     """
 
     pieces: tuple[tuple[str, float], ...]
@@ -37,7 +39,7 @@ class SentencePiece:
 
     @classmethod
     def read(cls, path: Path) -> "SentencePiece":
-        """LoadError where it is none, or not of unigrams."""
+        """Read the file; raise LoadError if it is not a unigram model."""
         try:
             return cls._of(path, path.read_bytes())
         except (OSError, ValueError, IndexError, struct.error) as exc:
@@ -60,15 +62,15 @@ class SentencePiece:
             elif number == NORMALIZER:
                 normalizer = dict(_fields(value))
         if trainer.get(MODEL_TYPE, UNIGRAM) != UNIGRAM:
-            raise LoadError(f"{path}: is no unigram model; others cannot be served", "unsupported")
+            raise LoadError(f"{path}: is not a unigram model; other types cannot be served", "unsupported")
         unknown = trainer.get(UNKNOWN, 0)
         if not 0 <= unknown < len(pieces):
-            raise ValueError("its unknown piece is none of its pieces")
+            raise ValueError("unk_id is not the id of a piece")
         return cls(tuple(pieces), tuple(added), unknown, normalizer.get(CHARSMAP, b""))
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each: an int, or bytes."""
+    """Yield number and value of each field; a value is an int or bytes."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -82,15 +84,15 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         elif wire in (FIXED32, FIXED64):
             size = 4 if wire == FIXED32 else 8
         else:
-            raise ValueError("is no message of Protocol Buffers")
+            raise ValueError("is not a Protocol Buffers message")
         if at + size > len(message):
-            raise ValueError("is cut off")
+            raise ValueError("is truncated")
         yield number, message[at : at + size]
         at += size
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number there, and where it ends."""
+    """Return the number at `at`, and the offset after it."""
     value = shift = 0
     while True:
         byte = message[at]
@@ -99,4 +101,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, at
         if shift > 63:
-            raise ValueError("is no message of Protocol Buffers")
+            raise ValueError("is not a Protocol Buffers message")

@@ -1,4 +1,4 @@
-"""SigLIP and SigLIP 2 as transformers saves them: for images of one size, or (naflex) of any shape."""
+"""Files of SigLIP and SigLIP 2 as transformers saves them: for images of one size or, with NaFlex, of any shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,16 +31,18 @@ USUAL_PATCHES: Mapping[str, Any] = {
     "image_std": HALF,
 }
 
-# Tokenizers of transformers that clean texts, whatever tokenizer.json says; the second is that of every ANY_SHAPE.
+# Tokenizers that clean texts, whatever tokenizer.json says. Every ANY_SHAPE model has the second.
 CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
-# They pad on the left where tokenizer_config.json says nothing.
+# Tokenizers that pad on the left unless tokenizer_config.json says otherwise.
 PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedTexts:
-    """All texts become `length` tokens, of which the model reads every one, its padding `token` too. `cleaning` is what
-    is done to texts before what tokenizer.json says, by a name of `inputs/cleaning.py`; empty: nothing.
+    """Padding of texts: all become `length` tokens, and the model reads the padding `token` too.
+
+    `cleaning` names the function of `inputs/cleaning.py` that is applied before the steps in tokenizer.json; empty for
+    none.
     """
 
     length: int
@@ -51,7 +53,7 @@ class PaddedTexts:
 
 @dataclass(frozen=True, slots=True)
 class SiglipFiles:
-    """An image becomes `num_patches`, at most."""
+    """Files of a SigLIP model. An image becomes at most `num_patches`."""
 
     directory: Path
     config: Fields
@@ -62,7 +64,7 @@ class SiglipFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "SiglipFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
         if is_open_clip(directory):
             found = OpenClipFiles.read(directory)
             return cls.of(directory, found.config, found.plan, UNLIMITED, found.cleaning)
@@ -78,31 +80,31 @@ class SiglipFiles:
     def of(
         cls, home: Path, config: Fields, plan: ImagePlan | NaflexPlan, most: int, cleaning: str = ""
     ) -> "SiglipFiles":
-        """`most`: tokens of a text that others than the model itself read."""
+        """Check the settings; `most` limits a text's tokens in addition to the model's own limit."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
         check_tower(text)
         check_tower(vision)
         width = text.integer("hidden_size", 768)
         dims = text.integer("projection_size", width, least=1, most=MAX_WIDTH), vision.integer("hidden_size", 768)
         if dims[0] != dims[1]:
-            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}: no space of both"
+            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}, which cannot be compared"
             raise LoadError(message, "unsupported")
         if not vision.flag("vision_use_head", True):
-            message = f"{vision.where}: vision_use_head false: nothing makes one vector of an image"
+            message = f"{vision.where}: vision_use_head false: there is no layer that makes one vector of an image"
             raise LoadError(message, "unsupported")
         texts = _texts(home, config, min(most, text.integer("max_position_embeddings", 64, least=2)), cleaning)
         return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
 
 
 def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> int:
-    """LoadError where images are made otherwise than the model reads them."""
+    """Return the maximum number of patches; raise LoadError if images do not have the size that the model reads."""
     side = vision.integer("patch_size", 16, least=1)
     if isinstance(plan, ImagePlan):
         size = vision.integer("image_size", 224, least=1)
         check_shape(home, plan, size)
         return (size // side) ** 2
     if plan.patch_size != side:
-        message = f"{home}: images are cut into patches of {plan.patch_size} pixels, and config.json wants {side}"
+        message = f"{home}: images are cut into patches of {plan.patch_size} pixels, but config.json needs {side}"
         raise LoadError(message, "unsupported")
     positions = vision.integer("num_patches", 256, least=1)
     if isqrt(positions) ** 2 != positions:
@@ -123,10 +125,10 @@ def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedText
 
 
 def _padding_token(home: Path, settings: Fields) -> str:
-    """Not that of config.json, whose default is of no tokenizer."""
+    """Return the padding token from the tokenizer's files; the default in config.json belongs to no tokenizer."""
     for found in (settings, read_fields(home / "special_tokens_map.json", required=False)):
         value = found.values.get("pad_token")
         token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str):
             return token
-    raise LoadError(f"{settings.where}: pad_token: missing; every text is padded with it", "corrupt")
+    raise LoadError(f"{settings.where}: pad_token: is missing; every text is padded with it", "corrupt")

@@ -1,4 +1,4 @@
-"""What a checkpoint's tokenizer calls its special tokens, as transformers writes it beside tokenizer.json."""
+"""Special tokens of a checkpoint's tokenizer, from the files that transformers writes beside tokenizer.json."""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 def special_token(directory: Path, name: str, usual: str) -> str:
-    """`name` is pad_token, eos_token …; `usual` is what it is where no file says. LoadError."""
+    """Return the token `name` (pad_token, eos_token, …), or `usual` if no file names it.
+
+    Raises LoadError if a file cannot be read.
+    """
     for file in FILES:
         fields = read_fields(directory / file, required=False)
         if fields.has(name):

@@ -1,7 +1,7 @@
-"""Reads the files of a ColBERT checkpoint that Stanford's own code saved.
+"""Reader of the files of a ColBERT checkpoint that Stanford's own code saved.
 
-One file of weights holds the encoder and the projection; artifact.metadata, which may be missing, says how they are
-used. No torch, as preprocess reads these.
+One file of weights holds the encoder and the projection. artifact.metadata, which may be missing, says how they are
+used. Imports no torch, since preprocess reads these files.
 """
 
 import string
@@ -17,18 +17,21 @@ from sie_triton.errors import LoadError
 ARCHITECTURE = "HF_ColBERT"
 METADATA = "artifact.metadata"
 
-# What Stanford's code takes where artifact.metadata does not say.
+# Defaults of Stanford's code.
 QUERY_MARKER, DOCUMENT_MARKER = "[unused0]", "[unused1]"
 QUERY_LENGTH, DIM = 32, 128
 
 
 def read_multi_vector(directory: Path) -> MultiVectorFiles:
-    """A late-interaction model's files, whoever saved them; LoadError names the one that cannot be used."""
+    """Read the files of a late-interaction model, saved by any library.
+
+    Raises LoadError naming the file that cannot be used.
+    """
     return _read(directory) if is_stanford_colbert(directory) else MultiVectorFiles.read(directory)
 
 
 def is_stanford_colbert(directory: Path) -> bool:
-    """By transformers' config.json or its own file, unless modules.json is there to say more."""
+    """Return True if config.json or artifact.metadata says so, and there is no modules.json."""
     if not is_bare(directory):
         return False
     named = ARCHITECTURE in read_fields(directory / "config.json", required=False).texts("architectures")
@@ -42,7 +45,7 @@ def _read(directory: Path) -> MultiVectorFiles:
     query = f"{metadata.text('query_token_id', '') or QUERY_MARKER} "
     document = f"{metadata.text('doc_token_id', '') or DOCUMENT_MARKER} "
     return MultiVectorFiles(
-        # Without a role a text is a document.
+        # A text without a role is a document.
         text=replace(text, prompts={"query": query, "document": document}, default_prompt=document),
         dim=dim,
         dense=(DenseLayer(directory, hidden_size(text.config), dim, False, "torch.nn.modules.linear.Identity"),),
@@ -62,7 +65,7 @@ def _read(directory: Path) -> MultiVectorFiles:
 
 
 def _dim(directory: Path, metadata: Fields) -> int:
-    """Entries of a vector, by the weights; by artifact.metadata where only the small files have been fetched."""
+    """Return the size of a vector, from the weights if they are there, else from artifact.metadata."""
     path = directory / "model.safetensors"
     if not has_file(path):
         return metadata.integer("dim", DIM, least=1, most=MAX_WIDTH)

@@ -1,6 +1,6 @@
-"""Two encoders into one space, of images and of texts, as transformers saves CLIP and its kin.
+"""Files of an image and a text encoder with a common embedding space, as transformers saves CLIP and similar models.
 
-sentence-transformers keeps the same files in the directory of its one module.
+sentence-transformers keeps the same files in the directory of its only module.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.errors import LoadError
 
-# Modules of sentence-transformers that hold such a model, and those behind it that change nothing here.
+# Modules of sentence-transformers that hold such a model, and modules after it that have no effect here.
 HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
-# What it says of how each kind of item is read, and the only thing that is served.
+# For each kind of item, the method that sentence-transformers must call, and the only output that is supported.
 METHODS = {"text": "get_text_features", "image": "get_image_features"}
 ITS_VECTOR = "pooler_output"
 ABOUT_LENGTH = ("padding", "truncation", "max_length", "return_tensors")
@@ -28,7 +28,7 @@ ABOUT_LENGTH = ("padding", "truncation", "max_length", "return_tensors")
 
 @dataclass(frozen=True, slots=True)
 class TowerFiles:
-    """`longest_text` is in tokens. An image becomes `num_patches`."""
+    """Files of two towers. `longest_text` is in tokens. An image becomes `num_patches`."""
 
     directory: Path
     config: Fields
@@ -39,7 +39,7 @@ class TowerFiles:
 
     @classmethod
     def read(cls, directory: Path, usual: Mapping[str, Any]) -> "TowerFiles":
-        """`usual`: see ImagePlan. LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used. `usual`: see ImagePlan."""
         if is_open_clip(directory):
             found = OpenClipFiles.read(directory)
             return cls.of(directory, found.config, found.plan, UNLIMITED)
@@ -49,7 +49,7 @@ class TowerFiles:
 
     @classmethod
     def of(cls, home: Path, config: Fields, plan: ImagePlan, most: int) -> "TowerFiles":
-        """`most`: tokens of a text that others than the model itself read."""
+        """Check the settings; `most` limits a text's tokens in addition to the model's own limit."""
         text, vision = config.fields("text_config"), config.fields("vision_config")
         check_tower(text)
         check_tower(vision)
@@ -66,7 +66,7 @@ class TowerFiles:
 
 
 def check_tower(tower: Fields) -> None:
-    """LoadError where it has more of anything than there is."""
+    """Raise LoadError if a tower is larger than any real one."""
     for name, most in (
         ("num_hidden_layers", MAX_LAYERS),
         ("hidden_size", MAX_WIDTH),
@@ -76,15 +76,19 @@ def check_tower(tower: Fields) -> None:
 
 
 def check_shape(home: Path, plan: ImagePlan, side: int) -> None:
-    """LoadError where images are made of another size than the model reads."""
+    """Raise LoadError if images are not resized to the size that the model reads."""
     if plan.shape != (side, side):
-        message = f"{home}: images are made {plan.shape[0]} × {plan.shape[1]}, and config.json wants {side} × {side}"
+        message = (
+            f"{home}: images are resized to {plan.shape[0]} × {plan.shape[1]}, but config.json needs {side} × {side}"
+        )
         raise LoadError(message, "unsupported")
 
 
 def most_tokens(home: Path) -> int:
-    """Of a text, by the tokenizer's files and by those of sentence-transformers; LoadError where the latter make
-    something else of items than their vectors in the common space."""
+    """Return the maximum tokens of a text, by the files of the tokenizer and of sentence-transformers.
+
+    Raises LoadError if the latter ask for anything else than embeddings in the common space.
+    """
     tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), transformer_settings(home)
     for kind, usual in METHODS.items():
         way = saved.fields("modality_config").fields(kind)
@@ -97,7 +101,7 @@ def most_tokens(home: Path) -> int:
         if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
             message = f"{calls.where}: {kind}: {', '.join(own)} cannot be served; set it in the processor's own files"
             raise LoadError(message, "unsupported")
-    # A tokenizer without a limit writes 10^30.
+    # Tokenizers without a limit save 10^30.
     limits = (
         tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None),
         saved.integer("max_seq_length", UNLIMITED, least=1),
@@ -107,18 +111,19 @@ def most_tokens(home: Path) -> int:
 
 
 def home_of(directory: Path) -> Path:
-    """Where its config.json is; LoadError where sentence-transformers has layers behind the towers."""
+    """Return the directory of config.json; raise LoadError if sentence-transformers has layers after the towers."""
     kinds = [(kind, path) for kind, path in _modules(directory) if kind not in WITHOUT_EFFECT]
     if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
         chain = " → ".join(kind for kind, _ in kinds)
-        message = f"modules.json in {directory}: {chain} cannot be served; of two towers it must be {HOLDERS[1]} alone"
+        message = f"modules.json in {directory}: {chain} cannot be served; two towers must be a single {HOLDERS[1]}"
         raise LoadError(message, "unsupported")
     return kinds[0][1]
 
 
 def model_type(directory: Path) -> str:
-    """Of its first module, or what it would be there; empty where its files say nothing. LoadError where it is a model
-    of open_clip that cannot be served.
+    """Return the model type of the first module, or what transformers would call it; empty if the files do not say.
+
+    Raises LoadError for a model of open_clip that cannot be served.
     """
     if is_open_clip(directory):
         return OpenClipFiles.read(directory).kind
@@ -130,12 +135,12 @@ def model_type(directory: Path) -> str:
 
 
 def is_before_fast(directory: Path) -> bool:
-    """Whether its tokenizer is CLIP's as it was saved before there was tokenizer.json."""
+    """Return True if the tokenizer is CLIP's in its old form, without tokenizer.json."""
     return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
 
 
 def said_by(directory: Path) -> str:
-    """The file that tells what it is."""
+    """Return the name of the file that gives the model type."""
     return OPEN_CLIP if is_open_clip(directory) else "config.json"
 
 

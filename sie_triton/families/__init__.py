@@ -1,7 +1,8 @@
-"""Model families, found through a lazy table: a family is one module, and one line here.
+"""Model families, in a lazy table: a family is one module, and one line here.
 
-A family of somebody else's is named `my_package.my_module:MyFamily` in a model file; the entry points of FAMILIES_GROUP
-let its recogniser be asked too. Nothing here imports torch; a family does, when its weights are first needed.
+A model file names a family of another package as `my_package.my_module:MyFamily`. Entry points of the group
+FAMILIES_GROUP let such a family recognise directories too. Importing this module does not import torch; a family
+imports torch when its weights are first needed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +38,7 @@ __all__ = [
     "model_of",
 ]
 
-# In the order in which they are asked whether a directory is theirs: the last takes what is left.
+# In the order in which they are tried on a directory; the last one takes what no other family recognises.
 FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.families.bge_m3:BgeM3",
     "gliner": "sie_triton.families.gliner:Gliner",
@@ -71,32 +72,33 @@ FAMILIES: Mapping[str, str] = {
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
 
-# Where SIE keeps its adapters; nothing of it is imported here.
+# The packages of SIE's adapters. Nothing is imported from them.
 SIE_PACKAGE = "sie_server."
 SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
 
-# Of installed packages, whose families are asked before ours.
+# Entry points of installed packages, whose families are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"
 
 
 @cache
 def family(name: str) -> Family:
-    """One of FAMILIES, or `module:Class`; LoadError where there is no such thing."""
+    """Return one of FAMILIES, or `module:Class` of an installed package; raise LoadError if it does not exist."""
     if name not in FAMILIES and ":" not in name:
         raise LoadError(f"family {name}: {_unknown(name)}", "dependency")
     return class_named(FAMILIES.get(name, name), Family, f"family {name}")()  # type: ignore[type-abstract]
 
 
 def families() -> Iterator[tuple[str, Family]]:
-    """All that are installed, by the name a model file has for them, in the order in which they are asked."""
+    """Yield all installed families, by their names in model files, in the order in which they are tried."""
     names = [entry.value for entry in entry_points(group=FAMILIES_GROUP)]
     return ((name, family(name)) for name in (*names, *FAMILIES))
 
 
 def family_of(adapter_path: str | None, source: str) -> str:
-    """The family that an `adapter_path` names, in our words or SIE's; CatalogError lists the families otherwise.
+    """Return the family that an `adapter_path` of ours or of SIE's names; raise CatalogError listing the families.
 
-    `source`: where it stands. UnbuiltFamily for one of PLANNED.
+    `source` is the model file, for the message. Raises UnbuiltFamily for a family in PLANNED, and for other adapters of
+    SIE.
     """
     where = f"{source}: adapter_path: {adapter_path!r}"
     name = _in_our_words(adapter_path or "")
@@ -118,15 +120,15 @@ def family_of(adapter_path: str | None, source: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    """Second half of an error message about an unknown family name."""
+    """Return the end of an error message about an unknown family name."""
     giving = [each for each in FAMILIES if name in (output.name for output in family(each).outputs)]
-    meant = f"; {name} is an output, which {', '.join(giving)} give" if giving else did_you_mean(name, FAMILIES)
+    meant = f"; {name} is an output of {', '.join(giving)}" if giving else did_you_mean(name, FAMILIES)
     known = ", ".join(FAMILIES)
     return f"is not a family this version serves; families are {known}, or module:Class of an installed package{meant}"
 
 
 def _in_our_words(adapter_path: str) -> str:
-    """SIE's files name a module in several ways, depending on their age.
+    """Return the name of SIE's adapter in one form; SIE's model files use several, depending on their age.
 
     >>> _in_our_words("sie_server.adapters.clip.adapter:CLIPAdapter"), _in_our_words("splade")
     ('clip:CLIPAdapter', 'splade')
@@ -136,7 +138,7 @@ def _in_our_words(adapter_path: str) -> str:
 
 
 def model_of(spec: ModelSpec) -> Model:
-    """What its verbs know of it."""
+    """Return what verbs need to know of a model."""
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}
@@ -144,18 +146,18 @@ def model_of(spec: ModelSpec) -> Model:
 
 
 def fitted(spec: ModelSpec, directory: Path) -> ModelSpec:
-    """With no longer items than the checkpoint in `directory` reads; LoadError where its files cannot be read."""
+    """Return `spec` limited to the checkpoint's maximum length; raise LoadError if its files cannot be read."""
     longest = family(spec.family).longest(directory)
     return replace(spec, max_sequence_length=min(spec.max_sequence_length, longest))
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Processor:
-    """What makes features of elements; LoadError says what is wrong with its files."""
+    """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
     return family(spec.family).processor(spec, directory)
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
-    """Load the weights in `directory`; LoadError says what is wrong with them, or with what the model file says."""
+    """Load the weights in `directory`; raise LoadError saying what is wrong with them or with the model file."""
     kind = family(spec.family)
     load = import_module(module).load if (module := kind.loaders.get(spec.engine)) else kind.load
     adapter: Adapter = load(spec, directory, engine)

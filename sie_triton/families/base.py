@@ -1,4 +1,4 @@
-"""What a family of models is, and what a loaded model of it can do."""
+"""Interfaces of a model family and of a loaded model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from sie_triton.spec import ANY_LENGTH, ModelSpec
 
 @dataclass(frozen=True)
 class Options:
-    """What a model file may say under `adapter_options.loadtime` for models of a family: a frozen dataclass.
+    """The family's options under `adapter_options.loadtime` in a model file: a frozen dataclass.
 
-    Fields are checked by pydantic; `Annotated` with `annotated_types` narrows them.
+    pydantic checks the fields; `Annotated` with `annotated_types` narrows them.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -29,12 +29,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What a directory is found to hold, without a model file. `normalize` None: the family has no dense vectors.
+    """Contents of a directory without a model file, as a family recognised them.
 
-    `reason` says which file said what. `dims` are the output types of encode and their sizes. `options` are the
-    family's own, as the files have them. `query_prompt` is what they put before a query. `weights` are the directories
-    that must hold weights, that of the transformer, with its tokenizer, first. `doubt`: why a model file has to say
-    that it is of this family; empty where the files say it.
+    - `reason`: which file said what.
+    - `dims`: sizes of the output types of encode.
+    - `normalize`: None if the family has no dense vectors.
+    - `options`: the family's options, from the files.
+    - `query_prompt`: the prompt before a query, from the files.
+    - `weights`: directories that must hold weights, first that of the transformer and its tokenizer.
+    - `doubt`: why a model file must confirm the family; empty if the files are unambiguous.
     """
 
     reason: str
@@ -50,10 +53,10 @@ class Recognised:
 
 
 class Adapter(ABC):
-    """A loaded model, in the process that computes. `forward` is called by as many threads as there are lanes.
+    """A loaded model, in the worker. Each lane calls `forward` from a thread of its own.
 
-    `limits`: the largest value of an integer feature, by name. `dims`: the sizes of outputs whose tensors do not show
-    them.
+    `limits` are the largest values of integer features, by name. `dims` are the sizes of outputs whose tensors do not
+    show them.
     """
 
     encoder: Encoder
@@ -61,7 +64,7 @@ class Adapter(ABC):
     limits: Mapping[str, int]
     dims: Mapping[str, int]
 
-    # Features of items about as long as these together, for measuring; None: those of the family will do.
+    # Function that makes features of about this total length, for measuring; None uses that of the family.
     sample: Callable[[Sequence[int]], Features] | None = None
 
     def __init__(
@@ -73,25 +76,28 @@ class Adapter(ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> Rows:
-        """The tensors of `batch.outputs` by name, all items one after another; `dense` not yet normalised."""
+        """Return the tensors of `batch.outputs` by name, all items one after another; `dense` is not yet normalised."""
 
 
 class Family(ABC):
-    """A kind of model: what models of it take and give, and how they are read. Holds nothing; imports no torch.
+    """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
 
-    `inputs` are the kinds of input that it reads, `unread_inputs` those that SIE's model files name beside them: the
-    text of labels, for one, which is no item. `outputs` are the output types of encode that it can give, its own or the
-    contract's. `score_modes` are ways to score by them, the default first; with `scores_pairs` query and text go
-    through the model together. `verbs` are what it does beside encode and score; `extraction` is how it extracts.
-    `features` is what its processor makes of an element; the first says how long the item is: by its own lengths, or,
-    where it is not ragged, by its values. `parameters` are request parameters of its own, which reach `Adapter.forward`
-    item by item. `engines` can compute its encoder, the usual one first; `loaders` are what stands in for `load` with
-    one of them: engine → module with a function `load` of the same arguments; `unread_options` are options that have no
-    effect with one of them. `environment` is the one that its workers
-    run in where a model file names none. `reference_adapters` are names of it in SIE's own model files. `files` are
-    patterns of files that a checkpoint of it has beside the usual ones. `recognises_quickly`: without reading weights.
-    `generates`: its forward passes make one token after another, and take seconds however little they cost.
-    `takes_loras`: its encoder runs LoRA adapters, those of several items side by side.
+    - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
+      such as the text of labels, which is not an item.
+    - `outputs`: output types of encode, the family's own or the contract's. `score_modes`: ways to score by them, the
+      default first. With `scores_pairs`, the model reads query and text together.
+    - `verbs`: verbs other than encode and score. `extraction`: how extract works.
+    - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
+      or, if it is not ragged, its value.
+    - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
+    - `engines`: engines that can compute the encoder, the default first. `loaders`: engine → module whose function
+      `load` replaces the method. `unread_options`: engine → options that have no effect with it.
+    - `environment`: default worker environment.
+    - `reference_adapters`: the family's names in SIE's model files.
+    - `files`: patterns of files that a checkpoint has in addition to the usual ones.
+    - `recognises_quickly`: True if recognising a directory reads no weights.
+    - `generates`: True if a forward pass generates one token after another, and so takes seconds however low its cost.
+    - `takes_loras`: True if the encoder runs LoRA adapters, those of several items in one pass.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -116,7 +122,7 @@ class Family(ABC):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """What can be asked of it, as in a model file."""
+        """The tasks that the family supports, as a model file lists them."""
         return (
             *(f"encode.{output.name}" for output in self.outputs),
             *(["score"] if self.can_score else []),
@@ -128,38 +134,38 @@ class Family(ABC):
         return self.scores_pairs or bool(self.score_modes)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        """What `directory` holds, None if no model of this family; LoadError if one that cannot be served."""
+        """Return what `directory` holds, None if it is not of this family; raise LoadError if it cannot be served."""
         return None
 
     def elsewhere(self, directory: Path) -> Mapping[str, str]:
-        """What a checkpoint of it leaves to other repositories: directory in it → repository of the small files there.
+        """Return the directories whose small files are in other repositories: directory in the checkpoint → repository.
 
-        Asked when its own small files are here; LoadError as in `recognise`.
+        Called when the checkpoint's own small files are here. Raises LoadError like `recognise`.
         """
         return {}
 
     def longest(self, directory: Path) -> int:
-        """Rows of its first feature that the checkpoint in `directory` reads of one item, at most."""
+        """Return the maximum length of an item, in rows of the first feature, for the checkpoint in `directory`."""
         return ANY_LENGTH
 
     @abstractmethod
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        """What makes features of elements; LoadError says what is wrong with its files."""
+        """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
 
     @abstractmethod
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
-        """Load the weights in `directory`; `engine` is one of `engines`. LoadError says what cannot be used."""
+        """Load the weights in `directory` with one of `engines`; raise LoadError saying what cannot be used."""
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        """Of what a model file asks for, each thing in it that disagrees with another, with its key."""
+        """Yield each contradiction in the model file, beginning with its key."""
         return iter(())
 
     def options_of(self, spec: ModelSpec) -> Any:
-        """The model's own options."""
+        """Return the model's own options."""
         return self.options(**spec.options)
 
     def sample(self, lengths: Sequence[int]) -> Features:
-        """Features of items of these lengths, for measuring; what they hold does not matter."""
+        """Return features of items of these lengths, for measuring. Their values do not matter."""
         return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
 
 

@@ -1,4 +1,4 @@
-"""Conversations with images in them → tokens, and pixels beside them. No torch."""
+"""Conversations with images → tokens and pixels. No torch."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sie_triton.inputs.patches import resized_for_patches
 from sie_triton.inputs.pixels import Bytes
 from sie_triton.spec import Runtime
 
-# As Qwen's chat templates write them.
+# The form of Qwen's chat templates.
 BEFORE = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n"
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105
@@ -25,7 +25,7 @@ PICTURE = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
 
 
 class ChatReader:
-    """Of at most `longest` tokens: a text too long loses its own end, and images are read whole."""
+    """Tokenizer of conversations. Limits them to `longest` tokens by truncating texts at their end, never images."""
 
     def __init__(self, files: PageFiles, plan: PatchPlan, longest: int, runtime: Runtime) -> None:
         self.plan = plan
@@ -34,11 +34,14 @@ class ChatReader:
         self._images = ImageReader(runtime)
         self._num_after = len(self._tokenizer.encode(AFTER).ids)
         if self._tokenizer.encode(PICTURE, add_special_tokens=False).ids.count(files.image_token) != 1:
-            message = f"{files.directory}: {PICTURE} has not one token {files.image_token}, which stands for an image"
+            message = (
+                f"{files.directory}: {PICTURE} must contain the token {files.image_token}, which stands for an image, "
+                "exactly once"
+            )
             raise LoadError(message, "unsupported")
 
     def prepared(self, item: Any) -> Any:
-        """An item with its image as large as it is read; InputError names it."""
+        """Return the item with its image resized for the model; raise InputError naming the image."""
         image = item.get(IMAGE.name)
         if not isinstance(image, ImageFile):
             return item
@@ -51,12 +54,12 @@ class ChatReader:
         return beginning(self._tokenizer, text, self._longest)
 
     def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:
-        """Of each conversation, in which PICTURE stands for each of its images."""
+        """Return the tokens of each conversation; PICTURE in a conversation stands for each of its images."""
         encodings = self._tokenizer.encode_batch_fast(list(conversations))
         return [self._tokens(encoding.ids, of) for encoding, of in zip(encodings, images, strict=True)]
 
     def read(self, ids: Sequence[Sequence[int]], images: Sequence[Sequence[Bytes]]) -> Any:
-        """What is read of each, int32 [items]: tokens, and patches for which the vision tower takes as long."""
+        """Return the cost of each item, int32 [items], in tokens; patches count as tokens that take as long."""
         patches = [sum(self.plan.num_patches(*image.shape[:2]) for image in of) for of in images]
         return np.array([len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)], np.int32)
 
@@ -71,19 +74,19 @@ class ChatReader:
         return ids
 
     def _cut(self, ids: list[int], least: int, more: int) -> list[int]:
-        """To what is read beside `more` tokens; at least the first `least` stay, and what stands behind a text."""
+        """Truncate to the maximum length less `more`; keep at least the first `least` tokens and those after a text."""
         before = max(least, self._longest - more - self._num_after)
         return ids if len(ids) <= before + self._num_after else ids[:before] + ids[-self._num_after :]
 
 
 def check_text(text: str, where: str) -> None:
-    """InputError where it would be taken for an image."""
+    """Raise InputError if the text contains the token that stands for an image."""
     if IMAGE_TOKEN in text:
-        raise InputError(f"{where} holds {IMAGE_TOKEN}, which stands for an image; leave it out")
+        raise InputError(f"{where} contains {IMAGE_TOKEN}, which stands for an image; leave it out")
 
 
 def as_sentence(instruction: str) -> str:
-    """With a full stop where it ends in no punctuation, as in training.
+    """Append a full stop if the text does not end in punctuation, as in training.
 
     >>> as_sentence(" Find it "), as_sentence("Find it!"), as_sentence(" ")
     ('Find it.', 'Find it!', '')

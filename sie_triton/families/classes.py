@@ -1,4 +1,4 @@
-"""What families that classify texts have in common: their parameters, and classes in order."""
+"""Parameters and findings of families that classify texts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from sie_triton.transforms.classes import merged, sigmoid, softmax
 SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
 
 THRESHOLD = threshold(0)
-IS_MULTI = Parameter("multi_label", bool, doc="classes do not exclude each other")
+IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply to one text")
 TYPE = Parameter(
     "classification_type",
     str,
     (SINGLE_LABEL, MULTI_LABEL),
-    doc="whether classes exclude each other; multi_label stands over it",
+    doc="multi-label if several classes may apply to one text; parameter multi_label overrides it",
 )
 
 
 def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
-    """`usual`: what the model does where a request says nothing."""
+    """Return whether several classes may apply; `usual` is the model's default if the request does not say."""
     if IS_MULTI.name in options:
         return bool(options[IS_MULTI.name])
     return options[TYPE.name] == MULTI_LABEL if TYPE.name in options else usual
@@ -36,7 +36,7 @@ def told(
     options: Mapping[str, ParameterValue],
     thresholds: npt.NDArray[np.float32] | None = None,
 ) -> Findings:
-    """The best first, of equals the one whose label came first; `thresholds` NaN: that of the request."""
+    """Return classes by descending score, ties in the order of labels; `thresholds` NaN are that of the request."""
     least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, 0)
     order = np.argsort(-scores, kind="stable")
     return Findings(
@@ -45,7 +45,10 @@ def told(
 
 
 def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """Of windows that have logits of all classes each: labels of the request, or, with CLASS_NAMES, the model's."""
+    """Merge the windows of a text, each with logits of all classes.
+
+    Classes are the request's labels or, with CLASS_NAMES, the model's.
+    """
     multi = bool(rows[0][IS_MULTI_LABEL.name])
     logits = np.stack([row[CLASS_LOGITS.name] for row in rows])
     scores = merged(sigmoid(logits) if multi else softmax(logits), multi)

@@ -1,5 +1,7 @@
-"""Are the outputs what the family declares, and as large as the model file says? Clients and indexes are made for
-what they say."""
+"""The check that outputs have the type and size that the family and the model file declare.
+
+Clients and indexes rely on the declared sizes.
+"""
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from sie_triton.families.base import Adapter, Family
 
 
 def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
-    """Run a few short items; LoadError names both numbers where an output has another size."""
+    """Run a few short items; raise LoadError naming both numbers if an output has another size."""
     forward = frozenset(output.made_of or name for name, output in model.outputs.items())
     features = (adapter.sample or family.sample)([2, 2])
     num_items = len(next(iter(features.values())).of_items)
@@ -22,15 +24,15 @@ def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
         found = adapter.dims.get(name, shown[-1] if shown else None)
         said = model.spec.dims.get(name)
         if None not in (found, said) and found != said:
-            message = f"tasks.encode.{name}.dim: the model file says {said}, the weights give {found}"
+            message = f"tasks.encode.{name}.dim: is {said} in the model file, but {found} in the weights"
             raise LoadError(message, "unsupported")
 
 
 def check_declared(tensor: Tensor, rows: Rows) -> None:
-    """Triton would say of another type that the client is wrong."""
+    """Raise LoadError if a tensor has another type; otherwise Triton would blame the client."""
     wanted = (np.dtype(NUMPY_DTYPES[tensor.dtype]), len(tensor.dims))
     array = rows.get(tensor.name)
     if array is None or (array.dtype, array.ndim) != wanted:
         found = "nothing" if array is None else f"{array.dtype} of {array.ndim} dimensions"
-        message = f"output {tensor.name}: the family gives {found}, and declares {wanted[0]} of {wanted[1]}"
+        message = f"output {tensor.name}: the family returns {found}, but declares {wanted[0]} of {wanted[1]}"
         raise LoadError(message, "unsupported")

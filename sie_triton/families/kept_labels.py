@@ -1,4 +1,4 @@
-"""Labels that an encoder of their own reads by themselves: once, and kept."""
+"""A cache of the states of labels that an encoder of their own reads apart from the text."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -15,15 +15,15 @@ from sie_triton.families.labelled_words import pieces_of
 
 Ints = npt.NDArray[np.int32]
 
-# What is kept of labels, in bytes: of 768 numbers each, 21,845 labels.
+# Size of the cache in bytes: 21,845 labels of 768 numbers.
 KEPT_BYTES = 64 * 1024**2
 
-# So many tokens of labels go through their encoder at once.
+# Maximum tokens of labels in one pass of their encoder.
 TOKENS_AT_ONCE = 16_384
 
 
 class Kept:
-    """States of labels by their tokens, the least recently used gone first; safe to call from several threads."""
+    """Thread-safe cache of label states by their tokens; evicts the least recently used."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -34,7 +34,7 @@ class Kept:
         return len(self._states)
 
     def known(self, labels: Sequence[bytes]) -> dict[bytes, torch.Tensor]:
-        """Those of `labels` that are kept."""
+        """Return the states of those `labels` that are cached."""
         with self._lock:
             found = {label: self._states[label] for label in labels if label in self._states}
             for label in found:
@@ -42,7 +42,7 @@ class Kept:
         return found
 
     def put(self, states: dict[bytes, torch.Tensor]) -> None:
-        """All of one size."""
+        """Add states, all of the same size."""
         with self._lock:
             self._states |= states
             while self._states and len(self._states) * next(iter(self._states.values())).nbytes > self._max_bytes:
@@ -50,26 +50,26 @@ class Kept:
 
 
 class LabelReader(ABC):
-    """What adapters have whose batches bring LABEL_IDS and LABEL_SIZES with each piece."""
+    """Base of adapters whose batches carry LABEL_IDS and LABEL_SIZES with each piece."""
 
     kept: Kept
 
     @abstractmethod
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
-        """The state of each label; in memory of its own, which goes when it does."""
+        """Return the state of each label, each in memory of its own, so that evicting it frees the memory."""
 
     def labels_of(self, batch: Batch) -> list[torch.Tensor]:
-        """Of each piece: [labels, d]."""
+        """Return the label states of each piece, [labels, d]."""
         pieces = list(zip(pieces_of(batch, LABEL_IDS.name), pieces_of(batch, LABEL_SIZES.name), strict=True))
         sets = [(ids.tobytes(), sizes.tobytes()) for ids, sizes in pieces]
-        # Pieces of one request have the same.
+        # Pieces of one request have the same labels.
         distinct = {key: _apart(*piece) for key, piece in zip(sets, pieces, strict=True)}
         known = self._states({label: None for labels in distinct.values() for label in labels})
         stacked = {key: torch.stack([known[label] for label in labels]) for key, labels in distinct.items()}
         return [stacked[key] for key in sets]
 
     def _states(self, labels: dict[bytes, None]) -> dict[bytes, torch.Tensor]:
-        """Of labels as the bytes of their tokens; those that are not kept go through the encoder together."""
+        """Return the state of each label, by the bytes of its tokens; compute those that are not cached together."""
         found = self.kept.known(list(labels))
         for chunk in _chunks([label for label in labels if label not in found]):
             made = dict(zip(chunk, self._encoded(chunk), strict=True))
@@ -79,14 +79,14 @@ class LabelReader(ABC):
 
 
 def _apart(ids: Ints, sizes: Ints) -> list[bytes]:
-    """Of one piece: the tokens of each label."""
+    """Return the tokens of each label in one piece, as bytes."""
     if int(sizes.sum(dtype=np.int64)) != len(ids):
         raise ValueError(f"{LABEL_SIZES.name}: must sum to the tokens in {LABEL_IDS.name}, {len(ids)}")
     return [each.tobytes() for each in np.split(ids, np.cumsum(sizes)[:-1])]
 
 
 def _chunks(labels: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Of about TOKENS_AT_ONCE each."""
+    """Yield chunks of about TOKENS_AT_ONCE tokens each."""
     chunk: list[bytes] = []
     num_bytes = 0
     for label in labels:

@@ -1,4 +1,4 @@
-"""Images, and the labels that are looked for in each. No torch."""
+"""Images, and the labels to look for in each. No torch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,14 +22,17 @@ P = TypeVar("P")
 
 
 class Picture(NamedTuple):
-    """`pixels` [height, width, 3] as the model reads them; `size`, height and width, of the upright image sent."""
+    """An image as the model reads it.
+
+    `pixels` are [height, width, 3]; `size` is height and width of the client's image, upright.
+    """
 
     pixels: npt.NDArray[Any]
     size: tuple[int, int]
 
 
 class LabelledImages(Processor, Generic[P]):
-    """`encode` gets a prompt and a Picture of each item."""
+    """Processor of images with labels; `encode` gets a prompt and a Picture for each item."""
 
     prepares = True
 
@@ -39,14 +42,14 @@ class LabelledImages(Processor, Generic[P]):
 
     @abstractmethod
     def pixels(self, image: "Image", where: str) -> npt.NDArray[Any]:
-        """Of an upright picture; InputError begins with `where`."""
+        """Return the pixels of an upright image; raise InputError that begins with `where`."""
 
     @abstractmethod
     def prompt(self, labels: tuple[Label, ...], template: str) -> P:
-        """What the model reads of labels; InputError names one."""
+        """Return what the model reads of the labels; raise InputError naming a label."""
 
     def template(self, part: Part) -> str:
-        """What a label is put into, where {} stands. InputError."""
+        """Return the template into which labels are put in place of {}; raise InputError if the request's is wrong."""
         return "{}"
 
     def is_slow(self, element: Any) -> bool:

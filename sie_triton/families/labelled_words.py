@@ -1,4 +1,4 @@
-"""What families that read labels and words in one row have in common."""
+"""Helpers of families that read labels and words in one row."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,33 +13,33 @@ from sie_triton.inputs.words import Row, packed
 if TYPE_CHECKING:
     import torch
 
-# In a measured item, so many tokens are labels, and every so many of the others begin a word.
+# In an item for measuring: the number of label tokens, and how many of the other tokens there are to a word.
 SAMPLE_LABELS = 4
 TOKENS_A_WORD = 1.25
 
 
 def pieces_of(batch: Batch, name: str) -> list[npt.NDArray[Any]]:
-    """The rows of a ragged feature, piece by piece."""
+    """Split a ragged feature into the rows of each piece."""
     values, lengths = batch.features[name]
     assert lengths is not None
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
 def states_at(hidden: "torch.Tensor", batch: Batch, name: str, offset: int = 0) -> "list[torch.Tensor]":
-    """hidden [tokens, d] → the states of the tokens `offset` behind those that a feature names, [rows, d] a piece."""
+    """Return the states of tokens, `offset` after those in a feature: hidden [tokens, d] → [rows, d] for each piece."""
     places, counts = batch.features[name]
     assert counts is not None
     import torch
 
     places, lengths = places + offset, tokens(batch)[1]
     if (places >= np.repeat(lengths, counts)).any():
-        raise ValueError(f"{name}: names tokens behind the end of their piece")
+        raise ValueError(f"{name}: names tokens beyond the end of their piece")
     index = np.repeat(np.cumsum(lengths) - lengths, counts) + places
     return list(torch.split(hidden[index], counts.tolist()))
 
 
 def sample_words(lengths: Sequence[int], behind: int = 0) -> Features:
-    """Items of these lengths, for measuring, with so many tokens at least behind that of each label."""
+    """Return items of these lengths, for measuring, with at least `behind` tokens after that of each label."""
     return packed([_row(length, behind) for length in lengths])
 
 

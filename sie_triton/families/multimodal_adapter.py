@@ -1,4 +1,4 @@
-"""The forward pass over texts and images: states of words, and of images in their places, in one packed row."""
+"""The forward pass over texts and images: states of words and images in one packed row."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from sie_triton.families.token_batch import tokens
 Ints = npt.NDArray[np.int32]
 
 
-# Of colpali-engine's classes, and of transformers'.
+# Names of the projection in colpali-engine and in transformers.
 PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"
 
 
 class MultimodalAdapter(Adapter):
-    """`page` are the features of one image such as clients send, `limits` as in Adapter."""
+    """Base of adapters for language models with images. `page` are the features of a typical image, for measuring."""
 
     encoder: LanguageModel
 
@@ -34,21 +34,21 @@ class MultimodalAdapter(Adapter):
 
     @abstractmethod
     def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
-        """States of the images of all items, for the first layer of the language model and for those behind it that
-        are shown some, [tokens of images, d] each; and how many of them each item has, int32 [items].
+        """Return the states of all images, and the number of states in each item, int32 [items].
 
-        ValueError where the features are of no images that the model reads.
+        The states, [image tokens, d], are for the first layer of the language model and for those after it that take
+        some. Raises ValueError if the features are not images that the model reads.
         """
 
     @abstractmethod
     def positions(self, batch: Batch) -> Ints:
-        """Of the tokens of all items, int32 [rows, tokens]."""
+        """Return the positions of all tokens, int32 [rows, tokens]."""
 
     @torch.inference_mode()
     def hidden_states(self, batch: Batch) -> torch.Tensor:
-        """Of all items [tokens, d]."""
+        """Return the states of all tokens, [tokens, d]."""
         input_ids, lengths = tokens(batch)
-        # The token of an image may be none of the vocabulary; in a text, where a client wrote it, it is a token.
+        # The image token may be outside the vocabulary. In a text, where a client wrote it, it is an ordinary token.
         with self.encoder.loras.over(lengths.tolist()):
             states = self.encoder.states(np.where(input_ids < self.encoder.vocab_size, input_ids, 0))
         seen = None
@@ -60,7 +60,7 @@ class MultimodalAdapter(Adapter):
         return self.encoder.hidden_states_of(states, lengths, self.positions(batch), seen)
 
     def _places(self, input_ids: Ints, lengths: Ints, counts: Ints) -> npt.NDArray[np.int64]:
-        """Of the tokens of images."""
+        """Return the indices of image tokens."""
         items = np.repeat(np.arange(len(lengths)), lengths)
         places = np.flatnonzero((input_ids == self.image_token) & (counts[items] > 0))
         if (np.bincount(items[places], minlength=len(lengths)) != counts).any():
@@ -68,13 +68,13 @@ class MultimodalAdapter(Adapter):
         return places
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Images, of which each costs more than a text."""
+        """Return images, since an image costs more than a text."""
         count = max(1, round(sum(lengths) / int(self._page[READ.name].values[0])))
         return {name: _repeated(ragged, count) for name, ragged in self._page.items()}
 
 
 class UnitVectors:
-    """One of each token, of what `projection` makes of its state; LoRA adapters may change that too."""
+    """Projection of token states to unit vectors. LoRA adapters may change the projection too."""
 
     def __init__(self, encoder: LanguageModel, projection: torch.nn.Module) -> None:
         self._encoder = encoder

@@ -1,4 +1,4 @@
-"""What families have in common that find objects in images, by labels."""
+"""Tensors and findings of families that detect objects in images by labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import BOXES, OBJECT_LABELS, OBJECT_LENGTHS, OB
 
 
 class Seen(NamedTuple):
-    """In one image: `boxes` float32 [objects, 4]; `labels` int32 and `scores` float32, [objects]."""
+    """Objects in one image: `boxes` float32 [objects, 4]; `labels` int32 and `scores` float32, both [objects]."""
 
     boxes: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int32]
@@ -28,7 +28,7 @@ def tensors(images: Sequence[Seen]) -> Rows:
 
 
 def objects(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """In the order in which the model names them, as transformers gives them."""
+    """Return the objects of an image in the order in which transformers returns them."""
     (row,) = rows
     found = zip(
         row[BOXES.name].tolist(), row[OBJECT_LABELS.name].tolist(), row[OBJECT_SCORES.name].tolist(), strict=True
@@ -40,12 +40,12 @@ EXTRACTION = Extraction((BOXES, OBJECT_LABELS, OBJECT_SCORES, OBJECT_LENGTHS), o
 
 
 def score(name: str, doc: str) -> Parameter:
-    """By the name that SIE has for it."""
+    """Return the parameter for a score, under SIE's name for it."""
     return Parameter(name, float, minimum=0, maximum=1, doc=doc)
 
 
 def corners(boxes: npt.NDArray[np.float32], width: float, height: float) -> npt.NDArray[np.float32]:
-    """Middle, width and height, as shares → left, top, right and bottom in an image of that size. [objects, 4]
+    """Convert boxes, as center and size relative to the image, to left, top, right and bottom in pixels, [objects, 4].
 
     >>> corners(np.array([[0.5, 0.5, 0.5, 1.0]]), 8, 4).tolist()
     [[2.0, 0.0, 6.0, 4.0]]

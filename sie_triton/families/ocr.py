@@ -1,6 +1,6 @@
-"""What families have in common that read a page and write what stands on it. No torch.
+"""Base of families that read a page and write its text. No torch.
 
-page → as large as it is → vision transformer ┐
+page → resized → vision transformer ──────────┐
 instruction → chat template → tokens ─────────┴→ language model → tokens → markdown
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 MARKDOWN = "markdown"
 
-# No score comes with generated words.
+# Generated words have no score.
 CERTAIN = 1.0
 
 
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """What was written, as it is."""
+    """Return the generated text unchanged."""
     (row,) = rows
     label, text = json.loads(text_of(row))
     return Findings(data=text, lines=[Line(text, None, label, CERTAIN)] if text else [])
@@ -53,11 +53,11 @@ class OcrFamily(Family):
 
     @abstractmethod
     def is_ours(self, directory: Path) -> bool:
-        """By what config.json says."""
+        """Return whether config.json is that of the family."""
 
     @abstractmethod
     def read(self, directory: Path) -> PageFiles:
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
 
     @abstractmethod
     def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor": ...

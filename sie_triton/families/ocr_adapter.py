@@ -1,4 +1,4 @@
-"""The forward pass of families that read a page and write what stands on it."""
+"""The forward pass of families that read a page and write its text."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,11 @@ from sie_triton.inputs.features import join
 
 
 class OcrAdapter(ReaderAdapter):
-    """`counts` as in Sizes, `most_pixels` those of the largest image; `page` are the features of a usual one."""
+    """Base of adapters for page readers.
+
+    `counts` is that of Sizes, `most_pixels` is the number of pixels in the largest image. `page` are the features of a
+    typical page, for measuring.
+    """
 
     encoder: PageWriter
 
@@ -42,18 +46,18 @@ class OcrAdapter(ReaderAdapter):
         self._counts, self._page = counts, page
 
     def label(self, item: int, features: Features) -> str:
-        """Of what is written about an item."""
+        """Return the label of the text written about an item."""
         return MARKDOWN
 
     def width(self, prompt: Ints) -> int:
         return 0 if self.encoder.pads else len(prompt)
 
     def images(self, features: Features) -> Sequence[Any]:
-        """uint8 [height, width, 3]"""
+        """Return the image of each item, uint8 [height, width, 3]."""
         (pixels, num_bytes), sizes = features[PIXELS.name], features[IMAGE_SIZES.name].values
         assert num_bytes is not None
         if not sizes.all() or (3 * sizes.prod(axis=1, dtype=np.int64) != num_bytes).any():
-            raise ValueError("an item must have an image, of 3 bytes a pixel")
+            raise ValueError("an item must have an image of 3 bytes a pixel")
         images = np.split(pixels, np.cumsum(num_bytes)[:-1])
         return [image.reshape(*size, 3) for image, size in zip(images, sizes.tolist(), strict=True)]
 
@@ -66,7 +70,7 @@ class OcrAdapter(ReaderAdapter):
         return self.encoder(images, prompts, new_tokens=new_tokens, num_beams=beams, deadline=deadline)
 
     def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
-        """JSON: what kind of text it is, and the text."""
+        """Return the label and the text as JSON."""
         written = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         return json.dumps([self.label(item, features), written])
 

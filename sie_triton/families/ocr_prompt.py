@@ -1,4 +1,4 @@
-"""A page and what is asked of it → the tokens of a conversation, a token for each state of the image among them."""
+"""A page and a prompt → the tokens of a conversation, with a token for each state of the image."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,17 +21,20 @@ from sie_triton.spec import ModelSpec
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
+# on a CPU.
 PAGE = (448, 336)
 
-# Characters: these models read more, but a prompt is made while others wait.
+# In characters. The models read more, but other requests wait while a prompt is tokenized.
 MAX_INSTRUCTION = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`size`: height and width of an image → those that the model reads, resized with Pillow's filter `resample`;
-    `counts`: these → its patches, and its tokens.
+    """Sizes of images.
+
+    `size` maps height and width of an image to those that the model reads, for resizing with Pillow's filter
+    `resample`. `counts` maps these to the number of patches and of tokens.
     """
 
     size: Callable[[int, int], tuple[int, int]]
@@ -40,7 +43,7 @@ class Sizes:
 
 
 class OcrProcessor(ReaderProcessor):
-    """`usual` is how many tokens may be written where nobody says."""
+    """Processor of pages with prompts. `usual` is the default of max_new_tokens."""
 
     def __init__(self, files: PageFiles, sizes: Sizes, usual: int, spec: ModelSpec) -> None:
         super().__init__(open_tokenizer(files.directory), spec.runtime)
@@ -50,12 +53,12 @@ class OcrProcessor(ReaderProcessor):
 
     @abstractmethod
     def asked(self, part: Part) -> tuple[Sequence[Message], int]:
-        """A conversation with an image in it, and the number of its task; InputError."""
+        """Return a conversation with one image, and the number of its task; raise InputError for a wrong parameter."""
 
     def frame(self, part: Part) -> Prompt:
         if len(part.instruction or "") > MAX_INSTRUCTION:
             given = f"has {len(part.instruction or '')} characters"
-            raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are read beside a page")
+            raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are allowed")
         messages, number = self.asked(part)
         try:
             text = self._template.text(messages)
@@ -64,14 +67,14 @@ class OcrProcessor(ReaderProcessor):
         ids = self._tokens(text)
         if ids.count(self._image_token) != 1:
             token = self._tokenizer.id_to_token(self._image_token)
-            raise InputError(f"parameter instruction: holds {token}, which stands for an image; leave it out")
+            raise InputError(f"parameter instruction: contains {token}, which stands for an image; leave it out")
         most = new_tokens(part, self._usual, self._longest - len(ids))
         return Prompt(ids, most, num_beams(part.options), number)
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         size = self._sizes.size(picture.height, picture.width)
         if not self._sizes.counts(*size)[1]:
-            given = f"has {picture.width} × {picture.height} pixels, of which nothing is read"
+            given = f"has {picture.width} × {picture.height} pixels, too few for the model to read"
             raise InputError(f"{where}: {given}; send a larger image")
         return resized_to(picture, size, self._sizes.resample)
 
@@ -82,15 +85,15 @@ class OcrProcessor(ReaderProcessor):
         _, count = self._sizes.counts(*picture.pixels.shape[:2])
         place = prompt.ids.index(self._image_token)
         ids = [*prompt.ids[:place], *[self._image_token] * count, *prompt.ids[place + 1 :]]
-        # The last token that is generated is never read.
+        # The model never reads the last token that it generates.
         room = self._longest + 1 - len(ids)
         if room < 1:
-            message = f"{picture.where}: becomes {count} of the {self._longest} tokens that are read"
-            raise InputError(f"{message}, and leaves no room for an answer; send a smaller image")
+            message = f"{picture.where}: takes {count} of the {self._longest} tokens that the model reads"
+            raise InputError(f"{message}, which leaves no room for an answer; send a smaller image")
         return replace(prompt, ids=ids, new_tokens=min(prompt.new_tokens, room))
 
     def page(self) -> Features:
-        """Of one white page, asked for what is usual."""
+        """Return the features of one white page with the default prompt."""
         white = np.full((*self._sizes.size(*PAGE), 3), 255, np.uint8)
         return self.encode([self.frame(Part("image", [])).around(Picture(white, *PAGE, "image"))])
 
@@ -101,7 +104,7 @@ class OcrProcessor(ReaderProcessor):
         return found
 
     def _check(self) -> None:
-        """LoadError where the template does not write what the model reads of an image."""
+        """Raise LoadError if the chat template does not write the image token."""
         where = self._template.where
         try:
             messages, _ = self.asked(Part("image", []))
@@ -109,5 +112,8 @@ class OcrProcessor(ReaderProcessor):
         except InputError as exc:
             raise LoadError(f"{where}: {exc}", "unsupported") from exc
         if ids.count(self._image_token) != 1:
-            message = f"{where}: writes not one token {self._image_token}, which stands for an image in config.json"
+            message = (
+                f"{where}: must write the token {self._image_token}, which stands for an image in config.json, "
+                "exactly once"
+            )
             raise LoadError(message, "unsupported")

@@ -1,4 +1,4 @@
-"""What readers of pages are asked by the name of a task, and how their images are cut into patches."""
+"""Page readers with named tasks, whose images are cut into patches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sie_triton.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class PatchFiles:
-    """`size`: height and width of an image → those that the model reads."""
+    """Files of a page reader. `size` maps height and width of an image to those that the model reads."""
 
     files: PageFiles
     plan: PatchPlan
@@ -26,31 +26,35 @@ class PatchFiles:
         return Sizes(lambda height, width: self.size(height, width, self.plan), self.counts, self.plan.resample)
 
     def counts(self, height: int, width: int) -> tuple[int, int]:
-        """Patches and tokens of an image of this size, as it is read."""
+        """Return the number of patches and of tokens in a resized image."""
         return self.plan.num_patches(height, width), self.plan.num_tokens(height, width)
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """`prompts`: a task's name → what the model is asked. `usual` names one, where the model file has no `said`."""
+    """Tasks of a model.
+
+    `prompts` maps the name of a task to its prompt. `usual` is the default task, `said` the prompt that replaces its
+    own; empty replaces none.
+    """
 
     prompts: Mapping[str, str]
     usual: str
     said: str = ""
 
     def check(self) -> "Tasks":
-        """LoadError where the usual one is none of them."""
+        """Raise LoadError if the default task is unknown."""
         if self.usual not in self.names:
             raise LoadError(f"default_task: {self._unknown(self.usual)}", "unsupported")
         return self
 
     @property
     def names(self) -> Mapping[str, str]:
-        """By which a task may be called, its own words too → its name."""
+        """The names of tasks and their prompts, which may be used as names, → names of tasks."""
         return {each: name for name, words in self.prompts.items() for each in (name, words)}
 
     def asked(self, part: Part) -> tuple[str, str]:
-        """The task's name, and what the model is asked: that, or else an instruction of the client's. InputError."""
+        """Return the task's name, and the instruction or else the task's prompt; raise InputError if unknown."""
         given = part.options.get(TASK_PARAMETER.name)
         called = self.usual if given is None else str(given)
         if called not in self.names:
@@ -60,11 +64,11 @@ class Tasks:
         return name, part.instruction or words
 
     def _unknown(self, name: str) -> str:
-        return f"{name!r} is none of this model's tasks; give one of {', '.join(self.prompts)}"
+        return f"{name!r} is not a task of this model; give one of {', '.join(self.prompts)}"
 
 
 class TaskProcessor(OcrProcessor):
-    """The number of a task is its place among them."""
+    """Processor whose task numbers are positions in `tasks.prompts`."""
 
     def __init__(self, of: PatchFiles, tasks: Tasks, usual_tokens: int, spec: ModelSpec) -> None:
         self._tasks, self._numbers = tasks.check(), {name: i for i, name in enumerate(tasks.prompts)}

@@ -1,4 +1,4 @@
-"""How SIE's model files ask for a checkpoint of open_clip."""
+"""Options with which SIE's model files name a checkpoint of open_clip."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +12,11 @@ HUB, ON_THE_HUB = "hub://", "hf-hub:"
 
 @dataclass(frozen=True)
 class TowerOptions(Options):
-    """`backend` is what SIE loads a model with: here the files of the checkpoint decide. With open_clip, SIE loads
-    `open_clip_model_id` ("hf-hub:org/name") and no hf_id, so that they must be the same; `dense_dim` must be that of
-    tasks.
+    """Options of CLIP and SigLIP.
+
+    `backend` is the library with which SIE loads the model; here the checkpoint's files decide. For open_clip, SIE
+    reads `open_clip_model_id` ("hf-hub:org/name") instead of hf_id, so both must name the same repository. `dense_dim`
+    must be equal to that of tasks.
     """
 
     backend: Literal["transformers", "open_clip"] = "transformers"
@@ -22,13 +24,13 @@ class TowerOptions(Options):
     dense_dim: int | None = None
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        """As Family.refusals."""
+        """See Family.refusals."""
         where, asked = "profiles.default.adapter_options.loadtime", self.open_clip_model_id
         repository = spec.weights.removeprefix(HUB).partition("@")[0]
         if asked and spec.weights.startswith(HUB) and asked != f"{ON_THE_HUB}{repository}":
             yield (
-                f"{where}.open_clip_model_id: must be {ON_THE_HUB}{repository}, as hf_id (given {asked}); the "
-                "repository whose weights are to be served goes into hf_id"
+                f"{where}.open_clip_model_id: must be {ON_THE_HUB}{repository}, like hf_id (given {asked}); hf_id "
+                "must name the repository whose weights are to be served"
             )
         if self.dense_dim not in (None, dim := spec.dims.get("dense")):
-            yield f"{where}.dense_dim: must be {dim}, as tasks.encode.dense.dim (given {self.dense_dim})"
+            yield f"{where}.dense_dim: must be {dim}, like tasks.encode.dense.dim (given {self.dense_dim})"

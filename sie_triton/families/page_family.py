@@ -1,4 +1,4 @@
-"""What families that read pages have in common: an image or a text as one small vector for each token."""
+"""Base of families that make one small vector for each token of a page or text."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from sie_triton.spec import ModelSpec
 
 @dataclass(frozen=True)
 class PageOptions(Options):
-    """`muvera_config` fills a profile's empty `runtime.muvera`. `token_dim` is what the checkpoint says, and
-    `normalize` changes nothing: vectors of these models have unit length.
+    """Options of page families.
+
+    `muvera_config` is the default of a profile's `runtime.muvera`. `token_dim` and `normalize` have no effect: the
+    checkpoint gives the size, and vectors always have unit length.
     """
 
     muvera_config: dict[str, Any] | None = None
@@ -33,13 +35,13 @@ class PageFamily(Family):
 
     @abstractmethod
     def read(self, directory: Path) -> PageFiles:
-        """LoadError names the file that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used."""
 
     def longest(self, directory: Path) -> int:
         return self.read(directory).longest
 
     def page(self, spec: ModelSpec, directory: Path, size: tuple[int, int]) -> Features:
-        """Of one white page of this height and width, as large as the model reads it; for measuring."""
+        """Return the features of one white page of this height and width, after resizing; for measuring."""
         return self.processor(spec, directory).encode(
             [{IMAGE.name: np.full((*size, 3), 255, np.uint8)}], is_query=False
         )

@@ -1,4 +1,4 @@
-"""Texts and images → the tokens that a language model reads of them, and pixels beside them. No torch."""
+"""Texts and images → tokens for a language model, and pixels. No torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
 from sie_triton.spec import Runtime
 
-# A layer of the vision tower is to that of the language model about as one to two in its weights, and so in time.
+# A layer of the vision tower has about half the weights of one of the language model, and so takes half the time.
 PATCHES_PER_TOKEN = 2
 
-# How often the library's processors put the padding token behind a query, as room to think.
+# How many padding tokens the library's processors append to a query, as room for computation.
 AUGMENTATION = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PageForm:
-    """What stands around a text, and the tokens before and behind those of an image."""
+    """The prompt around a text, and the tokens before and after those of an image."""
 
     before_text: str
     after_text: str
@@ -39,14 +39,14 @@ class PageForm:
 
 @dataclass(frozen=True, slots=True)
 class PageImages:
-    """How a picture is made as large as it is read; and patches and tokens of one of this height and width."""
+    """Preprocessing of images: resizing, and the number of patches and of tokens for a height and width."""
 
     resize: Resize
     counts: Callable[[int, int], tuple[int, int]]
 
 
 class PageProcessor(Processor):
-    """Reads items that are an image or a text, not both. Truncates a long text at its own end."""
+    """Processor of items that are either an image or a text. A long text is truncated at its end."""
 
     prepares = True
 
@@ -58,8 +58,8 @@ class PageProcessor(Processor):
         self._num_after = len(tokens_of(tokenizer, form.after_text))
         around = len(tokens_of(tokenizer, form.before_text)) + self._num_after
         if longest <= around:
-            message = f"{longest} tokens leave no room for a text beside the {around} around every one"
-            raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
+            message = f"{longest} tokens leave no room for a text: the prompt around each text has {around}"
+            raise LoadError(f"{message}; increase max_sequence_length", "unsupported")
 
     def is_slow(self, element: Any) -> bool:
         return IMAGE.name in element
@@ -100,7 +100,7 @@ class PageProcessor(Processor):
 
 
 def whole_tokenizer(directory: Path) -> tokenizers.Tokenizer:
-    """tokenizer.json, which neither cuts nor fills up; LoadError if it cannot be read."""
+    """Load tokenizer.json without its truncation and padding; raise LoadError if it cannot be read."""
     tokenizer = open_tokenizer(directory)
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -15,7 +15,10 @@ from sie_triton.inputs.grid import grid_positions
 
 
 class PatchAdapter(MultimodalAdapter):
-    """`longest` is the most tokens that are read of a text; an item has up to `num_images`."""
+    """Base of adapters for Qwen's vision models.
+
+    `longest` limits the tokens of a text, `num_images` the images of an item.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class PatchAdapter(MultimodalAdapter):
         self.weights_bytes += vision.weights_bytes
 
     def sizes(self, batch: Batch) -> Ints:
-        """Height and width of the images of each item, int32 [items, images, 2]; 0 where there are fewer."""
+        """Return height and width of the images of each item, int32 [items, images, 2]; 0 for missing images."""
         sizes: Ints = batch.features[IMAGE_SIZES.name].values[:, None]
         return sizes
 
@@ -43,7 +46,9 @@ class PatchAdapter(MultimodalAdapter):
         sizes = self.sizes(batch)
         needed = 3 * sizes.prod(axis=2, dtype=np.int64).sum(axis=1)
         if (sizes % self._plan.factor).any() or (needed != num_bytes).any():
-            raise ValueError(f"sides of an image must be multiples of {self._plan.factor}, and have 3 bytes a pixel")
+            raise ValueError(
+                f"sides of an image must be multiples of {self._plan.factor}, and a pixel must have 3 bytes"
+            )
         seen = self._vision(pixels, sizes[sizes[:, :, 0] > 0])
         deep = getattr(seen, "deepstack_features", None) or ()
         counts = (sizes // self._plan.factor).prod(axis=2).sum(axis=1)

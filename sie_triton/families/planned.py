@@ -1,4 +1,4 @@
-"""Families that model files name and this version does not serve: what they are for, and SIE's names of them."""
+"""Families of SIE that this version does not support: what they do, and SIE's names for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`does` finishes "a model that"; `reference_adapters` are its names in SIE's own model files."""
+    """A family that is not supported.
+
+    `does` completes "a model that …". `reference_adapters` are its names in SIE's model files.
+    """
 
     does: str
     reference_adapters: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The forward pass of families that answer about images in words of their own."""
+"""The forward pass of families that generate an answer about an image."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,16 @@ from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS, MAX_BEAMS,
 
 Ints = npt.NDArray[np.int32]
 
-# Measured with few tokens: what the image costs differs from machine to machine, and a pass must end soon.
+# Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.
 SAMPLE_TOKENS = 4
 USUAL_TOKENS = 512
 
 
 class ReaderAdapter(Adapter):
-    """`limits` as in Adapter. Items that differ in the length of their answers, or in beams, go one after another."""
+    """Base of adapters that generate answers.
+
+    Items with different answer lengths or beams are computed one after another.
+    """
 
     def __init__(self, writer: Writer, tokenizer: tokenizers.Tokenizer, limits: Mapping[str, int]) -> None:
         super().__init__(writer, limits={INPUT_IDS.name: writer.vocab_size - 1, **limits})
@@ -32,24 +35,24 @@ class ReaderAdapter(Adapter):
 
     @abstractmethod
     def images(self, features: Features) -> Sequence[Any]:
-        """One for each item; ValueError."""
+        """Return an image for each item; raise ValueError if one is missing."""
 
     @abstractmethod
     def answers(
         self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
     ) -> list[list[int]]:
-        """Prompts int32 [tokens] → the tokens of each answer."""
+        """Generate: prompts int32 [tokens] → the tokens of each answer."""
 
     @abstractmethod
     def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
-        """Of the answer about an item of a batch with these features: what `findings` reads."""
+        """Return the text that `findings` reads, from the answer for an item of a batch with these features."""
 
     @abstractmethod
     def sampled(self, lengths: Sequence[int]) -> Features:
-        """As many images as cost about that together."""
+        """Return features of as many images as cost about as much as items of these lengths."""
 
     def width(self, prompt: Ints) -> int:
-        """Prompts in which it differs do not go together."""
+        """Return a number that must be equal for prompts that are computed together."""
         return len(prompt)
 
     @torch.inference_mode()
@@ -82,9 +85,9 @@ class ReaderAdapter(Adapter):
 
 
 class OneSizeAdapter(ReaderAdapter):
-    """All images have one size.
+    """Base of adapters whose images all have one size.
 
-    `image_length` is what is read of an image, `longest_prompt` and `longest_answer` are in tokens.
+    `image_length` is the cost of an image. `longest_prompt` and `longest_answer` are in tokens.
     """
 
     encoder: Generator
@@ -107,7 +110,7 @@ class OneSizeAdapter(ReaderAdapter):
         self._image_length = image_length
 
     def images(self, features: Features) -> Sequence[Any]:
-        """uint8 [bytes]"""
+        """Return the image of each item, uint8 [bytes]."""
         pixels, sizes = features[PIXELS.name]
         assert sizes is not None
         if (sizes != self.encoder.image_bytes).any():

@@ -1,4 +1,4 @@
-"""What families have in common that answer about an image in words of their own. No torch.
+"""Base of families that generate an answer about an image. No torch.
 
 image → pixels ┐
 task  → prompt ┴→ model → tokens, one after another → text → findings
@@ -25,17 +25,21 @@ from sie_triton.spec import Runtime
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# More than any of these models writes about one image.
+# More than any of these models generates for one image.
 MAX_NEW_TOKENS = 8192
 MAX_BEAMS = 8
 MAX_TASK = 100  # characters
 
-NEW_TOKENS = Tensor("new_tokens", "INT32", (-1,), "[n] at most so many are generated of each item", "", 1)
+NEW_TOKENS = Tensor("new_tokens", "INT32", (-1,), "[n] maximum number of tokens to generate for each item", "", 1)
 GENERATED_LENGTHS = Tensor("generated_lengths", "INT32", (-1,), "[n] bytes of each item's text")
-GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] what was generated, UTF-8", GENERATED_LENGTHS.name)
+GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] the generated texts, UTF-8", GENERATED_LENGTHS.name)
 
 TASK_PARAMETER = Parameter(
-    "task", str, max_characters=MAX_TASK, for_prompt=True, doc="what the model is to do, in its own words: <s_docvqa>"
+    "task",
+    str,
+    max_characters=MAX_TASK,
+    for_prompt=True,
+    doc="task of the model, such as <s_docvqa> or <OCR>; the names of tasks depend on the model",
 )
 NEW_TOKENS_PARAMETER = Parameter(
     "max_new_tokens",
@@ -43,16 +47,16 @@ NEW_TOKENS_PARAMETER = Parameter(
     minimum=1,
     maximum=MAX_NEW_TOKENS,
     for_prompt=True,
-    doc="an answer ends after so many tokens, or as many as the model can write",
+    doc="maximum number of tokens to generate; the model's own limit may be lower",
 )
 BEAMS_PARAMETER = Parameter(
-    "num_beams", int, minimum=1, maximum=MAX_BEAMS, doc="answers that are followed side by side; 1 where not said"
+    "num_beams", int, minimum=1, maximum=MAX_BEAMS, doc="number of beams in beam search; default 1"
 )
 READER_PARAMETERS = (TASK_PARAMETER, NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
 
 
 def text_of(row: Rows) -> str:
-    """What was generated of one item."""
+    """Return the generated text of one item."""
     return bytes(row[GENERATED.name]).decode()
 
 
@@ -62,7 +66,7 @@ def num_beams(options: Mapping[str, ParameterValue]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """uint8 [height, width, 3] as the model reads it, the size that the upright image had, and what it is called."""
+    """An image: `pixels` uint8 [height, width, 3] for the model, its original size upright, its name in messages."""
 
     pixels: npt.NDArray[np.uint8]
     height: int
@@ -72,7 +76,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked of each image of a part; `number` is that of the task, where the family counts them."""
+    """The prompt for each image of a part. `number` is that of the task, in families that number their tasks."""
 
     ids: Sequence[int]
     new_tokens: int
@@ -85,7 +89,7 @@ class Prompt:
 
 
 class ReaderProcessor(Processor):
-    """Safe to call from several threads."""
+    """Base of processors for images with prompts. Thread-safe."""
 
     prepares = True
 
@@ -97,18 +101,18 @@ class ReaderProcessor(Processor):
 
     @abstractmethod
     def frame(self, part: Part) -> Prompt:
-        """InputError names the parameter that is wrong."""
+        """Return the prompt of a part; raise InputError naming the parameter that is wrong."""
 
     @abstractmethod
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
-        """As large as the model reads it. InputError begins with `where`."""
+        """Return the resized image; raise InputError that begins with `where`."""
 
     @abstractmethod
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
-        """What is read of an image beside the tokens of its prompt, in what costs as much as one."""
+        """Return the cost of an image, without its prompt, in units of a token."""
 
     def about(self, picture: Picture, prompt: Prompt) -> Prompt:
-        """With what depends on the image; InputError names it."""
+        """Return the prompt with the parts that depend on the image; raise InputError naming the image."""
         return prompt
 
     def is_slow(self, element: Any) -> bool:
@@ -135,13 +139,17 @@ class ReaderProcessor(Processor):
         }
 
     def ids(self, text: str) -> list[int]:
-        """Without what the tokenizer would put around it."""
+        """Tokenize without the tokenizer's special tokens around the text."""
         found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return found
 
 
 def new_tokens(part: Part, usual: int, room: int) -> int:
-    """How many may be generated, where `room` is what the model can write after its prompt; InputError if nothing."""
+    """Return the maximum number of tokens to generate.
+
+    `usual` is the default; `room` is how many tokens the model can generate after its prompt. Raises InputError if that
+    is less than one.
+    """
     if room < 1:
         raise InputError("parameter instruction: leaves the model no room for an answer; send a shorter one")
     return min(int(part.options.get(NEW_TOKENS_PARAMETER.name, usual)), room)

@@ -1,4 +1,4 @@
-"""A transformers classifier over packed tokens: logits of every row."""
+"""A transformers classifier over packed tokens: logits for each item."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from sie_triton.families.token_batch import tokens
 
 
 class SequenceClassifier:
-    """`encoder` and head of the checkpoint in `transformer`; LoadError says what in it cannot be used."""
+    """Encoder and head of the checkpoint in `transformer`; raises LoadError saying what cannot be used."""
 
     def __init__(self, transformer: Path, engine: TorchEngine) -> None:
         model = engine.load(transformer, AutoModelForSequenceClassification)
@@ -28,26 +28,26 @@ class SequenceClassifier:
         self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """float32 [items, labels]."""
+        """Return logits, float32 [items, labels]."""
         return self.logits_of(self.states(batch), batch)
 
     @torch.inference_mode()
     def states(self, batch: Batch) -> torch.Tensor:
-        """[tokens, d]."""
+        """Return the states of all tokens, [tokens, d]."""
         input_ids, lengths = tokens(batch)
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
         return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
 
     @torch.inference_mode()
     def logits_of(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The same of states that are there already."""
+        """Return logits, float32 [items, labels], from the states of all tokens."""
         lengths = tokens(batch)[1]
         with self.encoder.loras.over([1] * len(lengths)):
             return self._head(hidden, lengths).float()
 
 
 def tokenizer_outputs(transformer: Path) -> Sequence[str]:
-    """What transformers' tokenizer of this model would give: its file may say, else its class knows."""
+    """Return the outputs of transformers' tokenizer for this model: those that its file names, or else its class."""
     said, name = model_inputs(transformer)
     if said is not None:
         return said

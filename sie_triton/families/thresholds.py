@@ -1,4 +1,4 @@
-"""The least scores of what families that extract tell."""
+"""Thresholds of families that extract."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ USUAL_THRESHOLD = 0.5
 
 
 def threshold(usual: float) -> Parameter:
-    doc = f"least score of what is told; {usual:g} where not said"
+    doc = f"minimum score of a result; default {usual:g}"
     return Parameter("threshold", float, minimum=0, maximum=1, doc=doc)
 
 
@@ -25,5 +25,5 @@ def least_score(options: Mapping[str, ParameterValue], usual: float = USUAL_THRE
 def least_scores(
     of_labels: npt.NDArray[np.float32], options: Mapping[str, ParameterValue], usual: float = USUAL_THRESHOLD
 ) -> npt.NDArray[np.float32]:
-    """Of each label: its own, or, NaN, that of the request."""
+    """Return the threshold of each label; NaN in `of_labels` is replaced by that of the request."""
     return np.where(np.isnan(of_labels), np.float32(least_score(options, usual)), of_labels)

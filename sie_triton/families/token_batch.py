@@ -1,4 +1,4 @@
-"""What families of texts read of a batch."""
+"""Access to the features of text families in a batch."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,24 +11,24 @@ Ints = npt.NDArray[np.int32]
 
 
 def tokens(batch: Batch) -> tuple[Ints, Ints]:
-    """input_ids int32 [tokens], the items one after another, and lengths int32 [items], each at least 1."""
+    """Return input_ids int32 [tokens], items one after another, and lengths int32 [items], each at least 1."""
     input_ids, lengths = batch.features[INPUT_IDS.name]
     assert lengths is not None
     return input_ids, lengths
 
 
 def prompt_tokens(batch: Batch) -> Ints:
-    """int32 [items], leading tokens of each item that pooling leaves out."""
+    """Return int32 [items]: how many leading tokens of each item pooling leaves out."""
     return batch.features[PROMPT_TOKENS.name].values
 
 
 def separate(batch: Batch) -> list[Ints]:
-    """input_ids of each item, int32 [tokens]."""
+    """Return the input_ids of each item, int32 [tokens]."""
     input_ids, lengths = tokens(batch)
     return np.split(input_ids, np.cumsum(lengths)[:-1])
 
 
 def limits_of(files: TextFiles) -> dict[str, int]:
-    """The largest token id, where the weights are not at hand; none where config.json does not say."""
+    """Return the largest token id, by config.json, for engines without weights; empty if the file does not say."""
     config = files.config if files.config.has("vocab_size") else files.config.fields("text_config")
     return {INPUT_IDS.name: config.integer("vocab_size", least=1) - 1} if config.has("vocab_size") else {}

@@ -1,4 +1,4 @@
-"""The forward pass of two encoders into one space: an item is a text or an image."""
+"""The forward pass of two encoders with a common embedding space. An item is a text or an image."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ Ints = npt.NDArray[np.int32]
 
 
 class TowerAdapter(Adapter):
-    """`longest_text` and `image_length` are what is read of an item at most, in tokens and in patches."""
+    """Base of adapters for two towers.
+
+    `longest_text`, in tokens, and `image_length`, in patches, limit what is read of an item.
+    """
 
     encoder: Encoder
 
@@ -43,11 +46,11 @@ class TowerAdapter(Adapter):
 
     @abstractmethod
     def texts(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
-        """[texts, dim]."""
+        """Return embeddings, [texts, dim]."""
 
     @abstractmethod
     def images(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        """uint8 [bytes], int32 [images, 2] height and width in pixels → [images, dim]."""
+        """Embed images: uint8 [bytes], int32 [images, 2] height and width in pixels → [images, dim]."""
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -68,7 +71,7 @@ class TowerAdapter(Adapter):
         return {DENSE.name: rows}
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Images, of which each costs more than a text."""
+        """Return images, since an image costs more than a text."""
         count = max(1, round(sum(lengths) / self._image_length))
         height, width = self._vision.largest
         size = 3 * height * width
@@ -81,7 +84,7 @@ class TowerAdapter(Adapter):
 
 
 def towers(directory: Path, engine: TorchEngine) -> Any:
-    """transformers' model of both, with the weights there in it; LoadError."""
+    """Load transformers' model of both towers, with its weights; raise LoadError if it cannot be used."""
     if is_open_clip(directory):
         return engine.load_towers(OpenClipFiles.read(directory))
     return engine.load(directory)

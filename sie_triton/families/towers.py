@@ -1,4 +1,4 @@
-"""What families of two encoders into one space have in common: items that are texts or images. No torch."""
+"""Processor of families with two encoders: items are texts or images. No torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from sie_triton.spec import Runtime
 
 
 class TowerProcessor(Processor):
-    """Reads items that are an image or a text, not both; `image_length` is the length of an image."""
+    """Processor of items that are either an image or a text. `image_length` returns the cost of an image."""
 
     prepares = True
 

@@ -1,4 +1,4 @@
-"""What GLiNER's and GLiREL's models read words and labels with: encoder → [projection] → [LSTM over the words]."""
+"""The reader of words and labels in GLiNER and GLiREL: encoder → [projection] → [LSTM over the words]."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +19,12 @@ ENCODER = "token_rep_layer.bert_layer.model."
 PROJECTION = "token_rep_layer.projection."
 LSTM = "rnn.lstm."
 
-# How the table of words is called in the encoders there are.
+# Names of the word embeddings in different encoders.
 WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
 
 
 class WordReader:
-    """`projection` and `lstm` None: the model has none."""
+    """Encoder, projection and LSTM; None if the model has no projection or no LSTM."""
 
     def __init__(self, encoder: Encoder, projection: nn.Linear | None, lstm: nn.LSTM | None) -> None:
         self.encoder, self._projection, self._lstm = encoder, projection, lstm
@@ -41,9 +41,9 @@ class WordReader:
         lstm_layers: int,
         tells_vocabulary: bool = False,
     ) -> "WordReader":
-        """`size` is that of the states; LoadError says what in `weights` cannot be used.
+        """Load the reader, whose states have `size` entries; raise LoadError saying what in `weights` cannot be used.
 
-        Where the encoder's `config` does not tell how many words its checkpoint has, the table of words does.
+        Unless `tells_vocabulary`, the vocabulary size is that of the word embeddings instead of that in `config`.
         """
         resized = {} if tells_vocabulary else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
         encoder = engine.encoder(engine.load_part({**config, **resized}, weights, ENCODER))
@@ -53,12 +53,12 @@ class WordReader:
         return cls(encoder, projection, weights.fill(lstm, LSTM) if lstm is not None else None)
 
     def states(self, batch: Batch) -> torch.Tensor:
-        """[tokens, size], without the LSTM."""
+        """Return the states of all tokens, [tokens, size], before the LSTM."""
         hidden = self.encoder.hidden_states(*tokens(batch))
         return self._projection(hidden) if self._projection is not None else hidden
 
     def words(self, states: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
-        """Of each piece, [words, size]."""
+        """Return the states of the words in each piece, [words, size]."""
         words = states_at(states, batch, WORD_TOKENS.name)
         read = [i for i, each in enumerate(words) if len(each)]
         if self._lstm is not None and read:
@@ -69,6 +69,6 @@ class WordReader:
 
 
 def projection_of(encoder: Encoder, weights: Checkpoint, prefix: str, size: int) -> nn.Linear | None:
-    """To `size`, where the encoder's is another."""
+    """Return the projection to `size`; None if that is the encoder's own size."""
     width = int(encoder.config.hidden_size)
     return weights.fill(nn.Linear(width, size), prefix) if width != size else None

@@ -44,7 +44,7 @@ def test_tasks_of_many_requests_at_once(client, expected):
 
 
 def test_what_is_wrong_is_told(client):
-    with pytest.raises(InputError, match="parameter task: 'ocr' is none of this model's tasks; give one of <OCR>"):
+    with pytest.raises(InputError, match="parameter task: 'ocr' is not a task of this model; give one of <OCR>"):
         extract(client, {"image": FILES[0]}, task="ocr")
     with pytest.raises(InputError, match="parameter num_beams: 9 is not allowed; give an integer from 1 to 8"):
         extract(client, {"image": FILES[0]}, num_beams=9)

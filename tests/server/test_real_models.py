@@ -101,7 +101,7 @@ def test_an_onnx_reranker_ranks(models):
 
 def test_nothing_says_that_it_is_sparse_but_a_model_file():
     directory = locate("package://cognition/model", allow_hub=False)
-    with pytest.raises(CatalogError, match=r"BertForMaskedLM may be meant as a sparse model \(splade\)"):
+    with pytest.raises(CatalogError, match=r"BertForMaskedLM can be served as a sparse model \(splade\)"):
         recognise(directory, SPLADE, {"weights_path": str(directory)})
 
 
@@ -140,7 +140,7 @@ def models(tmp_path_factory, minilm_directory) -> Iterator[tuple[SIEClient, dict
 
 
 def save_reranker(directory: Path, package: Path) -> Path:
-    """As cross-encoder/ms-marco-MiniLM-L-12-v2 is: a classifier of one label whose scores are logits."""
+    """Save a model like cross-encoder/ms-marco-MiniLM-L-12-v2: a classifier of one label whose scores are logits."""
     config = {
         "architectures": ["BertForSequenceClassification"],
         "model_type": "bert",
@@ -160,13 +160,13 @@ def save_reranker(directory: Path, package: Path) -> Path:
 
 
 def save_minilm(directory: Path, weights: Path, minilm: Path) -> Path:
-    """As sentence-transformers/all-MiniLM-L6-v2 is, with other weights."""
+    """Save a model like sentence-transformers/all-MiniLM-L6-v2, with other weights."""
     shutil.copytree(minilm, directory, ignore=shutil.ignore_patterns("*.safetensors"))
     return with_weights(directory, weights, transformers.BertModel, add_pooling_layer=False)
 
 
 def with_weights(directory: Path, weights: Path, kind: Any, **options: Any) -> Path:
-    """Those of an ONNX file as safetensors, in which `kind` must find all that it needs."""
+    """Save the weights of an ONNX file as safetensors; `kind` must find all that it needs."""
     named = {name.removeprefix("inner."): torch.from_numpy(each) for name, each in float_weights(weights).items()}
     save_file(named, directory / "model.safetensors", {"format": "pt"})
     _, report = kind.from_pretrained(directory, output_loading_info=True, **options)

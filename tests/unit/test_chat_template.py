@@ -62,7 +62,7 @@ def test_it_is_read_from_wherever_it_was_saved(tmp_path):
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
         return read_chat_template(tmp_path)
 
-    with pytest.raises(LoadError, match=r"chat_template\.jinja is missing in .*: it says how a prompt is written"):
+    with pytest.raises(LoadError, match=r"chat_template\.jinja is missing in .*: prompts cannot be written without it"):
         read_chat_template(tmp_path)
     several = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
     assert saved("tokenizer_config.json", {"chat_template": several})[0] == "b"
@@ -70,9 +70,9 @@ def test_it_is_read_from_wherever_it_was_saved(tmp_path):
     assert saved("chat_template.jinja", "d") == ("d", str(tmp_path / "chat_template.jinja"))
     assert saved("chat_template.json", {"chat_template": "e"})[0] == "e"
     assert saved("processor_config.json", {"chat_template": "f"})[0] == "f"
-    with pytest.raises(LoadError, match=r"processor_config\.json: chat_template: must be a text"):
+    with pytest.raises(LoadError, match=r"processor_config\.json: chat_template: must be a string"):
         saved("processor_config.json", {"chat_template": 5})
-    with pytest.raises(LoadError, match=f"is longer than {MAX_BYTES} bytes, the most that are read"):
+    with pytest.raises(LoadError, match=f"must be at most {MAX_BYTES} bytes long"):
         saved("processor_config.json", {"chat_template": "x" * (MAX_BYTES + 1)})
 
 

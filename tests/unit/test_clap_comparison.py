@@ -51,7 +51,7 @@ def served(directory, **changes):
 
 
 class Library:
-    """One item at a time: of several sounds the library draws one that it reads as a long one."""
+    """The library, one item at a time: of several sounds it would choose one at random and read it as a long one."""
 
     def __init__(self, directory):
         self.model = transformers.ClapModel.from_pretrained(directory).eval()
@@ -105,7 +105,7 @@ def test_short_sounds(ours, library):
 
 @pytest.mark.parametrize("seconds", [1.001, 1.021, 1.5, 2.0, 2.7, 7.3])
 def test_long_sounds(ours, library, seconds, monkeypatch):
-    """What the library draws by chance is given to it: with fusion the middle of each third, else all windows."""
+    """The random choices of the library are replaced: with fusion by the middle of each third, else by all windows."""
     content = saved(sound(seconds, RATE, seed=4), RATE)
     (found,) = ours.encode([{"audio": content}], normalize=False)["dense"]
     monkeypatch.setattr(np.random, "choice", lambda places: places[len(places) // 2])
@@ -134,7 +134,7 @@ def test_sounds_and_texts_in_one_request(ours, library):
 
 
 def test_what_is_read_of_an_item(directory, ours):
-    """Of a window as many tokens as cost the same; of a longer sound so many windows, or, with fusion, one."""
+    """A window costs as many tokens as take equally long; a longer sound has several windows, with fusion one."""
     assert ClapFiles.read(directory).window_tokens == 8
     items = [ours.processor.prepare(each) for each in ({"audio": file_of(0.1)}, {"audio": file_of(2.1)})]
     read = ours.processor.encode([{"text": "a cat"}, *items])["read"].values.tolist()
@@ -181,7 +181,7 @@ def test_spectrograms_made_otherwise_fail_the_same_comparison(tmp_path, director
 
 
 def test_files_of_transformers_5(tmp_path, directory, library):
-    """Which keeps what is in preprocessor_config.json as a part of processor_config.json."""
+    """transformers 5 saves preprocessor_config.json as a part of processor_config.json."""
     settings = json.loads((directory / "preprocessor_config.json").read_text())
     copied(directory, tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
@@ -194,13 +194,13 @@ def test_files_of_transformers_5(tmp_path, directory, library):
     ("file", "given", "said"),
     [
         ("preprocessor_config.json", {"feature_size": 32}, "feature_size 32, and .*audio_config has num_mel_bins 64"),
-        ("preprocessor_config.json", {"max_length_s": 2}, "101 frames, and .* has spec_size 64, room for 64"),
+        ("preprocessor_config.json", {"max_length_s": 2}, "101 frames, and .* has spec_size 64, which has room for 64"),
         ("preprocessor_config.json", {"padding": "mirror"}, "padding 'mirror' is unknown; supported are repeatpad"),
         ("preprocessor_config.json", {"hop_length": 0}, "hop_length: must be a whole number from 1 to 512"),
         ("preprocessor_config.json", {"frequency_max": 2500}, "must be from 0 to 2000 Hz, .*given 50 and 2500"),
-        ("preprocessor_config.json", {"fft_window_size": 4000}, "max_length_s: is shorter than a frame"),
-        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be whole numbers"),
-        ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be whole numbers"),
+        ("preprocessor_config.json", {"fft_window_size": 4000}, "max_length_s: must be longer than a frame"),
+        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be a list of whole numbers"),
+        ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be a whole number"),
         ("config.json", {"audio_config": {"spec_size": 0}}, "spec_size: must be a whole number from 64"),
     ],
 )
@@ -218,7 +218,7 @@ def test_fusion_of_one_file_alone(tmp_path, directory, ours):
 
 
 def copied(directory, to, file="", **given):
-    """With other settings in `file`."""
+    """Copy the directory, with other settings in `file`."""
     for path in directory.iterdir():
         (to / path.name).write_bytes(path.read_bytes())
     if file:

@@ -57,7 +57,7 @@ def test_texts_and_images_in_one_request(ours, library):
 
 
 def test_a_text_that_holds_the_token_of_images(ours):
-    """Beside an image, whose states go nowhere else."""
+    """The states of an image in the same batch do not replace those of the text."""
     alone, together = ours.encode(["an <image>"]), ours.encode([{"image": FILES[0]}, "an <image>"])
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
 
@@ -124,7 +124,12 @@ def test_attention_that_looks_back_only_fails_it_too(tmp_path, directory, librar
     ("file", "said", "instead", "complaint"),
     [
         ("config.json", '"paligemma"', '"llava"', r"vlm_config: model_type 'llava' cannot be served; .* are paligemma"),
-        ("config.json", '"image_size": 56', '"image_size": 70', r"images are made 56 × 56, config\.json wants 70 × 70"),
+        (
+            "config.json",
+            '"image_size": 56',
+            '"image_size": 70',
+            r"images are resized to 56 × 56, but config\.json needs 70 × 70",
+        ),
         ("tokenizer_config.json", '"pad_token"', '"no_token"', "name no pad_token"),
         ("config.json", '"max_position_embeddings": 256', '"max_position_embeddings": 13', "leave no room for a text"),
     ],

@@ -52,7 +52,7 @@ def test_texts_and_images_in_one_request(ours, library):
 
 
 def test_a_text_that_holds_the_token_of_images(ours):
-    """Beside an image, whose states go nowhere else."""
+    """The states of an image in the same batch do not replace those of the text."""
     text = "an <|image_pad|>"
     alone, together = ours.encode([text]), ours.encode([{"image": FILES[0]}, text])
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
@@ -127,7 +127,7 @@ class FakeTower(PatchTower):
 
 
 def test_what_is_measured_with_is_a_page(ours):
-    """Of 12 tokens, as its limits say; its cost counts half a token for a patch."""
+    """The page has 12 tokens, the limit of the checkpoint; each patch adds half a token to its cost."""
     page = ours.adapter.sample([2])
     height, width = page[IMAGE_SIZES.name].values[0]
     assert (height, width) == (112, 84)
@@ -153,9 +153,9 @@ def test_sides_that_are_no_multiples_are_refused(ours):
             r"vlm_config: model_type 'qwen2_.*' cannot be served; .* qwen2_vl, qwen2_5_vl",
         ),
         ("config.json", '"spatial_merge_size": 2', '"spatial_merge_size": 4', r"merge_size 4, and .* makes 2"),
-        ("processor_config.json", "<|image_pad|>", "<|im_end|>", "has not one token"),
+        ("processor_config.json", "<|image_pad|>", "<|im_end|>", "must contain the token"),
         ("processor_config.json", '"do_resize": true', '"do_resize": false', "do_resize false cannot be served"),
-        ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "no image has both"),
+        ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "is larger than the maximum"),
     ],
 )
 def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead, complaint):
@@ -169,7 +169,7 @@ def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead,
 
 
 def test_an_adapter_of_peft_is_refused_by_name(tmp_path):
-    """As vidore saves its ColQwen2.5."""
+    """vidore saves its ColQwen2.5 as an adapter."""
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    with pytest.raises(LoadError, match=r"is an adapter of PEFT .* for 'org/base'.*merge it"):
+    with pytest.raises(LoadError, match=r"is a PEFT adapter .* for 'org/base'.*merge it"):
         Served("colqwen2", tmp_path, **OPTIONS)

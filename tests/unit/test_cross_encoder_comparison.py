@@ -114,7 +114,7 @@ def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
 
 def test_what_cannot_be_served_says_so(tmp_path, minilm_directory):
     three = save_cross_encoder(tmp_path / "three", minilm_directory, num_labels=3)
-    with pytest.raises(LoadError, match="a classifier of 3 labels; a score is of one label: it is a sequence_"):
+    with pytest.raises(LoadError, match="the classifier has 3 labels, but a score needs one; serve it as a sequence_"):
         Scorer(three)
     own = save_cross_encoder(tmp_path / "own", minilm_directory)
     settings = json.loads((own / "config_sentence_transformers.json").read_text())

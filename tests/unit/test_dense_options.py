@@ -1,4 +1,4 @@
-"""What a model file says of a dense checkpoint: beside what transformers computes when told the same."""
+"""Options of dense checkpoints in a model file, compared with transformers with the same settings."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_another_dense_layer_than_the_usual(tmp_path, minilm_directory):
     projection = {"dense_projection_path": "2_Dense_48", "dense_dim": 48}
     found = ours(tmp_path / "model", ids, dim=48, **projection)
     np.testing.assert_allclose(found, model.encode(TEXTS), atol=1e-5)
-    with pytest.raises(LoadError, match="dense_dim: the model file says 96, the layers give 48"):
+    with pytest.raises(LoadError, match="dense_dim: the model file says 96, but the layers give 48"):
         load_adapter(spec(tmp_path / "model", 48, **{**projection, "dense_dim": 96}), tmp_path / "model")
     with pytest.raises(LoadError, match="dense_projection_path: must be a path inside the model's directory"):
         load_adapter(spec(tmp_path / "model", 48, dense_projection_path="../other"), tmp_path / "model")

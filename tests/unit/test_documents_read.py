@@ -98,9 +98,9 @@ def test_documents_go_to_the_worker_as_they_are(processor):
 
 
 def test_what_needs_ocr_is_refused(processor):
-    with pytest.raises(InputError, match=r"^image\[0\]: is read by OCR alone"):
+    with pytest.raises(InputError, match=r"^image\[0\]: is an image, which needs OCR"):
         processor.prepare({"image": ImageFile(b"png", "image[0]")})
-    with pytest.raises(InputError, match=r"^parameter ocr: this version reads documents by their own text alone"):
+    with pytest.raises(InputError, match=r"^parameter ocr: OCR is not supported, only the text stored in a document"):
         processor.frame(Part("items", [{"document": DocumentFile(FORMATS["md"], "")}], options={"ocr": True}))
 
 

@@ -1,4 +1,4 @@
-"""What Donut reads equals what transformers generates and parses, on the same weights and files."""
+"""Comparison of Donut with transformers: the same answers from the same weights and files."""
 
 import io
 import json
@@ -228,7 +228,7 @@ def test_what_is_found_in_an_answer():
 
 def test_wrong_requests_are_told_what_is_allowed(ours):
     tasks = ", ".join(sorted(DONUT_TASKS))
-    with pytest.raises(InputError, match=f"parameter task: '<s_x>' is none of this model's tasks; give one of {tasks}"):
+    with pytest.raises(InputError, match=f"parameter task: '<s_x>' is not a task of this model; give one of {tasks}"):
         ours(FILES[:1], task="<s_x>")
     with pytest.raises(InputError, match="parameter task: is missing; give one of"):
         ours(FILES[:1])
@@ -256,7 +256,7 @@ def test_a_checkpoint_of_one_task_needs_none(tmp_path, ours, directory):
 def test_what_cannot_be_served(tmp_path, directory):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(LoadError, match="default_task: '<s_x>' is none of this model's tasks; give one of <s_cord-v2>"):
+    with pytest.raises(LoadError, match="default_task: '<s_x>' is not a task of this model; give one of <s_cord-v2>"):
         Reader("donut", tmp_path, options={"default_task": "<s_x>"})
     transformers.DonutImageProcessorPil(do_pad=False).save_pretrained(tmp_path)
     with pytest.raises(LoadError, match="do_pad false cannot be served"):

@@ -1,4 +1,4 @@
-"""How families and engines are found, and what is asked of each before it serves."""
+"""Lookup of families and engines, and the checks before a family serves."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     ("name", "meant"),
     [
         ("cross_encodr", "; did you mean cross_encoder[?]"),
-        ("dense", "; dense is an output, which bge_m3, clip, .*, sentence_transformer give"),
+        ("dense", "; dense is an output of bge_m3, clip, .*, sentence_transformer"),
         ("zebra", ""),
     ],
 )
@@ -81,7 +81,7 @@ def test_an_unknown_family_is_told_those_there_are_and_the_nearest(name, meant):
 
 
 class Jealous(Own):
-    """Of a directory with a file called `own`."""
+    """A family that recognises a directory with a file called `own`."""
 
     def recognise(self, directory):
         return Recognised("it is ours", 7, {"dense": 2}) if (directory / "own").exists() else None

@@ -1,4 +1,4 @@
-"""What Florence-2 finds equals what transformers generates and parses, on the same weights and files."""
+"""Comparison of Florence-2 with transformers: the same answers from the same weights and files."""
 
 import io
 
@@ -142,7 +142,7 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
 
 
 def test_padding_behind_an_answer_is_no_part_of_it(ours):
-    """As it stands there when another of the same pass is longer."""
+    """An answer is padded if another of the same pass is longer."""
     ids, features = ours.processor.ids("</s><s>total</s>"), ours.batch([(FILES[:1], {"task": "<OCR>"})]).features
     assert ours.adapter.text([*ids, *ours.processor.ids("<pad><pad>")], 0, features) == '["<OCR>", "total"]'
 
@@ -212,12 +212,12 @@ def test_what_is_found_in_an_answer(ours, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"task": "<X>"}, "parameter task: '<X>' is none of this model's tasks; give one of <OCR>, <OCR_WITH_REGION>"),
-        ({"task": "<REGION_TO_OCR>"}, "parameter task: <REGION_TO_OCR> is about something; send it as parameter instr"),
-        ({"task": "<CAPTION_TO_PHRASE_GROUNDING>"}, "about something; send it as labels, or parameter instruction"),
-        ({"labels": ["cat"]}, "labels: are read by the task <CAPTION_TO_PHRASE_GROUNDING>"),
+        ({"task": "<X>"}, "parameter task: '<X>' is not a task of this model; give one of <OCR>, <OCR_WITH_REGION>"),
+        ({"task": "<REGION_TO_OCR>"}, "parameter task: <REGION_TO_OCR> needs input; send it as parameter instr"),
+        ({"task": "<CAPTION_TO_PHRASE_GROUNDING>"}, "needs input; send it as labels, or parameter instruction"),
+        ({"labels": ["cat"]}, "labels: only the task <CAPTION_TO_PHRASE_GROUNDING> takes labels"),
         ({"instruction": "<OCR> of a cat"}, "parameter instruction: <OCR> stands alone"),
-        ({"instruction": "why " * 70}, "parameter instruction: the question has 7. tokens; the model reads 59"),
+        ({"instruction": "why " * 70}, "parameter instruction: the prompt has 7. tokens; the model reads at most 59"),
     ],
 )
 def test_wrong_requests_are_told_what_is_allowed(ours, given, complaint):
@@ -235,7 +235,7 @@ def test_a_model_file_may_say_the_task(directory, ours):
     assert ours(FILES[:1]) == ours(FILES[:1], **OCR)
     other = Reader("florence2", directory, options={"default_task": "<OD>"})
     assert other(FILES[:1], max_new_tokens=8) == ours(FILES[:1], **OD, max_new_tokens=8)
-    with pytest.raises(LoadError, match="default_task: 'ocr' is none of this model's tasks; give one of <OCR>"):
+    with pytest.raises(LoadError, match="default_task: 'ocr' is not a task of this model; give one of <OCR>"):
         Reader("florence2", directory, options={"default_task": "ocr"})
 
 
@@ -249,7 +249,7 @@ def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_director
         assert found == [library.read(file, task, **options) for file in FILES]
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace("spatial_avg_pool", "last_frame"))
-    with pytest.raises(LoadError, match="image_feature_source: supported is spatial_avg_pool and temporal_avg_pool"):
+    with pytest.raises(LoadError, match="image_feature_source: must be spatial_avg_pool and temporal_avg_pool"):
         family_in(tmp_path)
 
 

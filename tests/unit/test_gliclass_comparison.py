@@ -140,7 +140,7 @@ def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, l
 
 
 def test_another_pooling_is_seen(tmp_path, minilm_directory, directory):
-    """What the comparison is worth."""
+    """The comparison fails for another pooling."""
     other = save_gliclass(tmp_path, minilm_directory, pooling_strategy="last")
     with pytest.raises(AssertionError):
         assert_same(Extractor("gliclass", other)(TEXTS[:1], LABELS)[0], Library(directory)(TEXTS[0], LABELS))
@@ -167,7 +167,9 @@ def part(labels):
 def test_what_cannot_be_asked(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
-    with pytest.raises(InputError, match=r"labels: take \d+ tokens with the instruction; this model reads at most 511"):
+    with pytest.raises(
+        InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most 511"
+    ):
         ours(["x"], [f"label {i}" for i in range(1000)])
 
 
@@ -183,10 +185,10 @@ def test_markers_in_labels_and_texts_are_characters_of_them(ours):
         ({"pooling_strategy": "pass"}, "pooling_strategy 'pass' is unknown; supported are first, last, avg"),
         ({"scorer_type": "cross-attn"}, "scorer_type 'cross-attn' is unknown; supported are simple, weighted-dot"),
         ({"architecture_type": "bi-encoder"}, "architecture_type bi-encoder cannot be served"),
-        ({"squeeze_layers": True}, "squeeze_layers: models with a mean of all layers cannot be served"),
+        ({"squeeze_layers": True}, "squeeze_layers: models with an average of all layers cannot be served"),
         ({"use_lstm": True}, "use_lstm: models with an LSTM"),
         ({"encoder_layer_id": 3}, "encoder_layer_id: only -1, the last layer, can be served"),
-        ({"class_token_index": 5}, "class_token_index is not the token <<LABEL>>"),
+        ({"class_token_index": 5}, "class_token_index is not the id of the token <<LABEL>>"),
     ],
 )
 def test_what_cannot_be_served_is_named(tmp_path, directory, config, said):

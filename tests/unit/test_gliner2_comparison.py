@@ -1,4 +1,4 @@
-"""What is found equals what gliner2 finds with the same weights."""
+"""Comparison with gliner2: the same findings with the same weights."""
 
 import json
 
@@ -71,7 +71,7 @@ def librarys(model):
 
 
 class Theirs:
-    """What the library tells of a text, in our words."""
+    """The library's results for a text, in our form."""
 
     def __init__(self, text, found):
         self.text, self.found = text, found
@@ -269,7 +269,7 @@ LONG = "Größe 😀 of London; " * 14 + "the end\t"
 
 
 def windows(ours, text, labels, options):
-    """What is read of a text at once, and where it begins."""
+    """Return the windows of a text, and where each begins."""
     asked, _, _ = ours._read([text], labels, options)
     (features,) = features_of(ours.processor, [asked])
     values, lengths = features[WORD_SPANS.name]
@@ -345,7 +345,7 @@ def test_what_cannot_be_asked_is_said(models):
         (
             [],
             {},
-            "labels: is empty; send what is to be looked for, there or in the parameters relation_labels, classes, ",
+            "labels: is empty; send what to look for, as labels or in the parameters relation_labels, classes, ",
         ),
         ([], {"output_schema": "[]"}, "parameter output_schema: must be a JSON Schema"),
         (["a"], {"instruction": "find"}, "parameter instruction: this model does not read one"),
@@ -357,13 +357,13 @@ def test_what_cannot_be_asked_is_said(models):
         ([], {"classes": json.dumps({"a": [str(i) for i in range(1000)]})}),
     ):
         with pytest.raises(
-            InputError, match=r"^labels: with what else is asked take \d+ tokens; this model reads at most 256"
+            InputError, match=r"^labels: labels and the other parameters have \d+ tokens; this model reads at most 256"
         ):
             ours(["text"], labels, **options)
 
 
 def test_markers_in_what_is_asked_are_words(models):
-    """As many labels are scored as were sent, whatever they are called."""
+    """Every label is scored, even if it looks like a marker."""
     _, ours = models
     labels = ["[E]", "[P] a (", "[SEP_TEXT]", "[SEP_STRUCT] ) )", "\x00", "b"]
     (found,) = ours(["Ada Lovelace"], labels, threshold=0, overlap_policy="allow")

@@ -39,7 +39,7 @@ def ours(saved):
 
 @pytest.fixture
 def encoded(ours, monkeypatch):
-    """How many labels go through their encoder, time by time; none is kept from before."""
+    """The number of labels in each pass of their encoder; the cache is empty at first."""
     counts = []
     encode = bi.GlinerBiAdapter._encoded
 
@@ -172,7 +172,7 @@ def test_what_is_refused(ours, texts, labels, given, said):
 def test_labels_that_are_too_much_for_so_many_texts(ours, monkeypatch):
     monkeypatch.setattr(tokens, "MAX_LABEL_TOKENS", 20)
     ours(TEXTS[:1], ["person", "date"])
-    with pytest.raises(InputError, match="labels: take 6 tokens with each of 4 texts, 24 together; at most 20"):
+    with pytest.raises(InputError, match="labels: have 6 tokens for each of 4 texts, 24 together; at most 20"):
         ours.blame(TEXTS[:4], ["person", "date"])
 
 

@@ -55,9 +55,7 @@ def test_its_encoders_files_are_asked_for(saved, tmp_path):
     old, base = saved
     assert family("gliner").elsewhere(old) == {"encoder": str(base)}
     assert family("gliner").elsewhere(old.parent / "model") == {}
-    with pytest.raises(
-        LoadError, match=r"the files of its encoder are not here; those of .* are fetched where a model"
-    ):
+    with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .* are fetched if a model"):
         family_in(old)
     asked = spec(weights=str(old), family="gliner")
     kind = family("gliner")

@@ -145,8 +145,13 @@ def test_entities_at_the_edges(ours):
         ([ADA], ["x"], None, "entities: has 0 elements"),
         ([ADA], ["x"], [KNOWN, KNOWN], "entities: has 2 elements"),
         ([ADA], ["x"], [[{"start": 60, "end": len(ADA) + 1}]], r"entities\[0\]: entity 0: needs start and end"),
-        ([ADA], ["x"], [[{"start": 3, "end": 4}]], r"entities\[0\]: entity 0: is nothing but spaces"),
-        ([ADA, ADA], ["x"], [KNOWN, KNOWN * 86], r"entities\[1\]: are 258; this model reads at most 256 of one text"),
+        ([ADA], ["x"], [[{"start": 3, "end": 4}]], r"entities\[0\]: entity 0: contains only spaces"),
+        (
+            [ADA, ADA],
+            ["x"],
+            [KNOWN, KNOWN * 86],
+            r"entities\[1\]: has 258 entities; this model reads at most 256 in one text",
+        ),
         ([ADA], [f"label {i}" for i in range(1000)], [KNOWN], "labels: take 3556 tokens; this model reads at most"),
     ],
 )
@@ -229,5 +234,5 @@ def test_what_it_leaves_to_the_repository_of_its_encoder(saved, tmp_path):
     assert family("glirel").elsewhere(tmp_path / "model") == {}
     shutil.rmtree(tmp_path / "model/encoder")
     assert family("glirel").elsewhere(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
-    with pytest.raises(LoadError, match=r"the files of its encoder are not here; those of .*base are fetched where"):
+    with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .*base are fetched if"):
         family_in(tmp_path / "model")

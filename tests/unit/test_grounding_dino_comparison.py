@@ -115,7 +115,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
 
 @pytest.mark.parametrize("size", [{"shortest_edge": 96, "longest_edge": 128}, {"height": 64, "width": 80}])
 def test_pixels_are_those_of_the_processor(tmp_path, minilm_directory, size):
-    """To the bit."""
+    """The pixels are equal to the bit."""
     save_dino(tmp_path, minilm_directory, size=size)
     reading = DinoProcessor(DinoFiles.read(tmp_path), Runtime())
     processor = transformers.GroundingDinoImageProcessorPil(size=size, do_normalize=False, do_rescale=False)
@@ -154,8 +154,8 @@ def test_what_is_refused_names_what_is_wrong(ours):
     assert "labels: is empty" in refused(ours, [])
     many = refused(ours, [f"thing {i}" for i in range(4096)])
     assert many.startswith("labels: take ")
-    assert "at most 256 of all labels" in many
-    assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' has no word")
+    assert "at most 256 for all labels" in many
+    assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' contains no word")
 
 
 def test_as_many_labels_as_it_reads(ours, library):

@@ -118,5 +118,5 @@ def test_what_is_too_long_loses_the_end_of_its_text(tmp_path, minilm_directory, 
 
 def test_a_limit_without_room_is_refused(tmp_path, minilm_directory):
     directory = save_causal(tmp_path, minilm_directory, "qwen2")
-    with pytest.raises(LoadError, match="max_sequence_length 64 has no room beside the"):
+    with pytest.raises(LoadError, match="max_sequence_length 64 leaves no room for query and text"):
         Reranker(directory, QWEN3, max_length=64)

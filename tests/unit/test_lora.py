@@ -71,12 +71,12 @@ def wrapped(model):
 
 
 SETTINGS = [
-    ({"peft_type": "IA3"}, "peft_type 'IA3' is not served; supported is LORA"),
-    ({"bias": "lora_only"}, "bias 'lora_only' changes the base's own biases; train with bias none"),
-    *[({name: [1]}, f"{name} is not served; train without it, or merge") for name in UNSERVED],
+    ({"peft_type": "IA3"}, "peft_type 'IA3' cannot be served; supported is LORA"),
+    ({"bias": "lora_only"}, "bias 'lora_only' changes the biases of the base; train with bias none"),
+    *[({name: [1]}, f"{name} cannot be served; train without it, or merge") for name in UNSERVED],
     (
         {"init_lora_weights": "pissa_niter_4"},
-        "'pissa_niter_4' changes the base's weights too; save the adapter as plain",
+        "'pissa_niter_4' also changes the weights of the base; save the adapter as plain",
     ),
     ({"r": "8"}, "r: must be a whole number from 1"),
     ({"r": 8}, "has rank 4, but its adapter_config.json says 8"),
@@ -84,7 +84,7 @@ SETTINGS = [
     ({"lora_alpha": "16"}, "lora_alpha: must be a number"),
     ({"rank_pattern": {"(a+)+b": 4}}, r"rank_pattern: '\(a\+\)\+b': must be a module's name"),
     ({"rank_pattern": {f"x{i}": 4 for i in range(1001)}}, "rank_pattern: has 1001 patterns; at most 1000 are read"),
-    ({"alpha_pattern": {".*.*.*.*x": 4}}, "alpha_pattern: .* must be a module's name, or a pattern with"),
+    ({"alpha_pattern": {".*.*.*.*x": 4}}, "alpha_pattern: .* must be a module's name, or a pattern of letters"),
     ({"use_dora": True}, "lora_magnitude_vector is missing; save the adapter again"),
     ({"lora_bias": True}, "lora_B.bias is missing; save the adapter again"),
     ({"modules_to_save": ["classifier"]}, r"lacks the weights of 'classifier' \(modules_to_save\)"),
@@ -120,8 +120,12 @@ FILES = [
     (lambda d: (d / CONFIG).write_text("{"), "cannot be read", "corrupt"),
     (lambda d: (d / WEIGHTS).unlink(), f"{WEIGHTS} is missing", "not found"),
     (lambda d: (d / WEIGHTS).rename(d / "adapter_model.bin"), "adapter_model.bin: is a pickle.*safe_", "unsupported"),
-    (lambda d: (d / WEIGHTS).write_bytes((d / WEIGHTS).read_bytes()[:-9]), "it is cut off; fetch it again", "corrupt"),
-    (lambda d: (d / WEIGHTS).write_bytes(b"no safetensors"), "is no file of safetensors", "corrupt"),
+    (
+        lambda d: (d / WEIGHTS).write_bytes((d / WEIGHTS).read_bytes()[:-9]),
+        "it is truncated; fetch it again",
+        "corrupt",
+    ),
+    (lambda d: (d / WEIGHTS).write_bytes(b"no safetensors"), "is not a safetensors file", "corrupt"),
 ]
 REFUSED = [
     *[(lambda d, changes=changes: configure(d, **changes), message, "") for changes, message in SETTINGS],

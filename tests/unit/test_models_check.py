@@ -46,7 +46,7 @@ def adapter(directory: Path) -> None:
     [
         ({"tasks": {"encode": {"dense": {"dim": 65}}}}, None, r"tasks.encode.dense.dim: must be 64, .* \(given 65\)"),
         ({"weights_path": "/nowhere"}, None, "weights: /nowhere is not a directory"),
-        ({}, cut_off, r"model\.safetensors: has \d+ bytes, and its header says \d+: it is cut off"),
+        ({}, cut_off, r"model\.safetensors: has \d+ bytes, but its header says \d+: it is truncated"),
         ({}, lambda path: (path / "model.safetensors").unlink(), r"has no model\.safetensors"),
         ({}, lambda path: (path / "tokenizer.json").write_text("{"), r"tokenizer\.json"),
         (

@@ -88,7 +88,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours):
 
 
 def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
-    """What the comparison is worth: neutral for contradiction, and a threshold that is not asked for."""
+    """The comparison fails if neutral is taken for contradiction."""
     config = json.loads((directory / "config.json").read_text())
     swapped = save_classifier(tmp_path / "swapped", minilm_directory, labels=("entailment", "contradiction", "neutral"))
     library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
@@ -100,7 +100,7 @@ def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
 
 
 def test_labels_by_name_stand_over_their_places(tmp_path, minilm_directory):
-    """Where the pipeline would take neutral for contradiction."""
+    """The pipeline would take neutral for contradiction here."""
     files = ClassifierFiles.read(
         save_classifier(tmp_path, minilm_directory, labels=("neutral", "entailment", "contradiction"))
     )
@@ -121,7 +121,7 @@ def test_thresholds_and_descriptions(ours):
 
 
 def test_a_long_text_is_read_in_windows(ours, directory):
-    """Of two classes by themselves the largest of all windows, of a distribution the mean."""
+    """Independent classes get the maximum over windows, a distribution gets the mean."""
     long = " ".join(texts(24, seed=4))
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     ids = tokenizer(long, add_special_tokens=False)["input_ids"]
@@ -143,15 +143,17 @@ def test_a_long_text_is_read_in_windows(ours, directory):
 def test_what_cannot_be_asked(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
-    with pytest.raises(InputError, match=r"hypothesis_template: must have \{\} where the label goes \(given 'no'\)"):
+    with pytest.raises(
+        InputError, match=r"hypothesis_template: must contain \{\} in place of the label \(given 'no'\)"
+    ):
         ours(["x"], ["a"], hypothesis_template="no")
     with pytest.raises(InputError, match=r"instruction: this model does not read one"):
         ours(["x"], ["a"], instruction="say")
-    with pytest.raises(InputError, match=r"labels: 'x x x .* makes a hypothesis of \d+ .* at most 254 with"):
+    with pytest.raises(InputError, match=r"labels: the hypothesis of 'x x x .* has \d+ .* at most 254 with"):
         ours(["x"], ["a", "x " * 480])
-    with pytest.raises(InputError, match=r"labels: 1000, each read with each of 101 texts, make 101000 pairs; send at"):
+    with pytest.raises(InputError, match=r"labels: 1000 labels with 101 texts make 101000 pairs; at most"):
         ours(["x"] * 101, [f"label {i}" for i in range(1000)])
-    with pytest.raises(InputError, match=r"text: of 40000 tokens, read with each of 1000 labels, makes about "):
+    with pytest.raises(InputError, match=r"text: 40000 tokens, read with each of 1000 labels, make about "):
         ours(["word " * 40000], [f"label {i}" for i in range(1000)])
 
 
@@ -172,5 +174,7 @@ def test_many_labels_and_the_same_label_twice(ours):
 
 def test_a_classifier_that_infers_nothing_is_refused(tmp_path, minilm_directory):
     directory = save_classifier(tmp_path, minilm_directory, labels=("good", "bad"))
-    with pytest.raises(LoadError, match=r"id2label: none of its labels begins with entail \(there are good, bad\)"):
+    with pytest.raises(
+        LoadError, match=r"id2label: none of its labels begins with entail \(its labels are good, bad\)"
+    ):
         Extractor("nli_classification", directory)

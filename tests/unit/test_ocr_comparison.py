@@ -1,4 +1,4 @@
-"""What LightOnOCR, GLM-OCR and PaddleOCR-VL read equals what transformers generates, on the same weights and files."""
+"""Comparison of LightOnOCR, GLM-OCR and PaddleOCR-VL with transformers, on the same weights and files."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +116,7 @@ def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, libr
 
 @pytest.mark.parametrize("size", ODD_SIZES)
 def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library, size):
-    """To the bit in what is resized, and so to a rounding in what is scaled."""
+    """Resized pixels are equal to the bit, and scaled pixels up to rounding."""
     file = saved(picture(*size))
     features, expected = ours.batch([([file], {})]).features, library.inputs(file, case.usual)
     assert features["input_ids"].values.tolist() == expected["input_ids"][0].tolist()
@@ -159,18 +159,20 @@ def test_wrong_requests_are_told_what_is_wrong(case, ours):
     with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)
-    with pytest.raises(InputError, match=r"parameter instruction: holds .*, which stands for an image; leave it out"):
+    with pytest.raises(
+        InputError, match=r"parameter instruction: contains .*, which stands for an image; leave it out"
+    ):
         ours(FILES[:1], instruction=f"Read {image}")
-    with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are read beside"):
+    with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are allowed"):
         ours(FILES[:1], instruction="x" * 16385)
     with pytest.raises(InputError, match="parameter instruction: leaves the model no room"):
         ours(FILES[:1], instruction="why " * 520)
-    with pytest.raises(InputError, match=r"image\[0\]: becomes \d+ of the 512 tokens that are read, and leaves"):
+    with pytest.raises(InputError, match=r"image\[0\]: takes \d+ of the 512 tokens that the model reads, which leaves"):
         ours(FILES[:1], instruction="why " * 450)
     if case.name == "lighton_ocr":
         assert "task" not in {parameter.name for parameter in ours.model.parameters}
     else:
-        with pytest.raises(InputError, match="parameter task: 'x' is none of this model's tasks; give one of ocr, "):
+        with pytest.raises(InputError, match="parameter task: 'x' is not a task of this model; give one of ocr, "):
             ours(FILES[:1], task="x")
 
 
@@ -219,7 +221,7 @@ def copy(source, target):
 
 
 def test_the_shorter_of_two_prompts_is_padded_where_nothing_looks(ours):
-    """What stands there changes nothing."""
+    """The padding token has no influence."""
     before = ours(FILES, **USUAL)
     writer = ours.adapter.encoder
     pad, writer._pad = writer._pad, 1234

@@ -65,7 +65,7 @@ def test_the_second_generation_of_lighton_calls_itself_mistral3(saved, changed):
 
 
 def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
-    """As the files that its authors published."""
+    """The published files have this form."""
     directory = changed("paddleocr_vl", config={})
     path = directory / "config.json"
     said = json.loads(path.read_text())
@@ -107,7 +107,7 @@ def test_who_says_what_is_asked():
     assert words(plain) == words(told, options={"task": "table"}) == "Table Recognition:"
     assert words(told) == "Read!"
     assert words(told, instruction="Why?") == words(plain, instruction="Why?", options={"task": "ocr"}) == "Why?"
-    with pytest.raises(InputError, match="parameter task: 'x' is none of this model's tasks; give one of ocr, "):
+    with pytest.raises(InputError, match="parameter task: 'x' is not a task of this model; give one of ocr, "):
         words(plain, options={"task": "x"})
 
 
@@ -119,7 +119,7 @@ def test_lighton_reads_a_page_without_a_word(saved):
 
 
 def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monkeypatch):
-    """Of all patches by all patches it would take gigabytes."""
+    """A mask of all patches by all patches would take gigabytes."""
     ours, seen = Reader("lighton_ocr", saved["lighton_ocr"]), []
     layer = ours.adapter.encoder._model.model.vision_encoder.tower.transformer.layers[0]
     forward = layer.forward
@@ -143,7 +143,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
     system = ocr.asked(system="You are an OCR engine. Return the markdown representation of the document.")
     assert [each["data"] for each in ours(FILES, **USUAL)] == [library.read(file, system, **USUAL) for file in FILES]
     small = saved_picture(picture(4, 4))
-    with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, of which nothing is read; send a l"):
+    with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, too few for the model to read; send a l"):
         ours([small])
 
 
@@ -159,7 +159,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
         (
             "lighton_ocr",
             {"processor_config": {"image_processor": {"patch_size": 6}}},
-            r"vision_config: patch_size 4: pages have sides in steps of \(6, 6\)",
+            r"vision_config: patch_size 4: must divide the sides of a page, multiples of \(6, 6\)",
         ),
         (
             "lighton_ocr",
@@ -179,7 +179,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
             {"processor_config": {"image_processor": {"temporal_patch_size": 2}}},
             "temporal_patch_size 2 of the image processor cannot be served",
         ),
-        ("paddleocr_vl", {"config": {"image_token_id": 7}}, r"chat_template\.jinja: writes not one token 7"),
+        ("paddleocr_vl", {"config": {"image_token_id": 7}}, r"chat_template\.jinja: must write the token 7"),
         ("glm_ocr", {"tokenizer_config": {"chat_template": "{% if %}"}}, r"tokenizer_config\.json: cannot be read"),
     ],
 )
@@ -193,7 +193,7 @@ def test_what_cannot_be_served(changed, name, files, said):
 
 @pytest.mark.parametrize("pad", [10**9, -1, 1.5])
 def test_padding_that_is_no_token(changed, pad):
-    """On a GPU it would end the process."""
+    """Such a padding token would end the process on a GPU."""
     directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
     with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
         Reader("glm_ocr", directory)
@@ -203,7 +203,7 @@ def test_padding_that_is_no_token(changed, pad):
 
 def test_a_usual_task_that_is_none(saved):
     for name in ("glm_ocr", "paddleocr_vl"):
-        with pytest.raises(LoadError, match="default_task: 'x' is none of this model's tasks; give one of ocr, table"):
+        with pytest.raises(LoadError, match="default_task: 'x' is not a task of this model; give one of ocr, table"):
             Reader(name, saved[name], options={"default_task": "x"})
 
 

@@ -97,7 +97,7 @@ def test_what_a_label_says(ours, library):
 
 
 def test_many_labels(ours, library):
-    """As many as the contract allows, some of which have the same first words."""
+    """The maximum number of labels, some of which begin with the same words."""
     many = [f"{OTHERS[i % 3]} {i}" for i in range(600)]
     assert same(ours(FILES[:1], many)[0], library(FILES[0], many))
     (found,) = ours(FILES[:1], [f"thing {i}" for i in range(4096)], threshold=0.0)
@@ -116,7 +116,7 @@ def test_what_is_refused_names_labels(ours):
     assert too_long.startswith("labels: 'one two three")
     assert "takes 17 tokens" in too_long
     assert "at most 16" in too_long
-    assert "label_template: must have {}" in refused(ours, ["cat"], label_template="a photo")
+    assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
 
 
 def test_labels_are_blamed_beside_others(ours):
@@ -139,7 +139,7 @@ def test_a_label_is_read_once(ours, monkeypatch):
 
 
 def test_labels_by_a_vocabulary_without_tokenizer_json(tmp_path):
-    """As transformers makes CLIP's tokenizer of it."""
+    """The tokenizer equals CLIP's in transformers."""
     letters = [*tokenizers.pre_tokenizers.ByteLevel.alphabet()]
     merges = ["p h", "ph o", "pho t", "t o</w>", "o f</w>", "c a", "ca t</w>"]
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
@@ -179,7 +179,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, ver
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"size": {"height": 64, "width": 96}}, "images are made 64 × 96, and config.json wants 96 × 96"),
+        ({"size": {"height": 64, "width": 96}}, "images are resized to 64 × 96, but config.json needs 96 × 96"),
         ({"size": [96, 96]}, ""),
         ({"do_pad": False}, "do_pad false cannot be served"),
     ],

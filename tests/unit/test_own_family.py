@@ -104,9 +104,12 @@ def test_its_files_are_weights_too(directory):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda dense: {"dense": dense.astype(np.float64)}, "gives float64 of 2 dimensions, and declares float32 of 2"),
+        (
+            lambda dense: {"dense": dense.astype(np.float64)},
+            "returns float64 of 2 dimensions, but declares float32 of 2",
+        ),
         (lambda dense: {"dense": dense[0]}, "gives float32 of 1 dimensions"),
-        (lambda dense: {}, "output dense: the family gives nothing"),
+        (lambda dense: {}, "output dense: the family returns nothing"),
     ],
 )
 def test_an_adapter_that_gives_something_else_than_its_family_declares(directory, monkeypatch, change, said):

@@ -1,4 +1,4 @@
-"""What a profile takes from the one it extends, down a chain, and what comes of it in the spec."""
+"""Inheritance between profiles, through several levels, and its result in the spec."""
 
 from types import SimpleNamespace
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_says_how_it_is_pooled_is_right(tmp_path, caplog):
     assert not caplog.records
     assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": "cls"}}}), saved) == saved
     assert [record.message for record in caplog.records] == [
-        "pooling: the model file says cls, its checkpoint max and mean, which is used"
+        "pooling: the model file says cls, but the checkpoint says max and mean and takes precedence"
     ]
 
 

@@ -80,7 +80,7 @@ def test_every_kind_of_item_against_every_kind_of_query(ours, library):
 
 
 def test_instructions(directory, library):
-    """Of the model file, of a request; the usual one fails the same comparison."""
+    """Instructions of the model file and of a request are used; the default one fails the same comparison."""
     served = Served("qwen3_vl_reranker", directory, **OPTIONS, options={"default_instruction": "Find it"})
     sent = {**QUERY, **encoded(ITEMS[:1])}
     found = [
@@ -110,7 +110,7 @@ def test_a_tokenizer_without_the_answers_is_refused(tmp_path, directory):
     tokenizer = (directory / "tokenizer.json").read_text()
     assert '"yes":' in tokenizer
     (tmp_path / "tokenizer.json").write_text(tokenizer.replace('"yes":', '"yess":'))
-    with pytest.raises(LoadError, match="has no tokens no and yes"):
+    with pytest.raises(LoadError, match="must have the tokens no and yes"):
         Served("qwen3_vl_reranker", tmp_path, **OPTIONS)
 
 
@@ -119,5 +119,5 @@ def test_pixels_of_another_size_are_refused(ours):
     sizes = features["pair_sizes"].values.copy()
     sizes[:, :2] = 32
     features["pair_sizes"] = features["pair_sizes"]._replace(values=sizes)
-    with pytest.raises(ValueError, match="3 bytes a pixel"):
+    with pytest.raises(ValueError, match="a pixel must have 3 bytes"):
         ours.adapter.forward(Batch(features, np.zeros(1, np.bool_)))

@@ -58,9 +58,9 @@ def static(directory: Path) -> StaticEmbedding:
 
 REFUSED: dict[str, tuple[Build, str]] = {
     "nothing": (files(), r"is empty; a model has config\.json, tokenizer\.json and model\.safetensors"),
-    "a tokenizer alone": (tokenizer_alone, "a tokenizer is there, and no model"),
-    "something else": (files(README__md=b"# Notes"), r"config\.json is missing; there are 'README\.md'"),
-    "no weights": (with_file(bare(), "", b""), r"has no model\.safetensors; the weights are not there"),
+    "a tokenizer alone": (tokenizer_alone, "the directory has a tokenizer, but no model"),
+    "something else": (files(README__md=b"# Notes"), r"config\.json is missing; found 'README\.md'"),
+    "no weights": (with_file(bare(), "", b""), r"has no model\.safetensors; the weights are missing"),
     "GGUF": (files(model__gguf=b"GGUF"), r"config\.json is missing, and model\.gguf is GGUF; serve the directory"),
     "ONNX alone": (
         with_file(splade(), "onnx/model.onnx", b"\x08"),
@@ -68,30 +68,33 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "model files": (
         files(b__yaml=b"", a__yaml=b""),
-        r": holds model files \(a\.yaml\), not a model; use --models-dir ",
+        r": holds model files \(a\.yaml\), not a model; serve them with --models-dir ",
     ),
     "an ONNX file without its configuration": (
         files(model__onnx=b"\x08", tokenizer__json=b"{}"),
-        r": config\.json is missing beside model\.onnx; copy the files there that were exported with the model$",
+        r": config\.json is missing beside model\.onnx; copy the files that were exported with the model there$",
     ),
     "an ONNX file alone": (files(model__onnx=b"\x08"), r": config\.json and tokenizer\.json are missing beside model"),
-    "a pickle alone": (with_file(bare(), "pytorch_model.bin", b"\x80"), "is a pickle; other formats are refused: save"),
+    "a pickle alone": (
+        with_file(bare(), "pytorch_model.bin", b"\x80"),
+        "is a pickle; only safetensors are accepted: save",
+    ),
     "TensorFlow alone": (
         with_file(bare(), "tf_model.h5", b"\x89"),
-        r"tf_model\.h5 is TensorFlow; save it from PyTorch",
+        r"tf_model\.h5 is TensorFlow; save the model from PyTorch",
     ),
-    "a LoRA adapter": (files(adapter_config__json=LORA), "is an adapter of PEFT .* for 'org/base', .*merge it into"),
+    "a LoRA adapter": (files(adapter_config__json=LORA), "is a PEFT adapter .* for 'org/base', .*merge it into"),
     "an adapter beside its model": (
         with_file(bare(), "adapter_config.json", b"{}", without="nothing"),
-        "is an adapter of PEFT .* for None",
+        "is a PEFT adapter .* for None",
     ),
     "a pipeline of diffusers": (
         files(model_index__json={"_class_name": "StableDiffusionPipeline"}),
-        r"is a pipeline of diffusers \(model_index\.json\)",
+        r"is a diffusers pipeline \(model_index\.json\)",
     ),
     "an encoder-decoder": (
         saved(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**TINY))),
-        "T5ForConditionalGeneration is an encoder-decoder, which writes text; save its encoder alone",
+        "T5ForConditionalGeneration is an encoder-decoder, which generates text; to serve its encoder, save",
     ),
     "a regression over three labels": (
         bare_with_head("SequenceClassification", num_labels=3, problem_type="regression"),
@@ -99,18 +102,27 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "labels for tokens": (
         bare_with_head("TokenClassification"),
-        "BertForTokenClassification ends in a head that no family .*adapter_path: sentence_transformer",
+        "BertForTokenClassification has a head that no family .*adapter_path: sentence_transformer",
     ),
-    "an image model": (saved(lambda: transformers.ViTModel(VIT)), r"vit \(image_size\) reads images; .* read texts"),
+    "an image model": (
+        saved(lambda: transformers.ViTModel(VIT)),
+        r"vit \(image_size\) reads images; it cannot be served as a text",
+    ),
     "an audio model": (
         saved(lambda: transformers.Wav2Vec2Model(WAV2VEC2)),
-        r"wav2vec2 \(conv_kernel\) reads audio; .* read texts",
+        r"wav2vec2 \(conv_kernel\) reads audio; it cannot be served as a text",
     ),
-    "weights cut off": (cut_off(bare()), r"model\.safetensors: has \d+ bytes, and its header says \d+: it is cut off"),
-    "weights that are text": (with_file(bare(), "model.safetensors", b"no"), "is no file of safetensors, or cut off"),
+    "weights cut off": (
+        cut_off(bare()),
+        r"model\.safetensors: has \d+ bytes, but its header says \d+: it is truncated",
+    ),
+    "weights that are text": (
+        with_file(bare(), "model.safetensors", b"no"),
+        "is not a safetensors file, or is truncated",
+    ),
     "a pointer of Git LFS": (
         with_file(bare(), "model.safetensors", POINTER),
-        "is a pointer of Git LFS, .*git lfs pull",
+        "is a Git LFS pointer, .*git lfs pull",
     ),
     "a part of the weights": (
         with_file(bare(), "model.safetensors.index.json", SHARDED),
@@ -123,11 +135,11 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "a masked language model": (
         bare_with_head("MaskedLM"),
-        r"BertForMaskedLM may be meant as a sparse model \(splade\) or as a dense .*profiles\.default\.adapter_path",
+        r"BertForMaskedLM can be served as a sparse model \(splade\) or as a dense .*profiles\.default\.adapter_path",
     ),
     "a language model": (
         bare_with_head("CausalLM", "qwen3"),
-        r"Qwen3ForCausalLM may be meant as an embedding model \(sentence_transformer\) or as a judge",
+        r"Qwen3ForCausalLM can be served as an embedding model \(sentence_transformer\) or as a reranker",
     ),
     "a CrossEncoder of other modules": (
         of_modules(
@@ -137,7 +149,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "static vectors": (
         of_modules(static, library=SentenceTransformer),
-        "StaticEmbedding cannot be served; it must name one Transformer",
+        "StaticEmbedding cannot be served; it must have exactly one Transformer",
     ),
     "a sparse autoencoder": (
         of_modules(encoder, lambda _: Pooling(64), lambda _: SparseAutoEncoder(64, 128, 8, 8), library=SparseEncoder),
@@ -153,7 +165,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "tokens of its own": (
         changed(dense(), "sentence_bert_config.json", processor_kwargs={"add_eos_token": True}),
-        "processor_kwargs: add_eos_token cannot be served; set it in config.json or tokenizer.json itself",
+        "processor_kwargs: add_eos_token cannot be served; set it in config.json or tokenizer.json instead",
     ),
     "other states": (
         changed(
@@ -165,7 +177,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "a default prompt that is none": (
         changed(dense(), SETTINGS, default_prompt_name="passage"),
-        "default_prompt_name: prompts has no 'passage'; there are",
+        "default_prompt_name: prompts has no 'passage'; its names are",
     ),
 }
 

@@ -83,11 +83,11 @@ def test_tokens_are_those_of_the_library(tmp_path, charsmap, settings):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "its unknown piece is none of its pieces"),
-        (b"\x0a\xff\xff\x03ab", "is cut off"),
+        (b"", "unk_id is not the id of a piece"),
+        (b"\x0a\xff\xff\x03ab", "is truncated"),
         (b"version https://git-lfs", "cannot be read"),
         (b"\x0a", "cannot be read"),
-        (b"\xff" * 20, "is no message of Protocol Buffers"),
+        (b"\xff" * 20, "is not a Protocol Buffers message"),
     ],
 )
 def test_files_that_are_none(tmp_path, content, said):
@@ -98,7 +98,7 @@ def test_files_that_are_none(tmp_path, content, said):
 
 def test_what_cannot_be_served(tmp_path):
     save(tmp_path / "spm.model", model_type=2)
-    with pytest.raises(LoadError, match="is no unigram model"):
+    with pytest.raises(LoadError, match="is not a unigram model"):
         open_tokenizer(tmp_path)
     made = save(tmp_path / "spm.model")
     made.pieces[1].piece = "<s>"

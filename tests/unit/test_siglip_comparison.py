@@ -217,12 +217,17 @@ def test_a_tower_that_computes_something_else_is_found_out(directories, monkeypa
 @pytest.mark.parametrize(
     ("kind", "file", "changes", "said"),
     [
-        ("siglip", "config.json", {"vision_config__image_size": 80}, "64 × 64, and config.json wants 80 × 80"),
-        ("siglip", "config.json", {"vision_config__vision_use_head": False}, "nothing makes one vector of an image"),
+        ("siglip", "config.json", {"vision_config__image_size": 80}, "64 × 64, but config.json needs 80 × 80"),
+        (
+            "siglip",
+            "config.json",
+            {"vision_config__vision_use_head": False},
+            "there is no layer that makes one vector of an image",
+        ),
         ("siglip", "config.json", {"text_config__projection_size": 40}, "texts become 40 numbers and images 48"),
         ("siglip", "tokenizer_config.json", {"pad_token": None}, "pad_token: missing"),
         ("siglip", "preprocessor_config.json", {"size": {"shortest_edge": 64}}, "many sizes"),
-        ("siglip2", "preprocessor_config.json", {"patch_size": 16}, "patches of 16 pixels, and config.json wants 8"),
+        ("siglip2", "preprocessor_config.json", {"patch_size": 16}, "patches of 16 pixels, but config.json needs 8"),
         ("siglip2", "preprocessor_config.json", {"do_resize": False}, "do_resize false cannot be served"),
         ("siglip2", "config.json", {"vision_config__num_patches": 17}, "num_patches: must be a square"),
     ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BgeM3Options(PoolingOptions):
-    """`muvera_config` fills a profile's empty `runtime.muvera`."""
+    """Options of BGE-M3. `muvera_config` is the default of a profile's `runtime.muvera`."""
 
     muvera_config: dict[str, Any] | None = None
 

@@ -30,7 +30,10 @@ from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
 class BgeM3Adapter(Adapter):
-    """A head for each output. `layers` by output: of dense on an item's vector, of the others on a token's state."""
+    """BGE-M3 adapter, with a head for each output.
+
+    `layers` are by output: the dense layer takes an item's vector, the others take the state of a token.
+    """
 
     encoder: Encoder
 
@@ -58,7 +61,7 @@ class BgeM3Adapter(Adapter):
         return {DENSE.name: self._layers["dense"](pooled.float()).cpu().numpy()}
 
     def _sparse(self, hidden: torch.Tensor, batch: Batch) -> Rows:
-        """The largest weight of each token id of an item."""
+        """Return, for each item, the largest weight of each token id."""
         input_ids, lengths = tokens(batch)
         weights = self._layers["sparse"](hidden.float())[:, 0].cpu().numpy()
         items = np.repeat(np.arange(len(lengths)), lengths)
@@ -74,7 +77,7 @@ class BgeM3Adapter(Adapter):
         }
 
     def _multivector(self, hidden: torch.Tensor, batch: Batch) -> Rows:
-        """A vector for each token but the first of an item."""
+        """Return a vector for each token except the first of an item."""
         _, lengths = tokens(batch)
         kept = np.ones(len(hidden), np.bool_)
         kept[np.cumsum(lengths) - lengths] = False
@@ -86,7 +89,7 @@ class BgeM3Adapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine, options: BgeM3Options) -> BgeM3Adapter:
-    """Load a directory with the layers of both further outputs; LoadError says what in it cannot be used."""
+    """Load a directory with the layers of all outputs; raise LoadError saying what in it cannot be used."""
     files = BgeM3Files.read(directory)
     layers = torch.nn.ModuleDict(
         {

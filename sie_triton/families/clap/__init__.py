@@ -1,13 +1,14 @@
-"""CLAP: sounds and texts as vectors of one space (Wu et al., 2023).
+"""CLAP: audio and texts in a common embedding space (Wu et al., 2023).
 
-sound → mel spectrogram → transformer of shifted windows → projection → unit vector → dense
+sound → mel spectrogram → transformer with shifted windows → projection → unit vector → dense
 text → tokens → RoBERTa → pooler → projection → unit vector → dense
 
 The model reads 10 s at a time. A shorter sound is repeated, as the checkpoint's preprocessor_config.json says. Of a
-longer one the library reads what it draws by chance; here the same file always has the same vector:
-- a checkpoint without fusion reads the whole sound, in as few windows of 10 s as cover it, spread evenly; the vector
+longer sound the library reads random excerpts. Here the embedding of a file is always the same:
+
+- a checkpoint without fusion reads the whole sound, in as few windows of 10 s as cover it, spread evenly; the embedding
   is the mean of theirs;
-- a checkpoint with fusion reads the whole, shrunk to 10 s, and three cuts: the middle one of each third.
+- a checkpoint with fusion reads the whole sound, shrunk to 10 s, and three crops: the middle of each third.
 """
 
 from pathlib import Path

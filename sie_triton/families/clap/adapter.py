@@ -20,7 +20,10 @@ Ints = npt.NDArray[np.int32]
 
 
 class ClapAdapter(Adapter):
-    """`heads`: the pooler of texts, and the projections of texts and of sounds. A sound takes `max_s` at most."""
+    """CLAP adapter.
+
+    `heads` are the pooler of texts and the projections of texts and of sounds. A sound is at most `max_s` seconds long.
+    """
 
     encoder: Encoder
 
@@ -47,7 +50,7 @@ class ClapAdapter(Adapter):
         assert lengths is not None
         assert sizes is not None
         if ((lengths > 0) == (sizes > 0)).any():
-            raise ValueError("an item must be a text or a sound")
+            raise ValueError("an item must be either a text or a sound")
         found: list[tuple[Any, torch.Tensor]] = []
         if len(ids):
             found.append((lengths > 0, self.texts(ids, lengths[lengths > 0])))
@@ -59,19 +62,19 @@ class ClapAdapter(Adapter):
         return {DENSE.name: rows}
 
     def texts(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
-        """[texts, dim] of unit length."""
+        """Return unit vectors, [texts, dim]."""
         hidden = self.encoder.hidden_states(input_ids, lengths)
         first = hidden[torch.from_numpy(np.cumsum(lengths) - lengths).to(hidden.device)]
         return unit(self._of_text(self._pooler(first[:, None])))
 
     def sounds(self, mel: npt.NDArray[np.float32], sizes: Ints) -> torch.Tensor:
-        """[sounds, dim]: of each the mean of its windows' vectors of unit length."""
+        """Return [sounds, dim]: for each sound the mean of the unit vectors of its windows."""
         counts = self._tower.num_windows(sizes).tolist()
         windows = unit(self._of_sound(self._tower(mel, sizes)))
         return torch.stack([each.mean(0) for each in torch.split(windows, counts)])
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Sounds of one window, which are what takes long."""
+        """Return sounds of one window, since a sound costs more than a text."""
         count = max(1, round(sum(lengths) / self._window_tokens))
         return {
             READ.name: Ragged(np.full(count, self._window_tokens, np.int32)),
@@ -85,7 +88,7 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def load(directory: Path, engine: TorchEngine, max_s: float) -> ClapAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClapFiles.read(directory)
     model: Any = engine.load(files.directory)
     encoder = engine.encoder(model.text_model)

@@ -1,11 +1,11 @@
 """Items that are sounds or texts → spectrograms and tokens. No torch.
 
-A window costs as many tokens of text as have its matrix products: 64 where the encoders are HTSAT-tiny and
-RoBERTa-base, 7500 samples each. Its 4096 patches are no such measure: most blocks read fewer, and all are narrower than
-a layer of text.
+The cost of a window is the number of text tokens with as many matrix products: 64 for HTSAT-tiny and RoBERTa-base, 7500
+samples to a token. The 4096 patches of a window would be the wrong measure: most blocks read fewer, and all are
+narrower than a layer of the text encoder.
 
-Spectrograms are made here: 0.26 MB of 10 s travel on, where samples would be 1.9 MB, and 20 ms of one core are little
-beside the forward pass of 400 ms.
+Spectrograms are made here, not in the worker: for 10 s, a spectrogram takes 0.26 MB and samples 1.9 MB, and 20 ms on
+one core are little compared with a forward pass of 400 ms.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from sie_triton.spec import Runtime
 
 
 class ClapProcessor(Processor):
-    """Reads items that are a sound or a text, not both."""
+    """Processor of items that are either a sound or a text."""
 
     prepares = True
 

@@ -1,6 +1,6 @@
-"""CLIP: images and texts as vectors of one space (Radford et al., 2021).
+"""CLIP: images and texts in a common embedding space (Radford et al., 2021).
 
-image → resized, cut → vision transformer → state of the class token → projection → dense
+image → resized, cropped → vision transformer → state of the class token → projection → dense
 text → tokens → text transformer → state of the closing token → projection → dense
 """
 
@@ -20,7 +20,7 @@ from sie_triton.spec import ModelSpec
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
-# As OpenAI trained it.
+# Image preprocessing of OpenAI's training.
 USUAL_IMAGES = {
     "size": {"shortest_edge": 224},
     "crop_size": {"height": 224, "width": 224},
@@ -44,7 +44,7 @@ class Clip(Family):
         height, width = files.plan.shape
         reason = f"{said_by(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
-        # Those of a directory without tokenizer.json are looked at when they are loaded.
+        # Directories without tokenizer.json are checked when the model is loaded.
         weights = () if is_before_fast(files.directory) else (files.directory,)
         return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
 

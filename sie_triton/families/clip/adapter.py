@@ -13,12 +13,12 @@ from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
 from sie_triton.families.tower_adapter import Ints, TowerAdapter, towers
 
-# Configurations of transformers before 4.31 name this as the closing token, which it is not.
+# Configurations from transformers before 4.31 name this id as the closing token, which is wrong.
 WRONG_EOS = 2
 
 
 class ClipAdapter(TowerAdapter):
-    """`closing`: the token whose state stands for the text; None: that with the largest id."""
+    """CLIP adapter. `closing` is the token whose state stands for the text; None is the token with the largest id."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClipAdapter(TowerAdapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)

@@ -1,6 +1,6 @@
 """ColPali: a page as an image, one small vector for each of its patches (Faysse et al., 2024).
 
-image → resized → SigLIP → a state a patch, before the tokens of the prompt → Gemma → projection → unit vectors
+image → resized → SigLIP → a state for each patch, before the tokens of the prompt → Gemma → projection → unit vectors
 text → prefix, text, padding tokens → Gemma → projection → unit vectors
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LONGEST = 8192
 
-# As PaliGemma was trained.
+# Image preprocessing of PaliGemma's training.
 USUAL_IMAGES = {"size": {"height": 448, "width": 448}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
@@ -76,12 +76,13 @@ class ColPali(PageFamily):
 
 
 def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
-    """How images are made, and the patches of each; LoadError where the model reads others."""
+    """Return the preprocessing and the patches of an image; raise LoadError if the model needs another size."""
     plan = ImagePlan.read(files.directory, USUAL_IMAGES)
     side, patch = files.vision.integer("image_size", 224, least=1), files.vision.integer("patch_size", 14, least=1)
     if plan.shape != (side, side):
         message = (
-            f"{files.directory}: images are made {plan.shape[0]} × {plan.shape[1]}, config.json wants {side} × {side}"
+            f"{files.directory}: images are resized to {plan.shape[0]} × {plan.shape[1]}, but config.json needs "
+            f"{side} × {side}"
         )
         raise LoadError(message, "unsupported")
     return plan, (side // patch) ** 2

@@ -1,4 +1,4 @@
-"""ColPali's forward pass: images of one size side by side, then all items packed, every token seeing its whole item."""
+"""ColPali's forward pass: images of one size side by side, then all items packed; each token sees its whole item."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from sie_triton.families.token_batch import tokens
 
 
 class ColPaliAdapter(MultimodalAdapter):
-    """`of_image` makes states of the language model of those of the vision tower."""
+    """ColPali adapter. `of_image` projects states of the vision tower to those of the language model."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class ColPaliAdapter(MultimodalAdapter):
         return [states.flatten(0, 1)], np.where(sizes > 0, states.shape[1], 0).astype(np.int32)
 
     def positions(self, batch: Batch) -> Ints:
-        """From 1, as PaliGemma counts."""
+        """Return positions from 1, as in PaliGemma."""
         _, lengths = tokens(batch)
         _, places = placed(lengths)
         return (places + 1)[None].astype(np.int32)
 
 
 def load(files: PageFiles, plan: ImagePlan, page: Features, engine: TorchEngine) -> ColPaliAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     model: Any = engine.load(files.directory, AutoModelForPreTraining)
     vlm = model.vlm
     encoder = engine.language_model(vlm.language_model, is_causal=False)

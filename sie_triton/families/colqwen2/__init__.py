@@ -3,8 +3,8 @@
 image → resized → patches → vision transformer → a state for four patches, within the prompt → Qwen2-VL → projection
 text → prefix, text, padding tokens → Qwen2-VL → projection → unit vectors
 
-Positions are those that these models were trained with, of height and width in an image. ColQwen2ForRetrieval of
-transformers 5 counts an image's tokens one after another unless it is given them.
+Positions are those of training: height and width in an image. ColQwen2ForRetrieval of transformers 5 numbers an image's
+tokens one after another unless it is given positions.
 """
 
 from pathlib import Path
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 LONGEST = 32768
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 
-# Classes of colpali-engine, in which these models were trained; an adapter of PEFT merged into one is saved as such.
+# Classes of colpali-engine, in which these models were trained. A PEFT adapter merged into its base is saved under
+# them.
 OF_ENGINE = ("ColQwen2", "ColQwen2_5")
 
-# What stands around an image where the checkpoint says nothing else.
+# The default prompt around an image.
 IMAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 
-# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
+# on a CPU.
 PAGE = (448, 336)
 
 
@@ -69,7 +71,10 @@ class ColQwen2(PageFamily):
         tokenizer, pad = whole_tokenizer(directory), special_token(directory, "pad_token")
         prompt = tokens_of(tokenizer, files.settings.text("visual_prompt_prefix", IMAGE_PROMPT))
         if prompt.count(files.image_token) != 1:
-            message = f"{directory}: the prompt of images has not one token {files.image_token}, which stands for them"
+            message = (
+                f"{directory}: the prompt of images must contain the token {files.image_token}, which stands for "
+                "them, exactly once"
+            )
             raise LoadError(message, "unsupported")
         place = prompt.index(files.image_token)
         form = PageForm(

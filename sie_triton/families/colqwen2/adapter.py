@@ -1,4 +1,4 @@
-"""ColQwen2's weights, and its vectors."""
+"""ColQwen2's weights and output vectors."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ class ColQwen2Adapter(PatchAdapter):
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     vlm, projection = parts(files, engine)
     encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)
@@ -50,7 +50,7 @@ def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine)
 
 
 def parts(files: PageFiles, engine: TorchEngine) -> tuple[Any, torch.nn.Module]:
-    """The model that reads, and the projection of its states."""
+    """Return the vision language model and the projection of its states."""
     if not is_of_engine(files):
         model: Any = engine.load(files.directory, AutoModelForPreTraining)
         return model.vlm, model.embedding_proj_layer

@@ -1,4 +1,4 @@
-"""Cross-encoders: query and text read together, one score from a sequence-classification head."""
+"""Cross-encoders: query and text are read together; a sequence-classification head gives one score."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar

@@ -1,4 +1,4 @@
-"""The cross-encoder family: one score for query and text read together, from a sequence-classification head."""
+"""The forward pass of cross-encoders: query and text read together give one score."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 
 
 class CrossEncoderAdapter(Adapter):
-    """`activation` makes a score of the only label's logit."""
+    """Cross-encoder adapter. `activation` turns the logit of the only label into a score."""
 
     encoder: Encoder
 
@@ -31,7 +31,7 @@ class CrossEncoderAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
-    """Load a CrossEncoder directory; LoadError says what in it cannot be used."""
+    """Load a CrossEncoder directory; raise LoadError saying what in it cannot be used."""
     files = CrossEncoderFiles.read(directory)
     classifier = SequenceClassifier(files.text.transformer, engine)
     return CrossEncoderAdapter(classifier, activation(files.activation, directory))

@@ -1,4 +1,4 @@
-"""Cross-encoders whose checkpoint is an ONNX file: its graph has the head in it."""
+"""Cross-encoders whose checkpoint is an ONNX file. The graph includes the head."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sie_triton.spec import ModelSpec
 
 
 class OnnxCrossEncoder(Adapter):
-    """`activation` makes a score of the only label's logit."""
+    """Cross-encoder adapter. `activation` turns the logit of the only label into a score."""
 
     encoder: OnnxEncoder
 
@@ -31,7 +31,7 @@ class OnnxCrossEncoder(Adapter):
 
 
 def load(spec: ModelSpec, directory: Path, engine: OnnxEngine) -> OnnxCrossEncoder:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = CrossEncoderFiles.read(directory)
     model = engine.load(files.text.transformer)
     return OnnxCrossEncoder(engine.classifier(model), activation(files.activation, directory))

@@ -1,4 +1,4 @@
-"""Query and text → one row of packed token ids, with the ids that tell the two apart. No torch."""
+"""Query and text → one row of packed token ids, with type ids that distinguish the two. No torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer, packed_encodings, packed_
 
 
 class PairTokenizer(TextTokenizer):
-    """The longer of the two is cut first, as sentence-transformers' CrossEncoder does."""
+    """Tokenizer of pairs. Truncates the longer text first, like CrossEncoder of sentence-transformers."""
 
     reads_pairs = True
 

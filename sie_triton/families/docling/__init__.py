@@ -2,8 +2,8 @@
 
 document → Docling → {"text", "markdown", "document"} in `data`
 
-PDFs are read by their own text, in the order in which they hold it; layout models and OCR are not run, so that nothing
-can be read of images: a request that sends one, or asks for `ocr`, is told so.
+Docling reads the text stored in a PDF, in stored order. Layout models and OCR do not run, so images cannot be read: a
+request that sends one, or sets `ocr`, is refused.
 """
 
 import json
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 CONTENT_LENGTHS = Tensor("content_lengths", "INT32", (-1,), "[n] bytes of each document")
 CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name)
-CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of each")
-CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of what became of each document", CONVERTED_LENGTHS.name)
+CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of each result")
+CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", CONVERTED_LENGTHS.name)
 ERROR = "error"
 
-# So many bytes cost what a token does, roughly: nobody knows before how long a document takes.
+# Bytes that cost as much as a token, roughly. How long a document takes is not known in advance.
 BYTES_A_TOKEN = 256
 
 PARTS = "format-pdf,format-docx,format-html,format-pptx,format-xlsx,format-markdown,convert-core"
@@ -41,7 +41,7 @@ PACKAGES = f"'docling-slim[{PARTS}]' torch transformers"
 
 @dataclass(frozen=True)
 class DoclingOptions(Options):
-    """`max_num_pages`: a longer document is refused."""
+    """Options of Docling. A document of more than `max_num_pages` pages is refused."""
 
     max_num_pages: Annotated[int, Ge(1)] = 200
 
@@ -54,7 +54,7 @@ def converted(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fi
     return Findings(data=data)
 
 
-OCR = Parameter("ocr", bool, doc="read what is written in images: not served by this version")
+OCR = Parameter("ocr", bool, doc="read text in images; not supported by this version")
 
 
 class DocumentProcessor(Processor):
@@ -66,7 +66,7 @@ class DocumentProcessor(Processor):
     def frame(self, part: Part) -> Frame:
         if part.options.get(OCR.name, False):
             raise InputError(
-                f"parameter {OCR.name}: this version reads documents by their own text alone; leave it out"
+                f"parameter {OCR.name}: OCR is not supported, only the text stored in a document is read; leave it out"
             )
         return super().frame(part)
 
@@ -75,7 +75,7 @@ class DocumentProcessor(Processor):
 
     def prepare(self, element: Any) -> Any:
         if IMAGE.name in element:
-            raise InputError(f"{element[IMAGE.name].where}: is read by OCR alone, which this version does not run")
+            raise InputError(f"{element[IMAGE.name].where}: is an image, which needs OCR, but OCR is not supported")
         check_document(element[DOCUMENT.name], self._max_bytes)
         return element
 

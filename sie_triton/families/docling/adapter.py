@@ -1,4 +1,4 @@
-"""Documents through Docling, one after another: its converter is not safe for threads."""
+"""Documents through Docling, one after another, because its converter is not thread-safe."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from sie_triton.families.base import Adapter
 from sie_triton.families.docling import BYTES_A_TOKEN, CONTENT, CONTENT_LENGTHS, CONVERTED, ERROR, PACKAGES
 from sie_triton.inputs.documents import format_of
 
-# READ of the longest document.
+# Cost of the longest document.
 MOST_READ = 2**31 // BYTES_A_TOKEN
 
 SAMPLE = b"# A heading\n\nA line of text.\n"
@@ -42,13 +42,13 @@ class DoclingAdapter(Adapter):
         }
 
     def _told(self, content: bytes) -> dict[str, Any]:
-        """Text, Markdown and structure, or what is wrong with the document."""
+        """Return text, Markdown and structure, or an error about the document."""
         from docling.datamodel.base_models import DocumentStream
 
         stream = DocumentStream(name=f"document.{format_of(content)}", stream=io.BytesIO(content))
         try:
             document = self._converter.convert(stream, max_num_pages=self._max_num_pages).document
-        except Exception as exc:  # of whatever library reads the format
+        except Exception as exc:  # raised by any of the libraries that read documents
             return {ERROR: (str(exc).splitlines() or [type(exc).__name__])[0][:300]}
         return {
             "text": document.export_to_text(),
@@ -63,7 +63,7 @@ def _converter() -> Any:
         from docling.document_converter import DocumentConverter, NativePdfFormatOption
     except ImportError as exc:
         raise LoadError(
-            f"Docling is not there ({exc}); run sie-triton env add docling {PACKAGES}, or name another environment "
+            f"Docling is not installed ({exc}); run sie-triton env add docling {PACKAGES}, or name another environment "
             "in the model file",
             "dependency",
         ) from exc

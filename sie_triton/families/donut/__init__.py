@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 DOCVQA, RVLCDIP = "<s_docvqa>", "<s_rvlcdip>"
 
-# No score comes with generated words.
+# Generated words have no score.
 CERTAIN = 1.0
 
 
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """An answer, the class of a document, or every value that was read, by the path that leads to it."""
+    """Return an answer, a document's class, or each value with its path in the generated JSON."""
     (row,) = rows
     task, data = json.loads(text_of(row))
     if task == DOCVQA:
@@ -41,7 +41,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 def values(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and text of each.
+    """Yield the path and the text of each value.
 
     >>> list(values({"menu": [{"nm": "Tea"}, {"nm": "Pie"}], "total": {"price": "5"}}))
     [('menu[0].nm', 'Tea'), ('menu[1].nm', 'Pie'), ('total.price', '5')]
@@ -57,7 +57,7 @@ def values(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _values_of(data: Any, key: str) -> Iterator[str]:
-    """Those under `key` that are not empty."""
+    """Yield the texts under `key` that are not empty."""
     for record in data if isinstance(data, list) else [data]:
         yield from (text for _, text in values(record.get(key, "")) if text)
 
@@ -68,7 +68,10 @@ def _line(text: str, label: str) -> Line:
 
 @dataclass(frozen=True)
 class DonutOptions(Options):
-    """`default_task` where a request names none; empty: the one that the checkpoint was trained for."""
+    """Options of Donut.
+
+    `default_task` is used if a request names no task; empty is the task that the model was trained for.
+    """
 
     default_task: str = ""
 

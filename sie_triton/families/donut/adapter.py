@@ -1,4 +1,4 @@
-"""Donut's forward pass: pages of one size, decoded side by side where their prompts are as long."""
+"""Donut's forward pass: pages of one size, decoded side by side if their prompts have the same length."""
 
 import json
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.reader_adapter import Ints, OneSizeAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
 
-# As XLM-RoBERTa's tokenizer, which Donut has, names them.
+# Names in XLM-RoBERTa's tokenizer, which Donut uses.
 SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 class DonutAdapter(OneSizeAdapter):
-    """`special`: padding, the end of an answer, and what is never written, by its text."""
+    """Donut adapter. `special`: the padding token, the end token, and a token that is never generated, as texts."""
 
     def __init__(
         self, generator: Generator, tokenizer: tokenizers.Tokenizer, files: DonutFiles, special: Sequence[str]
@@ -50,7 +50,7 @@ class DonutAdapter(OneSizeAdapter):
         )
 
     def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
-        """JSON: the task, and what was read."""
+        """Return the task and the parsed answer as JSON."""
         written = self._tokenizer.decode(tokens, skip_special_tokens=False)
         written = written.replace(self._eos, "").replace(self._pad, "").strip()
         task = START.match(written)
@@ -58,7 +58,7 @@ class DonutAdapter(OneSizeAdapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> DonutAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
     special = [special_token(directory, name, usual) for name, usual in SPECIAL.items()]
     for token in special:

@@ -1,6 +1,6 @@
-"""What Donut writes → JSON: `<s_key>` and `</s_key>` stand around a value, `<sep/>` between values and records.
+"""Donut's output → JSON: `<s_key>` and `</s_key>` enclose a value, `<sep/>` separates values and records.
 
-As transformers' DonutProcessor.token2json reads it, letter case and half-closed fields included.
+Reads like DonutProcessor.token2json of transformers, including letter case and fields that are not closed.
 """
 
 import re
@@ -14,7 +14,9 @@ Record = dict[str, Any]
 
 
 def parsed(text: str, added: Collection[str]) -> Any:
-    """A record or a list of them; `added` are the tokenizer's added tokens, of which `<yes/>` is the value yes.
+    """Return a record or a list of records.
+
+    `added` are the tokenizer's added tokens; one of them such as `<yes/>` is the value yes.
 
     >>> parsed("<s_menu><s_nm>Tea</s_nm><sep/><s_nm>Pie</s_nm></s_menu><s_paid><yes/></s_paid>", {"<yes/>"})
     {'menu': [{'nm': 'Tea'}, {'nm': 'Pie'}], 'paid': 'yes'}
@@ -31,7 +33,7 @@ def parsed(text: str, added: Collection[str]) -> Any:
 
 
 def _records(text: str, added: Collection[str]) -> tuple[list[Record], Record, str]:
-    """Those that a separator ends, the one behind them, and the text that is left."""
+    """Return the records before a separator, the record after the last one, and the remaining text."""
     records: list[Record] = []
     record: Record = {}
     while text and (opening := OPENING.search(text)):

@@ -1,4 +1,4 @@
-"""A page and a task → what Donut reads: pixels as DonutImageProcessor makes them, and the decoder's first tokens."""
+"""A page and a task → Donut's input: pixels as DonutImageProcessor makes them, and the decoder's first tokens."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +22,12 @@ USUAL_NEW_TOKENS = 512
 
 QUESTION = ("<s_question>", "</s_question>", "<s_answer>")
 
-# Resizing its shorter side makes so many pages of one that is longer.
+# Maximum aspect ratio. It limits memory, since an image is first resized until its shorter side is that of the page.
 MAX_ASPECT = 20
 
 
 class DonutProcessor(ReaderProcessor):
-    """`longest` is in tokens, of prompt and answer together."""
+    """Processor of Donut. `longest` limits the tokens of prompt and answer together."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, files: DonutFiles, longest: int, task: str, runtime: Runtime
@@ -37,27 +37,29 @@ class DonutProcessor(ReaderProcessor):
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         self._added, self._tasks = frozenset(added), tasks_of(added)
         if task and task not in self._added:
-            message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(self._tasks)}"
+            message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(self._tasks)}"
             raise LoadError(message, "unsupported")
         trained_for = [each for each in self._tasks if each not in PRETRAINING]
         self._task = task or (trained_for[0] if len(trained_for) == 1 else "")
 
     @classmethod
     def load(cls, directory: Path, spec: ModelSpec, task: str) -> "DonutProcessor":
-        """LoadError says what is wrong with its files."""
+        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
         return cls(tokenizer, files, spec.max_sequence_length, task, spec.runtime)
 
     def frame(self, part: Part) -> Prompt:
         ids = self.ids(self._asked(part))
-        # The last token that is generated is never read.
+        # The model never reads the last token that it generates.
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest + 1 - len(ids))
         return Prompt(ids, most, num_beams(part.options))
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         width, height = picture.size
         if max(width, height) > MAX_ASPECT * min(width, height):
-            raise InputError(f"{where}: has {width} × {height} pixels; no side may be longer than {MAX_ASPECT} others")
+            raise InputError(
+                f"{where}: has {width} × {height} pixels; the longer side may be at most {MAX_ASPECT} times the shorter"
+            )
         return page(picture, self._files)
 
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
@@ -66,18 +68,18 @@ class DonutProcessor(ReaderProcessor):
     def _asked(self, part: Part) -> str:
         task = str(part.options.get("task", self._task))
         if task not in self._added or not START.fullmatch(task):
-            given = f"{task!r} is none of this model's tasks" if task else "is missing"
+            given = f"{task!r} is not a task of this model" if task else "is missing"
             raise InputError(f"parameter task: {given}; give one of {', '.join(self._tasks) or 'its tokens <s_…>'}")
         if not part.instruction:
             return task
         if not self._added.issuperset(QUESTION):
-            raise InputError("parameter instruction: this model reads no questions; leave it out")
+            raise InputError("parameter instruction: this model does not take questions; leave it out")
         before, after, answer = QUESTION
         return f"{task}{before}{part.instruction}{after}{answer}"
 
 
 def page(picture: "Image", files: DonutFiles) -> npt.NDArray[np.uint8]:
-    """uint8 [height, width, 3]: resized until it fills the page, shrunk until it is on it, black around it."""
+    """Return uint8 [height, width, 3]: enlarged to fill the page, shrunk to fit it, padded with black."""
     from PIL import Image
 
     (height, width), resample = files.plan.shape, files.plan.resample
@@ -95,7 +97,7 @@ def page(picture: "Image", files: DonutFiles) -> npt.NDArray[np.uint8]:
 
 
 def thumbnail(height: int, width: int, most_height: int, most_width: int) -> tuple[int, int]:
-    """No larger than it may be, with the same sides to each other.
+    """Return the largest size within the limits, with the same aspect ratio; never larger than the image.
 
     >>> thumbnail(300, 100, 200, 100), thumbnail(100, 300, 200, 100), thumbnail(100, 100, 200, 100)
     ((200, 66), (33, 100), (100, 100))

@@ -1,7 +1,7 @@
-"""Florence-2: what an image shows, says and where (Xiao et al., 2024).
+"""Florence-2: captions, text and objects in an image (Xiao et al., 2024).
 
 image → DaViT → patches ┐
-task  → its question ───┴→ BART → tokens → text with places → lines, objects, data
+task  → its prompt ─────┴→ BART → tokens → text with places → lines, objects, data
 """
 
 import json
@@ -22,18 +22,18 @@ from sie_triton.spec import ModelSpec
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
-# No score comes with generated words.
+# Generated words have no score.
 CERTAIN = 1.0
 
-# What is found by tasks that give no names.
+# The label of objects found by tasks that give no names.
 UNNAMED = "object"
 
-TASK = Tensor("task_number", "INT32", (-1,), "[n] which of its tasks is asked", "", 0, len(TASKS) - 1)
+TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, len(TASKS) - 1)
 ORIGINAL_SIZES = Tensor("original_sizes", "INT32", (-1, 2), "[n, 2] height and width of the upright image", "", 1)
 
 
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """The whole answer as data, by the name of its task."""
+    """Return the answer as `data` under the name of its task, and as lines or objects."""
     (row,) = rows
     name, answer = json.loads(text_of(row))
     found, task = Findings(data={name: answer}), TASKS[name]
@@ -50,14 +50,17 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 def _around(quad: Sequence[float]) -> tuple[float, float, float, float]:
-    """The box around a path of corners."""
+    """Return the bounding box of a path of corners."""
     x, y = quad[0::2], quad[1::2]
     return min(x), min(y), max(x), max(y)
 
 
 @dataclass(frozen=True)
 class Florence2Options(Options):
-    """`default_task` where a request names none; empty: words and where they are."""
+    """Options of Florence-2.
+
+    `default_task` is used if a request names no task; empty is text with regions.
+    """
 
     default_task: str = ""
 

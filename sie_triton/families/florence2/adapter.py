@@ -1,4 +1,4 @@
-"""Florence-2's forward pass: images of one size, answered side by side where their questions are as long."""
+"""Florence-2's forward pass: images of one size, answered side by side if their prompts have the same length."""
 
 import json
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ class Florence2Adapter(OneSizeAdapter):
         )
 
     def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
-        """JSON: the task's name, and the answer."""
-        # The closing token stands first, too; behind the one that ends the answer is padding.
+        """Return the task's name and the answer as JSON."""
+        # The end token is also the first token. Padding follows the one that ends the answer.
         end = next((i for i, token in enumerate(tokens) if i and token in self._closing), len(tokens))
         written = self._tokenizer.decode(tokens[: end + 1], skip_special_tokens=False)
         height, width = features[ORIGINAL_SIZES.name].values[item].tolist()
@@ -63,7 +63,7 @@ class Florence2Adapter(OneSizeAdapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Florence2Files.read(directory)
     is_ours = files.original is None
     model = engine.load(directory, AutoModelForImageTextToText) if is_ours else load_original(files, engine)

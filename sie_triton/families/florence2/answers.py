@@ -1,6 +1,6 @@
-"""What Florence-2 writes → texts, boxes and polygons in pixels, as transformers' Florence2Processor reads it.
+"""Florence-2's output → texts, boxes and polygons in pixels, read like Florence2Processor of transformers.
 
-Places are written as `<loc_0>` … `<loc_999>`, thousandths of the image's sides.
+Places are written as `<loc_0>` … `<loc_999>`, in thousandths of the image's sides.
 """
 
 import re
@@ -14,7 +14,7 @@ from sie_triton.families.florence2.tasks import Task
 
 BINS = 1000
 
-# Those that bound an answer.
+# Tokens at the start and end of an answer.
 BOUNDS = ("<s>", "</s>", "<pad>")
 
 LOCATION = r"<loc_(\d+)>"
@@ -37,13 +37,13 @@ Numbers = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Reads them as a checkpoint says: without `banned` phrases, and words on less than `least_area` of the image."""
+    """Parser of answers. Drops `banned` phrases, and words on less than `least_area`, a share of the image."""
 
     banned: frozenset[str] = frozenset()
     least_area: float = 0.0
 
     def read(self, task: Task, text: str, size: Size) -> Any:
-        """A text, or lists of places and of labels by name."""
+        """Return a text, or lists of places and of labels by name."""
         if task.kind == "text":
             return text.replace("<s>", "").replace("</s>", "").strip()
         for bound in BOUNDS:
@@ -65,7 +65,10 @@ class Answers:
         }
 
     def _words(self, text: str, size: Size) -> dict[str, Any]:
-        """Nothing can be found behind the last corner; looking for it would take the square of what is there."""
+        """Find words and their corners.
+
+        Nothing after the last corner can match, and searching it would take quadratic time.
+        """
         end = max((match.end() for match in LAST_OF_EIGHT.finditer(text)), default=0)
         found = [(_pixels(places, size), words.strip()) for words, *places in QUAD.findall(text[:end])]
         least = size[0] * size[1] * self.least_area
@@ -99,7 +102,7 @@ def _boxes_in(phrase: str, size: Size) -> list[Numbers]:
 
 
 def _polygons(text: str, size: Size, *, is_named: bool) -> Iterator[tuple[list[Numbers], str]]:
-    """Those of one thing together."""
+    """Yield the polygons of each object together."""
     for phrase in (OUTLINED if is_named else OUTLINE).findall(text):
         name = NAME_OF_OUTLINE.search(re.sub(r"^<loc_\d+>", "", phrase, count=1))
         if name is None:
@@ -113,7 +116,7 @@ def _polygons(text: str, size: Size, *, is_named: bool) -> Iterator[tuple[list[N
 
 
 def _pixels(places: Sequence[str], size: Size) -> Numbers:
-    """Across and down in turns: the middle of each bin, cut to whole pixels; in float32, as there."""
+    """Return x and y in turns: the center of each bin in whole pixels, truncated. In float32, as in transformers."""
     bins = np.array([int(place[:6]) for place in places], np.float32)
     steps = np.array([side / BINS for side in size], np.float32)
     found: Numbers = ((bins.reshape(-1, 2) + np.float32(0.5)) * steps).astype(np.int32).reshape(-1).tolist()
@@ -121,7 +124,7 @@ def _pixels(places: Sequence[str], size: Size) -> Numbers:
 
 
 def _area(quad: Numbers) -> float:
-    """Of the path around its corners, without the way back, as the library computes it."""
+    """Return the area of the path through the corners, not closed, as transformers computes it."""
     x, y = quad[0::2], quad[1::2]
     return 0.5 * abs(sum(x[i] * y[i + 1] - x[i + 1] * y[i] for i in range(3)))
 

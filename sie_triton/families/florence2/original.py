@@ -1,4 +1,4 @@
-"""The weights of Florence-2 as Microsoft published it, under the names that transformers has for them."""
+"""The weights of Florence-2 as Microsoft published it, renamed to transformers' names."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import model_of
 from sie_triton.engines.torch.engine import TorchEngine
 
-# In this order, each where it is found.
+# Applied in this order, each where it matches.
 NAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
     (r"^language_model\.model\.", "model.language_model."),
@@ -27,7 +27,7 @@ NAMES = (
     (r"_attn\.fn\.", "_attn."),
 )
 
-# Of the text's configuration: how answers are generated.
+# Settings of answer generation in the text model's configuration.
 GENERATION = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
     *("forced_eos_token_id", "no_repeat_ngram_size", "early_stopping"),
@@ -35,7 +35,7 @@ GENERATION = (
 
 
 def load_original(files: Florence2Files, engine: TorchEngine) -> PreTrainedModel:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     assert files.original is not None
     weights = Checkpoint(files.directory, engine.dtype, engine.device).below("")
     state = {renamed(name): weight for name, weight in weights.items()}
@@ -52,7 +52,8 @@ def load_original(files: Florence2Files, engine: TorchEngine) -> PreTrainedModel
 
 
 def renamed(name: str) -> str:
-    """
+    """Return transformers' name for a tensor of the published checkpoint.
+
     >>> renamed("vision_tower.blocks.0.1.spatial_block.ffn.fn.net.fc1.bias")
     'model.vision_tower.blocks.0.1.spatial_block.ffn.fc1.bias'
     """

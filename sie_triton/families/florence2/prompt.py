@@ -1,4 +1,4 @@
-"""An image and a task → what Florence-2 reads: pixels, and the question that stands for the task."""
+"""An image and a task → Florence-2's input: pixels, and the prompt of the task."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,10 @@ USUAL_NEW_TOKENS = 1024
 
 
 class Florence2Processor(ReaderProcessor):
-    """`around` are the tokens before and behind a question; `longest` is in tokens, of an answer."""
+    """Processor of Florence-2.
+
+    `around` are the special tokens before and after a prompt. `longest` limits the tokens of an answer.
+    """
 
     def __init__(
         self,
@@ -43,9 +46,9 @@ class Florence2Processor(ReaderProcessor):
 
     @classmethod
     def load(cls, directory: Path, spec: ModelSpec, task: str) -> "Florence2Processor":
-        """LoadError says what is wrong with its files."""
+        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         if task not in TASKS:
-            message = f"default_task: {task!r} is none of this model's tasks; give one of {', '.join(TASKS)}"
+            message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"
             raise LoadError(message, "unsupported")
         files = Florence2Files.read(directory)
         tokenizer = tokenizer_of(files)
@@ -58,7 +61,7 @@ class Florence2Processor(ReaderProcessor):
         ids = self.ids(f"{before}{question}{after}")
         if self._files.num_patches + len(ids) > self._files.positions:
             most = self._files.positions - self._files.num_patches
-            raise InputError(f"parameter instruction: the question has {len(ids)} tokens; the model reads {most}")
+            raise InputError(f"parameter instruction: the prompt has {len(ids)} tokens; the model reads at most {most}")
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest)
         return Prompt(ids, most, num_beams(part.options), NUMBERS[task.name])
 
@@ -78,7 +81,7 @@ class Florence2Processor(ReaderProcessor):
 
 
 def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
-    """LoadError where its file cannot be read."""
+    """Load the tokenizer; raise LoadError if its file cannot be read."""
     tokenizer = open_tokenizer(files.directory)
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(token, normalized=False, special=True) for token in files.added_tokens]
@@ -87,10 +90,10 @@ def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
 
 
 def asked(part: Part, usual: str) -> tuple[Task, str]:
-    """The task and its question; InputError.
+    """Return the task and its prompt; raise InputError if the request's parameters do not fit the task.
 
-    An instruction is what the task is about, where it is about something, and else a question about a document; one
-    that begins with a task's name is about that.
+    If the task takes input, the instruction is that input; otherwise, the instruction is a question about a document.
+    An instruction that begins with a task's name selects that task.
     """
     task, said = _task(str(part.options.get("task", usual))), (part.instruction or "").strip()
     name, closing, rest = said.partition(">")
@@ -99,19 +102,19 @@ def asked(part: Part, usual: str) -> tuple[Task, str]:
     elif said and not task.reads_input:
         task = TASKS[DOCVQA]
     if part.labels and task.name != GROUNDING:
-        raise InputError(f"labels: are read by the task {GROUNDING}; leave them out of {task.name}")
+        raise InputError(f"labels: only the task {GROUNDING} takes labels; leave them out for {task.name}")
     if part.labels and said:
-        raise InputError(f"labels: stand for the caption of {GROUNDING}; leave out them, or parameter instruction")
+        raise InputError(f"labels: replace the caption of {GROUNDING}; send either labels or parameter instruction")
     said = said or ", ".join(label.read for label in part.labels)
     if task.reads_input and not said:
         wanted = "labels, or parameter instruction" if task.name == GROUNDING else "parameter instruction"
-        raise InputError(f"parameter task: {task.name} is about something; send it as {wanted}")
+        raise InputError(f"parameter task: {task.name} needs input; send it as {wanted}")
     if said and not task.reads_input:
-        raise InputError(f"parameter instruction: {task.name} stands alone; leave out what follows it")
+        raise InputError(f"parameter instruction: {task.name} takes no input; leave out the text after it")
     return task, task.asked(said)
 
 
 def _task(name: str) -> Task:
     if name not in TASKS:
-        raise InputError(f"parameter task: {name!r} is none of this model's tasks; give one of {', '.join(TASKS)}")
+        raise InputError(f"parameter task: {name!r} is not a task of this model; give one of {', '.join(TASKS)}")
     return TASKS[name]

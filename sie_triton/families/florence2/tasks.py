@@ -1,4 +1,4 @@
-"""What Florence-2 can be asked, by the names that its users know: the question it was trained with, and the answer."""
+"""Florence-2's tasks by their published names: the prompt used in training, and the form of the answer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Kind = Literal["text", "words", "boxes", "unnamed boxes", "phrases", "polygons",
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """In `question` {} is what a request adds; `label` is that of an answer that is a text."""
+    """A task. {} in `question` is replaced by the request's input. `label` is that of an answer that is a text."""
 
     name: str
     question: str
@@ -41,7 +41,7 @@ _ALL = (
     Task("<REGION_TO_CATEGORY>", "What is the region {}?", "text", "category"),
     Task("<REGION_TO_DESCRIPTION>", "What does the region {} describe?", "text", "description"),
     Task("<REGION_TO_OCR>", "What text is in the region {}?", "text", "text"),
-    # Of checkpoints that were trained to answer questions about documents.
+    # For checkpoints trained to answer questions about documents.
     Task(DOCVQA, "<DocVQA>{}", "text", "answer"),
 )
 

@@ -1,4 +1,4 @@
-"""GLiClass: classes that labels name, all of them read with the text at once (Stepanov et al., 2025).
+"""GLiClass: classes named by labels, all of which are read with the text at once (Stepanov et al., 2025).
 
 labels and text → encoder → a state for each label, one for the text → scores
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
 
-# In a measured item, so many tokens are labels.
+# Number of label tokens in an item for measuring.
 SAMPLE_LABELS = 4
 
 

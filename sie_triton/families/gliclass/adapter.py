@@ -1,4 +1,4 @@
-"""The GLiClass family's forward pass: labels and texts from one packed pass, then a logit for each label of a row."""
+"""GLiClass's forward pass: labels and texts in one packed pass, then a logit for each label of a row."""
 
 from pathlib import Path
 
@@ -35,8 +35,9 @@ TINY = 1e-8
 
 
 class GliclassAdapter(Adapter):
-    """`scale` multiplies the logits of features that are normalized. Where a request says nothing, labels do not
-    exclude each other, as in gliclass.
+    """GLiClass adapter. `scale` multiplies the logits of normalized features.
+
+    By default several labels may apply to one text, as in gliclass.
     """
 
     encoder: Encoder
@@ -74,10 +75,10 @@ class GliclassAdapter(Adapter):
         return logits * self._scale if self._files.normalizes else logits
 
     def _labels(self, states: torch.Tensor, places: npt.NDArray[np.int32], separator: int) -> torch.Tensor:
-        """A state for each label, [labels, d]."""
+        """Return a state for each label, [labels, d]."""
         files = self._files
         if separator >= len(states) or (places >= separator).any():
-            raise ValueError(f"{LABEL_TOKENS.name}: names tokens behind the separator")
+            raise ValueError(f"{LABEL_TOKENS.name}: names tokens after the separator")
         first = places + (not files.embeds_marker)
         if not files.averages_labels:
             return states[first]
@@ -86,15 +87,15 @@ class GliclassAdapter(Adapter):
         return torch.stack([span.sum(0) / max(1, len(span)) for span in spans])
 
     def _text(self, states: torch.Tensor, separator: int) -> torch.Tensor:
-        """One for the row, [d]."""
+        """Return the state of the text, [d]."""
         if self._files.reads_text_alone:
-            # As gliclass has them: moved to the front, with zeros in their place.
+            # As in gliclass: moved to the front, and padded with zeros.
             states = torch.cat([states[separator:], torch.zeros_like(states[:separator])])
         return POOLINGS[self._files.pooling](states)
 
 
 def load(directory: Path, engine: TorchEngine) -> GliclassAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:
         raise LoadError(f"{files.config.where}: projector_hidden_act {files.activation} is unknown", "unsupported")

@@ -1,6 +1,7 @@
-"""GLiClass's heads: the states of rows → a logit for each of their labels. Torch.
+"""GLiClass's heads: states of rows → a logit for each of their labels. Torch.
 
-As gliclass names them in a checkpoint. Labels of all rows stand one after another; `rows` says whose each is.
+Attribute names are those of gliclass's checkpoints. Labels of all rows stand one after another; `rows` gives the row of
+each.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from transformers.activations import ACT2FN
 
 ACTIVATIONS = ACT2FN
 
-# What gliclass gives its scorers, whatever a config.json says.
+# Constants of gliclass's scorers, which config.json does not change.
 MLP_SIZE = 256
 HOPFIELD_BETA = 4
 
@@ -40,7 +41,7 @@ class Projector(nn.Module):
 
 
 class Scorer(nn.Module):
-    """texts [rows, d], labels [k, d], rows int64 [k] → [k]."""
+    """Scorer of labels: texts [rows, d], labels [k, d], rows int64 [k] → [k]."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Mlp(Scorer):
 
 
 class Hopfield(Scorer):
-    """A row's labels share what they take of its text."""
+    """A scorer in which the labels of a row compete for its text."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)

@@ -22,7 +22,11 @@ MARKER, END = "<<LABEL>>", "<<SEP>>"
 
 
 class Prompt(NamedTuple):
-    """`labels` are their tokens, at `places` their markers; `said` stands behind the separator, `tail` is both."""
+    """The prompt of a row.
+
+    `labels` are the labels' tokens, `places` the positions of their markers. `said` is the instruction after the
+    separator, `tail` the tokens of both.
+    """
 
     labels: Ints
     places: Ints
@@ -32,9 +36,10 @@ class Prompt(NamedTuple):
 
 
 class GliclassTokenizer(WindowProcessor):
-    """marker label marker label … separator instruction text, or the text first, as the model was trained.
+    """Tokenizer for rows of the form: marker label marker label … separator instruction text.
 
-    A text that is too long beside its labels is cut into windows that overlap.
+    The text goes first if the model was trained so. A text that is too long for its labels is cut into overlapping
+    windows.
     """
 
     pairs = False
@@ -44,11 +49,11 @@ class GliclassTokenizer(WindowProcessor):
         self._labels_first = files.labels_first
         self._end = self._only_token(END, files)
         if self._only_token(MARKER, files) != files.marker_id:
-            raise LoadError(f"{files.config.where}: class_token_index is not the token {MARKER}", "corrupt")
+            raise LoadError(f"{files.config.where}: class_token_index is not the id of the token {MARKER}", "corrupt")
 
     @classmethod
     def load(cls, directory: Path, max_length: int) -> "GliclassTokenizer":
-        """LoadError says what is wrong with its files."""
+        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         files = GliclassFiles.read(directory)
         return cls(open_tokenizer(directory), files, min(max_length, files.longest))
 
@@ -59,7 +64,7 @@ class GliclassTokenizer(WindowProcessor):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole(text for _, text in framed)
         before = [END + prompt.said if self._labels_first else "" for prompt, _ in framed]
-        # Behind the separator a text may become other tokens than at the beginning.
+        # The tokens of a text may differ after a separator, so both are tokenized together.
         texts = [start + text for start, (_, text) in zip(before, framed, strict=True)]
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         rows = [
@@ -89,8 +94,8 @@ class GliclassTokenizer(WindowProcessor):
         num_tokens = int(starts[-1]) + len(tail)
         if num_tokens > self._room // 2:
             raise InputError(
-                f"labels: take {num_tokens} tokens with the instruction; this model reads at most "
-                f"{self._room // 2} of them with each text; send fewer, or shorter ones"
+                f"labels: labels and instruction have {num_tokens} tokens; this model reads at most "
+                f"{self._room // 2} of them with each text; send fewer or shorter labels"
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)
@@ -99,12 +104,12 @@ class GliclassTokenizer(WindowProcessor):
     def _only_token(self, text: str, files: GliclassFiles) -> int:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) != 1:
-            raise LoadError(f"{files.directory / 'tokenizer.json'}: {text} is no token of its own", "corrupt")
+            raise LoadError(f"{files.directory / 'tokenizer.json'}: {text} must be a single token", "corrupt")
         return ids[0]
 
 
 class LabelledRow(NamedTuple):
-    """`places` of its labels' markers, and the `separator` behind them, are tokens of the row."""
+    """A row with the positions of its labels' markers, `places`, and of the `separator` after them."""
 
     row: Row
     places: Ints
@@ -117,7 +122,7 @@ def _ids(encoding: tokenizers.Encoding) -> Ints:
 
 
 def _parted(encoding: tokenizers.Encoding, length: int) -> tuple[Ints, Ints]:
-    """Tokens that begin in the first `length` characters, and the others."""
+    """Split the tokens into those that begin in the first `length` characters, and the others."""
     first = sum(begin < length for begin, _ in encoding.offsets)
     ids = _ids(encoding)
     return ids[:first], ids[first:]

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
 
-FLAT_NER = Parameter("flat_ner", bool, doc="no entity shares characters with another; true where not said")
-MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels")
+FLAT_NER = Parameter("flat_ner", bool, doc="whether entities must not overlap; default true")
+MULTI_LABEL = Parameter("multi_label", bool, doc="whether the same words may have several labels; default false")
 MERGE_ADJACENT = Parameter(
-    "merge_adjacent_entities", bool, doc="neighbours of one label become one entity, as NuNER Zero needs it"
+    "merge_adjacent_entities", bool, doc="merge adjacent entities of the same label, as NuNER Zero requires"
 )
 
 
 def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """Of all pieces: what two of them have found is told once."""
+    """Merge the pieces of a text; entities found in two pieces are returned once."""
     spans = np.concatenate([row[SPANS.name] for row in rows])
     scores = np.concatenate([row[SPAN_SCORES.name] for row in rows])
     if len(rows) > 1:
@@ -55,14 +55,14 @@ def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 def choice(options: Mapping[str, ParameterValue]) -> dict[str, bool]:
-    """For transforms.spans.chosen."""
+    """Return the arguments for transforms.spans.chosen."""
     return {
         "flat": bool(options.get(FLAT_NER.name, True)),
         "multi_label": bool(options.get(MULTI_LABEL.name, False)),
     }
 
 
-# Tokens of labels, which are read with each piece of a text.
+# Maximum tokens of the labels, which are read with each piece of a text.
 MAX_PROMPT = 1024
 
 

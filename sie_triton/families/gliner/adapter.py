@@ -1,4 +1,4 @@
-"""The GLiNER family's forward pass: words and labels from one packed pass, then the spans of each piece by itself."""
+"""GLiNER's forward pass: words and labels in one packed pass, then the spans of each piece by itself."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
 class GlinerAdapter(Adapter):
-    """`head` scores the spans of one piece."""
+    """GLiNER adapter. `head` scores the spans of one piece."""
 
     encoder: Encoder
 
@@ -60,7 +60,7 @@ class GlinerAdapter(Adapter):
         }
 
     def _labels(self, states: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
-        """Those of each piece, as the head takes them."""
+        """Return the labels of each piece, in the form that the head takes."""
         return [self._head.of_labels(each) for each in states_at(states, batch, LABEL_TOKENS.name)]
 
     def _found(
@@ -81,7 +81,7 @@ class GlinerAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> GlinerAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     return GlinerAdapter(reader_of(files, weights, engine), head_of(files, weights))
@@ -93,7 +93,7 @@ def reader_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> W
         weights,
         engine,
         size=files.hidden_size,
-        # A bi-encoder's is saved and never used.
+        # A bi-encoder's LSTM is saved but never used.
         lstm_layers=0 if files.is_bi_encoder else files.num_lstm_layers,
         tells_vocabulary=files.tells_vocabulary,
     )

@@ -1,7 +1,7 @@
-"""GLiNER's heads: the words of one piece against its labels → which spans have which label. Torch.
+"""GLiNER's heads: the words of one piece and its labels → spans with labels. Torch.
 
-As gliner computes them, with what is the same for many spans computed once: the first layer over a span's two ends is
-a sum of one term an end, and the last one is multiplied with the labels before it meets the spans.
+Computes what gliner computes, but shares work between spans: the first layer over the two ends of a span is a sum of
+one term for each end, and the last layer is multiplied with the labels before it is applied to the spans.
 """
 
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from torch import nn
 
 from sie_triton.transforms.spans import MAX_CANDIDATES
 
-# So many numbers of spans, and of pairs of a word and a label, are computed at once.
+# Limits of numbers computed at once: for spans, and for pairs of a word and a label.
 SPAN_NUMBERS = 2_000_000
 PAIR_NUMBERS = 8_000_000
 
-# So many runs are held before all but the best of them go.
+# Number of runs at which all but the best are dropped.
 HELD_RUNS = 10 * MAX_CANDIDATES
 
 Ints = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 class Found(NamedTuple):
     """Candidates: first and last word, int64 [n]; label, int64 [n]; score, float32 [n].
 
-    By first word, last word and label: of equal scores the first is kept.
+    Ordered by first word, last word and label, so that the first of equal scores is kept.
     """
 
     first: Ints
@@ -38,14 +38,14 @@ class Found(NamedTuple):
         return Found(self.first[which], self.last[which], self.label[which], self.score[which])
 
     def best(self) -> "Found":
-        """No more than are looked at later, in the order that they have."""
+        """Return the best candidates, as many as later steps use, in their present order."""
         if len(self.score) <= MAX_CANDIDATES:
             return self
         return self.rows(np.sort(np.argsort(-self.score, kind="stable")[:MAX_CANDIDATES]))
 
 
 def two_layers(width: int, out: int) -> nn.Sequential:
-    """As gliner numbers them in a checkpoint."""
+    """Build two layers numbered as in gliner's checkpoints."""
     return nn.Sequential(nn.Linear(width, 4 * out), nn.ReLU(), nn.Identity(), nn.Linear(4 * out, out))
 
 
@@ -54,7 +54,7 @@ def linear_layers(layers: nn.Sequential) -> list[nn.Linear]:
 
 
 class SpanMarker(nn.Module):
-    """Its names in a checkpoint: of `span_mode` markerV0."""
+    """Layers of `span_mode` markerV0; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class SpanMarker(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """Spans of up to `max_width` words: two layers of both ends · label."""
+    """Scorer of spans of up to `max_width` words: two layers over both ends, multiplied with the label."""
 
     def __init__(self, size: int, max_width: int) -> None:
         super().__init__()
@@ -72,20 +72,20 @@ class SpanHead(nn.Module):
         self.labels = two_layers(size, size)
 
     def of_labels(self, states: torch.Tensor) -> torch.Tensor:
-        """What `forward` takes of labels, whatever the words are: [k, d] → [k, d]."""
+        """Compute the part for labels that is independent of words: [k, d] → [k, d]."""
         made: torch.Tensor = self.labels(states)
         return made
 
     def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
-        """words [w, d], labels [k, d] from `of_labels`, thresholds [k]."""
+        """Score spans: words [w, d], labels [k, d] from `of_labels`, thresholds [k]."""
         marker, size = self.marker, words.shape[1]
         first, second = linear_layers(marker.out_project)
         starts = marker.project_start(words).relu() @ first.weight[:, :size].T + first.bias
         ends = marker.project_end(words).relu() @ first.weight[:, size:].T
         widths = min(self._max_width, len(words))
-        # Row i of this view: the ends of the spans that start at word i.
+        # Row i of this view holds the ends of the spans that start at word i.
         ends = torch.nn.functional.pad(ends, (0, 0, 0, widths - 1)).unfold(0, widths, 1).transpose(1, 2)
-        # Multiplied before they meet the spans if that is less to compute.
+        # Multiply with the labels first if that takes fewer operations.
         few = 4 * len(labels) * (size + widths * len(words)) < widths * len(words) * (4 * size + len(labels))
         by_label, constant = (labels @ second.weight, labels @ second.bias) if few else (labels, None)
         step = max(1, SPAN_NUMBERS // (widths * max(starts.shape[1], len(labels))))
@@ -101,7 +101,7 @@ class SpanHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Each word as start, end and inside of an entity; an entity is as good as the worst of its words."""
+    """Scorer of each word as start, end and inside of an entity. The score of an entity is that of its worst word."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -109,25 +109,25 @@ class TokenHead(nn.Module):
         self.out_mlp = nn.Sequential(nn.Linear(3 * size, 4 * size), nn.Identity(), nn.ReLU(), nn.Linear(4 * size, 3))
 
     def of_labels(self, states: torch.Tensor) -> torch.Tensor:
-        """What `forward` takes of labels, whatever the words are: [k, d] → [k, 5 d]."""
+        """Compute the part for labels that is independent of words: [k, d] → [k, 5 d]."""
         size = states.shape[1]
         of_label = linear_layers(self.out_mlp)[0].weight[:, size : 2 * size]
         label, gate = torch.split(self.proj_label(states), size, 1)
         return torch.cat([label @ of_label.T, gate], 1)
 
     def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
-        """words [w, d], labels [k, 5 d] from `of_labels`, thresholds [k]."""
+        """Score runs of words: words [w, d], labels [k, 5 d] from `of_labels`, thresholds [k]."""
         scores = self._scores(words, labels).float().sigmoid().cpu().numpy()
         return _runs(scores, thresholds.cpu().numpy())
 
     def _scores(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """[w, k, 3]."""
+        """Return logits, [w, k, 3]."""
         size, (first, second) = words.shape[1], linear_layers(self.out_mlp)
         of_word, _, of_both = torch.split(first.weight, size, 1)
         word, word_gate = torch.split(self.proj_token(words), size, 1)
         word, (label, label_gate) = word @ of_word.T + first.bias, torch.split(labels, [4 * size, size], 1)
         step = max(1, PAIR_NUMBERS // (4 * size * len(labels)))
-        # In one place: small results among what comes and goes would leave memory in pieces too small to use.
+        # Preallocated, to avoid fragmenting memory.
         scores = words.new_empty(len(words), len(labels), 3)
         for start in range(0, len(words), step):
             gates = word_gate[start : start + step, None] * label_gate
@@ -139,9 +139,9 @@ class TokenHead(nn.Module):
 def _above(
     scores: torch.Tensor, thresholds: torch.Tensor, first_word: int, num_words: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Word, width, label and score of what is above its label's threshold: no more than are looked at later.
+    """Return word, width, label and score of spans above their label's threshold, as many as later steps use.
 
-    scores [words, widths, labels], of words from `first_word` on; spans that end behind the last are none.
+    scores are [words, widths, labels], for words from `first_word` on. Spans that end after the last word are dropped.
     """
     word, width, label = torch.nonzero(scores > thresholds, as_tuple=True)
     best = scores[word, width, label]
@@ -153,7 +153,7 @@ def _above(
 
 
 def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) -> Found:
-    """From a start to an end of the same label where every word is inside; scores [w, k, 3]."""
+    """Find runs from a start to an end of the same label, with every word inside; scores [w, k, 3]."""
     is_start, is_end = scores[..., 0] > thresholds, scores[..., 1] > thresholds
     is_inside = scores[..., 2] >= thresholds
     held: list[Found] = []
@@ -175,7 +175,7 @@ def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) 
 
 
 def _starts(where: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
-    """Word and label of those that can be the best: no run is better than its first word."""
+    """Return word and label of starts that can be among the best; no run scores more than its first word."""
     words, labels = np.nonzero(where)
     if len(words) > MAX_CANDIDATES:
         most = np.minimum(scores[words, labels, 0], scores[words, labels, 2])

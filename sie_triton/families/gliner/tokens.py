@@ -10,28 +10,28 @@ from sie_triton.contract import Label
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import LabelledWords, Pieces, Prompt, WordTokenizer
 
-# So many words of a piece are in the next one too, at least as many as an entity can have.
+# Number of words that two neighbouring pieces share; at least the maximum width of an entity.
 OVERLAP = 48
 
 UNUSED = "[FLERT]"
 
 
 class GlinerTokenizer(LabelledWords):
-    """marker label marker label … separator word word …"""
+    """Tokenizer for rows of the form: marker label marker label … separator word word …"""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_prompt: int) -> None:
         longest = min(max_length, files.longest(max_prompt))
         pieces = Pieces(files.max_words, longest, max(OVERLAP, files.max_width))
         tokenizer, by_last_token = open_tokenizer(files.tokenizer), files.uses_last_token
         if tokenizer.token_to_id(files.marker) is None:
-            # Those that older versions saved have them in the weights alone, behind one that nothing uses.
+            # Older versions of gliner saved these tokens only in the weights, after one that is unused.
             tokenizer.add_special_tokens([UNUSED, files.marker, files.separator])
         super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
         self._files = files
 
     @classmethod
     def load(cls, directory: Path, max_length: int, max_prompt: int) -> "GlinerTokenizer":
-        """LoadError says what is wrong with its files."""
+        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         return cls(GlinerFiles.read(directory), max_length, max_prompt)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:

@@ -1,6 +1,6 @@
-"""GLiNER2: entities, relations, classes and structures, all asked of a text at once (Zaratiana et al., 2025).
+"""GLiNER2: entities, relations, classes and structures in one pass over a text (Zaratiana et al., 2025).
 
-what is asked and words → encoder → how many of each structure → spans or choices × fields, labels of tasks → findings
+schema and words → encoder → number of instances → spans or choices × fields, labels of tasks → findings
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
 
-# Tokens of what is asked, which are read with each piece of a text.
+# Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
 
 
@@ -66,7 +66,7 @@ class Gliner2(Family):
         return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
-        """Of items that are asked for entities."""
+        """Return items with labels of entities only."""
         features = sample_words(lengths)
         of_labels = features[LABEL_TOKENS.name].lengths
         assert of_labels is not None

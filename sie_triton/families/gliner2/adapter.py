@@ -1,4 +1,4 @@
-"""The GLiNER2 family's forward pass: words and labels from one packed pass, then what is asked of each piece."""
+"""GLiNER2's forward pass: words and labels in one packed pass, then the questions about each piece."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Group(NamedTuple):
-    """What one question is: its role, its task, and its labels, from its own to the one behind its last field."""
+    """A question: its role, its task, and the range of its labels, from its own to the one after its last field."""
 
     role: int
     task: int
@@ -63,7 +63,7 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Queries:
-    """Of one piece: `states` [q, d], and for each its task, instance and field, int64 [q, 3], and its label."""
+    """Queries of one piece: `states` [q, d]; `asked`, task, instance and field, int64 [q, 3]; `labels` int64 [q]."""
 
     states: torch.Tensor
     asked: npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class Queries:
 
 
 class Heads(nn.Module):
-    """`instances` is of the checkpoint's `counting_layer`."""
+    """All heads. `instances` is that of the checkpoint's `counting_layer`."""
 
     def __init__(self, size: int, max_width: int, instances: Instances) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Gliner2Adapter(Adapter):
         }
 
     def _classes(self, labels: torch.Tensor, groups: Sequence[Group]) -> Floats:
-        """Of all tasks of one piece."""
+        """Return the scores of all classification tasks of one piece."""
         found = []
         for group in groups:
             if group.is_classes and group.end > group.first + 1:
@@ -112,7 +112,7 @@ class Gliner2Adapter(Adapter):
         return torch.cat(found).cpu().numpy() if found else np.empty(0, np.float32)
 
     def _queries(self, labels: Sequence[torch.Tensor], groups: Sequence[Sequence[Group]]) -> list[Queries | None]:
-        """Of each piece; None: nothing is in it."""
+        """Return the queries of each piece; None if the model finds nothing in it."""
         asked = [
             (piece, group)
             for piece, of_piece in enumerate(groups)
@@ -157,7 +157,7 @@ class Gliner2Adapter(Adapter):
     def _told(
         self, words: torch.Tensor, queries: Queries, least: Floats, choice_labels: Ints, spans: Ints, policy: str
     ) -> tuple[Ints, Floats]:
-        """The spans of each query that has no choices, the best first."""
+        """Return the spans of queries without choices, best first."""
         of_words = np.flatnonzero(~np.isin(queries.labels, choice_labels))
         if not len(of_words) or not len(words):
             return np.empty((0, 5), np.int32), np.empty(0, np.float32)
@@ -171,7 +171,7 @@ class Gliner2Adapter(Adapter):
     def _chosen(
         self, choices: torch.Tensor, queries: Queries, least: Floats, choice_labels: Ints
     ) -> tuple[Ints, Floats]:
-        """The choices of each query that has some."""
+        """Return the choices of queries that have some."""
         if not len(choices):
             return np.empty((0, 5), np.int32), np.empty(0, np.float32)
         scores = self._heads.spans.of_single(self._heads.spans.ends(choices), queries.states).T
@@ -183,10 +183,10 @@ class Gliner2Adapter(Adapter):
 
 
 def groups_of(roles: Ints) -> Iterator[Group]:
-    """Entities are task 0; what there may be several of is counted from 1."""
+    """Yield the questions. Entities are task 0; other tasks are numbered from 1."""
     starts = np.flatnonzero(roles != FIELD).tolist()
     if not starts or starts[0]:
-        raise ValueError("label_roles: must begin with one that is no field")
+        raise ValueError("label_roles: must begin with one that is not a field")
     task = 0
     for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
         role = int(roles[first])
@@ -195,7 +195,7 @@ def groups_of(roles: Ints) -> Iterator[Group]:
 
 
 def queries_of(group: Group, states: torch.Tensor) -> Queries:
-    """states [count, m, d]."""
+    """Return queries for the fields of each instance, states [count, m, d]."""
     count, num_fields = states.shape[:2]
     instance, number = np.divmod(np.arange(count * num_fields), num_fields)
     asked = np.stack([np.full_like(instance, group.task), instance, number], 1)
@@ -211,7 +211,7 @@ def joined(queries: Sequence[Queries]) -> Queries:
 
 
 def kept_of(found: Found, policy: str) -> npt.NDArray[np.int64]:
-    """Rows of `found` to tell: of the best of the piece, those that `policy` leaves of each query."""
+    """Return indices of the rows to keep: of the best in the piece, those of each query that `policy` keeps."""
     best = np.sort(np.argsort(-found.score, kind="stable")[:MAX_CANDIDATES])
     _, starts = np.unique(found.query[best], return_index=True)
     kept = [np.empty(0, np.int64)]
@@ -222,7 +222,7 @@ def kept_of(found: Found, policy: str) -> npt.NDArray[np.int64]:
 
 
 def load(directory: Path, engine: TorchEngine) -> Gliner2Adapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Gliner2Files.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))

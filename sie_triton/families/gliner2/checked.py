@@ -1,4 +1,4 @@
-"""Parameters that are JSON: what is in them, or InputError that says where it is wrong."""
+"""Checks of parameters that are JSON. Each raises InputError saying where the value is wrong."""
 
 import json
 from typing import Any
@@ -17,23 +17,23 @@ def parsed(text: str, where: str) -> Any:
 
 
 def name_of(value: Any, where: str) -> str:
-    """A text that the model can be asked for, and that an answer can hold as a key."""
+    """Return the value if it is a string that can be both a label for the model and a key in the result."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
-        raise InputError(f"{where}: must be a text of a word or more, of at most {MAX_NAME} characters")
+        raise InputError(f"{where}: must be a string of at most {MAX_NAME} characters that is not blank")
     if value == PLACE:
-        raise InputError(f"{where}: {PLACE} is a name of our own; give another")
+        raise InputError(f"{where}: {PLACE} is a reserved name; choose another")
     return _encodable(value, where)
 
 
 def description_of(value: Any, where: str) -> str:
-    """None is none."""
+    """Return the description; empty if `value` is None."""
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: description must be a text")
+        raise InputError(f"{where}: description must be a string")
     return _encodable(value or "", where)
 
 
 def threshold_of(value: Any, where: str) -> float | None:
-    """None is that of the request."""
+    """Return the threshold; None is that of the request."""
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value <= 1:
@@ -42,7 +42,7 @@ def threshold_of(value: Any, where: str) -> float | None:
 
 
 def only(value: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
-    """An object with no other keys than these."""
+    """Return the object if it has no keys other than `allowed`."""
     if not isinstance(value, dict):
         raise InputError(f"{where}: must be a JSON object with {', '.join(allowed)}")
     for key in value:
@@ -52,9 +52,9 @@ def only(value: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
 
 
 def _encodable(text: str, where: str) -> str:
-    """JSON can write half a character, which no tokenizer reads."""
+    """Return the text if it can be encoded; JSON can contain lone surrogates, which no tokenizer reads."""
     try:
         text.encode()
     except UnicodeEncodeError as exc:
-        raise InputError(f"{where}: holds half a character (\\u{ord(text[exc.start]):04x})") from exc
+        raise InputError(f"{where}: contains a lone surrogate (\\u{ord(text[exc.start]):04x})") from exc
     return text

@@ -1,7 +1,7 @@
-"""What the forward passes gave for the pieces of a text → what was found in it. Pure.
+"""Results of the forward passes over the pieces of a text → findings. Pure.
 
-What two pieces have found is told once, with the better score: overlaps are settled again among all pieces; a single
-value, and a task with one class, is that of the piece that is surest; lists are put together.
+What two pieces find is returned once, with the better score: overlaps are resolved again among all pieces. A single
+value, and a task with one class, is taken from the piece with the highest score. Lists are joined.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Value(NamedTuple):
-    """Words, or with `end` CHOICE the choice that `start` counts."""
+    """A span of the text; if `end` is CHOICE, the choice with the number `start`."""
 
     start: int
     end: int
@@ -33,12 +33,12 @@ class Value(NamedTuple):
         return self.end == CHOICE or self.start < self.end
 
 
-# By field, the best first.
+# Values by field, best first.
 Instance = dict[int, list[Value]]
 
 
 class Piece:
-    """What one forward pass has found, by task."""
+    """Results of one forward pass, by task."""
 
     def __init__(self, row: Rows) -> None:
         self._found: dict[int, dict[int, Instance]] = {}
@@ -50,7 +50,7 @@ class Piece:
             instances.setdefault(instance, {}).setdefault(field, []).append(Value(start, end, score))
 
     def instances(self, task: int) -> list[Instance]:
-        """Those in which there is anything."""
+        """Return the instances that are not empty."""
         return [instance for _, instance in sorted(self._found.get(task, {}).items())]
 
 
@@ -71,7 +71,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 def _entities(pieces: Sequence[Piece], policy: str) -> list[Entity]:
-    """In the order of the text."""
+    """Return entities in the order of the text."""
     by_label: dict[int, list[list[Value]]] = {}
     for piece in pieces:
         for instance in piece.instances(0):
@@ -94,7 +94,7 @@ def _relations(pieces: Sequence[Piece], task: int, name: str) -> list[Relation]:
             if head is None or tail is None or not (head.is_there and tail.is_there):
                 continue
             one = Relation(head.start, head.end, tail.start, tail.end, name, min(head.score, tail.score))
-            # One piece may tell it twice, as the library does.
+            # One piece may contain a relation twice; both are kept, as in the library.
             key = one[:4] if len(pieces) > 1 else (number, i)
             if key not in found or one.score > found[key].score:
                 found[key] = one
@@ -102,7 +102,7 @@ def _relations(pieces: Sequence[Piece], task: int, name: str) -> list[Relation]:
 
 
 def _classes(tasks: Sequence[Task], pieces: Sequence[Piece], usual: float) -> tuple[list[Class], dict[str, Any]]:
-    """With their scores, and the names by task."""
+    """Return the classes with their scores, and the names of the classes by task."""
     found: list[Class] = []
     by_task: dict[str, Any] = {}
     start = 0
@@ -124,7 +124,7 @@ def _classes(tasks: Sequence[Task], pieces: Sequence[Piece], usual: float) -> tu
 
 
 class _Data:
-    """Structures, as the schema has them. `tasks`: by structure."""
+    """Values in the form of the schema. `tasks`: the task of each structure."""
 
     def __init__(self, pieces: Sequence[Piece], tasks: Sequence[int], policy: str) -> None:
         self._pieces, self._tasks, self._policy = pieces, tasks, policy
@@ -135,7 +135,7 @@ class _Data:
         return self._single(request.schema.record)
 
     def _single(self, record: Record) -> dict[str, Any]:
-        """Of the first instance that each piece has found."""
+        """Return an object from the first instance in each piece."""
         firsts = [each[0] for each in self._instances(record.structure) if each]
         return {
             name: self._leaf(inner, firsts) if isinstance(inner, Leaf) else self._record(inner)
@@ -143,7 +143,7 @@ class _Data:
         }
 
     def _record(self, record: Record) -> Any:
-        """None where nothing of it is there."""
+        """Return an object, or all objects of a list; None if nothing of an object is found."""
         if not record.is_list:
             found = self._single(record)
             return found if has_any(found) else None
@@ -178,7 +178,7 @@ def _chosen(leaf: Leaf, found: Sequence[Value]) -> Any:
 
 
 def together(found: Sequence[Sequence[Value]], policy: str) -> list[Value]:
-    """Those of all pieces, the best first."""
+    """Join the values of all pieces, best first."""
     values = [value for each in found for value in each]
     if len(found) > 1:
         values = [value for value in values if value.is_there]

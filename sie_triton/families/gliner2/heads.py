@@ -1,6 +1,6 @@
-"""GLiNER2's heads: how many of each structure, its fields in each of them, and which spans are what. Torch.
+"""GLiNER2's heads: the number of instances of a structure, their fields, and the spans of these. Torch.
 
-A checkpoint has the names that gliner2 gave.
+Attribute names are those of gliner2's checkpoints.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from torch import nn
 
 from sie_triton.families.gliner.heads import SpanMarker, linear_layers
 
-# A structure is in a text less often than this.
+# Exclusive upper limit of the number of instances.
 MAX_COUNT = 20
 
 
@@ -23,7 +23,7 @@ def two_layers(width: int, inner: int, out: int) -> nn.Sequential:
 
 
 class Instances(nn.Module, ABC):
-    """Fields of some structures → the same for each instance: fields [g, m, d] → [g, count, m, d]."""
+    """States of fields for each instance of a structure: [g, m, d] → [g, count, m, d]."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class Instances(nn.Module, ABC):
 
     @abstractmethod
     def mixed(self, states: torch.Tensor, fields: torch.Tensor) -> torch.Tensor:
-        """Both [g, count, m, d]."""
+        """Combine states and fields, both [g, count, m, d]."""
 
 
 class Projected(Instances):
-    """Its names in a checkpoint: of `counting_layer` count_lstm."""
+    """The `counting_layer` count_lstm; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -57,7 +57,7 @@ class Projected(Instances):
 
 
 class Attended(Instances):
-    """count_lstm_v2: the fields of an instance see each other."""
+    """The `counting_layer` count_lstm_v2, in which the fields of an instance attend to each other."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -69,7 +69,7 @@ class Attended(Instances):
 
 
 class Narrow(nn.Module):
-    """A small transformer between two projections; [rows, m, d] → the same."""
+    """A small transformer between two projections; [rows, m, d] → [rows, m, d]."""
 
     WIDTH, HEADS, LAYERS = 128, 4, 2
 
@@ -90,7 +90,7 @@ class Narrow(nn.Module):
 
 
 class Experts(Instances):
-    """count_lstm_moe: each of four experts, weighted by a router."""
+    """The `counting_layer` count_lstm_moe: four experts, weighted by a router."""
 
     NUM = 4
 
@@ -116,7 +116,7 @@ INSTANCES: Mapping[str, Callable[[int], Instances]] = {
 
 
 class Found(NamedTuple):
-    """Spans: first and last word, query, int64 [n]; score, float32 [n]. By query, then by place."""
+    """Spans: first and last word, and query, int64 [n]; score, float32 [n]. Ordered by query, then by position."""
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
@@ -125,7 +125,7 @@ class Found(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What a word is as the first and as the last of a span; both [words, 4 d]."""
+    """States of words as the first and as the last word of a span, both [words, 4 d]."""
 
     first: torch.Tensor
     last: torch.Tensor
@@ -135,7 +135,7 @@ class Ends(NamedTuple):
 
 
 class Spans(nn.Module):
-    """Spans of up to `max_width` words: two layers of both ends · query."""
+    """Scorer of spans of up to `max_width` words: two layers over both ends, multiplied with the query."""
 
     def __init__(self, size: int, max_width: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Spans(nn.Module):
         self.marker = SpanMarker(size)
 
     def ends(self, words: torch.Tensor) -> Ends:
-        """words [w, d]."""
+        """Return the states of words [w, d] as ends of spans."""
         first, _ = linear_layers(self.marker.out_project)
         size = words.shape[1]
         return Ends(
@@ -152,7 +152,7 @@ class Spans(nn.Module):
         )
 
     def forward(self, ends: Ends, queries: torch.Tensor, thresholds: torch.Tensor) -> Found:
-        """Of the words of one piece; queries [q, d], thresholds [q]."""
+        """Score the spans of one piece; queries [q, d], thresholds [q]."""
         pieces = []
         num_words = len(ends.first)
         for width in range(min(self._max_width, num_words)):
@@ -164,7 +164,7 @@ class Spans(nn.Module):
         return Found(first[order], last[order], query[order], score[order])
 
     def of_single(self, ends: Ends, queries: torch.Tensor) -> npt.NDArray[np.float32]:
-        """Of each word by itself; [w, q]."""
+        """Return the score of each single word, [w, q]."""
         found: npt.NDArray[np.float32] = self._scores(ends.first + ends.last, queries).cpu().numpy()
         return found
 
@@ -179,7 +179,7 @@ class Spans(nn.Module):
 
 
 def stacked(groups: Sequence[torch.Tensor], counts: Sequence[int], instances: Instances) -> list[torch.Tensor]:
-    """Of each group of fields [m, d] its instances [count, m, d]; groups alike are computed together."""
+    """Return the instances [count, m, d] of each group of fields [m, d]; groups of one shape are computed together."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, (fields, count) in enumerate(zip(groups, counts, strict=True)):
         alike.setdefault((len(fields), count), []).append(i)

@@ -1,18 +1,18 @@
-"""A client's JSON Schema → the structures that the model is asked for, and what `data` is made of.
+"""A client's JSON Schema → structures that the model extracts, and the layout of `data`.
 
-A structure is flat: a name and fields, and the model says how many of it there are in a text. A field is words of the
-text, or one of some choices. So an object becomes a structure of its own, and so does each object in it; objects of
-which there are several hold no further ones, since nothing says which belongs to which.
+A structure is flat: a name and fields. The model counts the instances of a structure in a text. The value of a field is
+words of the text, or one of several choices. So each object becomes a structure, and so does each object inside it.
+Objects in a list cannot contain other objects, since the model does not say which belongs to which.
 
     string                   words of the text
-    number, integer          words, read as a number where they are one; left as they are where not
+    number, integer          words, converted to a number if they are one, else left as they are
     boolean, enum, const     one of these values
-    array of one of those    all that are found, the best first
-    object                   as it is found first; array of objects: all that there are
+    array of one of those    all that are found, best first
+    object                   the first that is found; array of objects: all of them
 
-Every property is in `data`: null, or an empty list, where nothing was found. References to definitions of the same
-schema are followed, and of a union with null the other one is asked for. A keyword that narrows what the model cannot
-be asked (pattern, minimum, minItems …) is refused.
+Every property is in `data`: null, or an empty list, if nothing was found. References to definitions in the same schema
+are followed. Of a union with null, the other schema is used. A keyword that the model cannot honour (pattern, minimum,
+minItems …) is refused.
 """
 
 import json
@@ -30,10 +30,10 @@ MAX_FIELDS = 256
 MAX_CHOICES = 1024  # of all fields together
 MAX_DEPTH = 8
 
-# The structure of an object without a title.
+# Name of the structure for an object without a title.
 UNTITLED = "object"
 
-# What says nothing about which words are meant. `default` and `required` are not acted on: what is not found is null.
+# Keywords that do not restrict the words. `default` and `required` have no effect: what is not found is null.
 ANNOTATIONS = frozenset(
     (
         *("type", "title", "description", "default", "examples", "format", "deprecated", "readOnly", "writeOnly"),
@@ -59,7 +59,7 @@ class Structure(NamedTuple):
 class Leaf(NamedTuple):
     """A property that is a field of a structure.
 
-    `kind`: number or integer where its words are to be read as one. `values`: what its choices stand for.
+    `kind` is number or integer if its words are to be converted. `values` are the JSON values of its choices.
     """
 
     structure: int
@@ -70,7 +70,7 @@ class Leaf(NamedTuple):
 
 
 class Record(NamedTuple):
-    """An object, or with `is_list` all of a structure that there are."""
+    """An object or, with `is_list`, all instances of a structure."""
 
     structure: int
     properties: "tuple[tuple[str, Leaf | Record], ...]"
@@ -83,13 +83,13 @@ class Schema(NamedTuple):
 
 
 def read_schema(text: str) -> Schema:
-    """InputError names the property that cannot be asked for, and what can."""
+    """Read a schema; raise InputError naming the property that is not supported, and what is."""
     reader = _Reader(parsed(text, WHERE))
     return Schema(*reader.read())
 
 
 class _Place(NamedTuple):
-    """Where in the schema: its path, how deep, the references on the way, and whether there are several of it."""
+    """A position in the schema: path, depth, the references followed, and whether it is inside a list."""
 
     path: str = ""
     depth: int = 0
@@ -121,9 +121,9 @@ class _Reader:
         _check_keys(schema, {"properties"}, place)
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
-            raise place.wrong("an object needs properties; name what is to be found")
+            raise place.wrong("an object needs properties; name what to extract")
         if len(properties) > MAX_FIELDS:
-            raise place.wrong(f"has {len(properties)} properties; this model is asked for at most {MAX_FIELDS} fields")
+            raise place.wrong(f"has {len(properties)} properties; at most {MAX_FIELDS} fields are allowed")
         number = len(self._structures)
         self._structures.append(None)
         fields: list[Field] = []
@@ -137,7 +137,7 @@ class _Reader:
     def _property(self, schema: Any, name: str, structure: int, fields: list[Field], place: _Place) -> Leaf | Record:
         place = place.below(name)
         if place.depth > MAX_DEPTH:
-            raise place.wrong(f"is nested too deeply; at most {MAX_DEPTH} levels are read")
+            raise place.wrong(f"is nested too deeply; at most {MAX_DEPTH} levels are allowed")
         given, (schema, inner) = schema, self._resolved(schema, place)
         kind, is_list = _type_of(schema, inner), False
         description = description_of(_first("description", given, schema), f"{WHERE}: {place.path}")
@@ -147,10 +147,12 @@ class _Reader:
             schema, inner = self._resolved(schema.get("items"), inner)
             kind, is_list = _type_of(schema, inner), True
             if kind == "array":
-                raise inner.wrong("lists of lists cannot be asked for; a list holds texts, numbers, choices or objects")
+                raise inner.wrong("lists of lists are not supported; a list holds strings, numbers, choices or objects")
         if kind == "object":
             if place.in_list:
-                raise inner.wrong("an object inside a list of objects cannot be asked for; give it properties there")
+                raise inner.wrong(
+                    "an object inside a list of objects is not supported; move its properties to the outer object"
+                )
             return self._record(schema, name, inner._replace(in_list=is_list))
         _check_keys(schema, {"enum", "const"}, inner)
         values = self._values(schema, kind, inner)
@@ -159,17 +161,17 @@ class _Reader:
         return Leaf(structure, len(fields) - 1, is_list, NUMBERS.get(kind, ""), values)
 
     def _values(self, schema: Mapping[str, Any], kind: str, place: _Place) -> tuple[Any, ...]:
-        """What a field may be; none: any words."""
+        """Return the values that a field may have; empty allows any words."""
         if "const" not in schema and "enum" not in schema:
             return (True, False) if kind == "boolean" else ()
         given = [schema["const"]] if "const" in schema else schema["enum"]
         if not isinstance(given, list) or not given:
-            raise place.wrong("enum must be a list of one value or more")
+            raise place.wrong("enum must be a list of at least one value")
         for value in given:
             if not isinstance(value, str | int | float | None) or (
                 isinstance(value, float) and not math.isfinite(value)
             ):
-                raise place.wrong("enum holds texts, numbers, true and false")
+                raise place.wrong("enum may hold strings, numbers, true, false and null")
         values = {_written(value): value for value in given if value is not None}
         for written in values:
             name_of(written, f"{WHERE}: {place.path}: enum")
@@ -179,12 +181,14 @@ class _Reader:
         self._num_fields += 1
         self._num_choices += num_choices
         if self._num_fields > MAX_FIELDS:
-            raise place.wrong(f"is one field too many; this model is asked for at most {MAX_FIELDS}")
+            raise place.wrong(f"is one field too many; at most {MAX_FIELDS} are allowed")
         if self._num_choices > MAX_CHOICES:
-            raise place.wrong(f"is a choice too many; the fields of a request have at most {MAX_CHOICES} together")
+            raise place.wrong(
+                f"has one choice too many; the fields of a request may have at most {MAX_CHOICES} choices together"
+            )
 
     def _resolved(self, schema: Any, place: _Place) -> tuple[Mapping[str, Any], _Place]:
-        """What a reference, or the one of several that is not null, leads to."""
+        """Follow references and unions with null; return the schema and its position."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 raise place.wrong("must be a JSON Schema, which is an object")
@@ -195,32 +199,30 @@ class _Reader:
                 schema = _one_of(schema[union], union, place)
             else:
                 return schema, place
-        raise place.wrong("refers on and on; write out what is meant")
+        raise place.wrong("has too many references in a row; write out the schema")
 
     def _referred(self, reference: Any, place: _Place) -> tuple[Any, _Place]:
         start = next((each for each in REFERENCES if isinstance(reference, str) and reference.startswith(each)), None)
         if start is None:
-            raise place.wrong(
-                f"$ref leads to {' or '.join(each + 'NAME' for each in REFERENCES)} of the same schema only"
-            )
+            raise place.wrong(f"$ref must be {' or '.join(each + 'NAME' for each in REFERENCES)} in the same schema")
         if reference in place.references:
-            raise place.wrong(f"{reference[:80]} holds itself; a text is not read for what has no end")
+            raise place.wrong(f"{reference[:80]} contains itself; recursive schemas are not supported")
         held = self._root.get(start[2:-1])
         name = reference.removeprefix(start)
         if not isinstance(held, dict) or name not in held:
-            raise place.wrong(f"{reference[:80]} is not there")
+            raise place.wrong(f"{reference[:80]} does not exist")
         return held[name], place._replace(references=(*place.references, reference))
 
 
 def _one_of(given: Any, key: str, place: _Place) -> Any:
     real = [each for each in given if each != {"type": "null"}] if isinstance(given, list) else []
     if len(real) != 1:
-        raise place.wrong(f"{key} of one schema, and null, can be asked for; not of {len(real)}")
+        raise place.wrong(f"{key} must hold exactly one schema other than null (given {len(real)})")
     return real[0]
 
 
 def _type_of(schema: Mapping[str, Any], place: _Place) -> str:
-    """The one that is not null; that of its values where they are all it says."""
+    """Return the type that is not null; string if the schema has only enum or const."""
     given = schema.get("type", "string" if "enum" in schema or "const" in schema else None)
     real = [each for each in given if each != "null"] if isinstance(given, list) else [given]
     if len(real) != 1 or real[0] not in TYPES:
@@ -232,7 +234,7 @@ def _check_keys(schema: Mapping[str, Any], own: set[str], place: _Place) -> None
     for key in schema:
         if key not in ANNOTATIONS and key not in own:
             allowed = ", ".join(sorted(own | {"type", "description"}))
-            raise place.wrong(f"{key[:80]!r} cannot be asked of this model; allowed are {allowed}")
+            raise place.wrong(f"{key[:80]!r} is not supported by this model; allowed are {allowed}")
 
 
 def _first(key: str, *schemas: Any) -> Any:
@@ -240,5 +242,5 @@ def _first(key: str, *schemas: Any) -> Any:
 
 
 def _written(value: Any) -> str:
-    """As the model reads it."""
+    """Return the value as the model reads it."""
     return value if isinstance(value, str) else json.dumps(value)

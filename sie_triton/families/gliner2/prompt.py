@@ -1,4 +1,4 @@
-"""What is asked of a text → how gliner2 writes it before the text. Pure.
+"""A request → the prompt that gliner2 writes before the text. Pure.
 
 ( [P] structure ( [C] field … ) ) [SEP_STRUCT] ( [P] entities ( [E] label … ) ) … [SEP_TEXT]
 ( structure: field ( choice | choice ) , … ) word word …
@@ -21,9 +21,10 @@ NAN = float("nan")
 
 @dataclass(slots=True)
 class Question:
-    """`written`: tokenized one by one. `labels` and `choices`: which of them stand for one.
+    """A prompt.
 
-    For each label its role, and the least score; for each choice which label has it.
+    `written` are its words, tokenized one by one. `labels` and `choices` are the indices of those that stand for a
+    label or a choice. `roles` and `thresholds` are by label; `choice_labels` is the label of each choice.
     """
 
     written: list[str] = field(default_factory=list)
@@ -34,7 +35,7 @@ class Question:
     choice_labels: list[int] = field(default_factory=list)
 
     def ask(self, role: int, marker: str, name: str, fields: Sequence[Label], threshold: float | None = None) -> None:
-        """`threshold`: of those fields that have none of their own."""
+        """Add a question; `threshold` is for fields without a threshold of their own."""
         if self.written:
             self.written.append(SEPARATOR)
         self.written += ["(", ASKED, name, "("]
@@ -51,7 +52,7 @@ class Question:
 
 
 def question_of(request: Request, labels: Sequence[Label]) -> Question:
-    """Structures, entities, relations, classes; without any labels where nothing is asked."""
+    """Write structures, entities, relations and classes; the result has no labels if the request is empty."""
     question = Question()
     structures = request.schema.structures if request.schema else ()
     for structure in structures:
@@ -88,7 +89,7 @@ def _write_choices(question: Question, structures: Sequence[Structure]) -> None:
             parted = [part for choice in each.choices for part in ("|", choice)][1:]
             question.written += [*([","] if i else []), each.name, "(", *parted, ")"]
         question.written.append(")")
-    # A choice is read where a word like it is first written, whatever that stands for there.
+    # A choice is read at the first word equal to it, whatever that word stands for; the model was trained so.
     first: dict[str, int] = {}
     for place in range(start, len(question.written)):
         first.setdefault(question.written[place].lower(), place)

@@ -1,4 +1,4 @@
-"""What a request asks of a text beside entities, by its parameters: relations, classes, and structures by a schema."""
+"""Parameters of a request for relations, classes, and structures by a schema; entities are requested by labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,23 +16,26 @@ from sie_triton.transforms.overlap import POLICIES
 MAX_RELATIONS = 256
 MAX_CLASSES = 1024  # of all tasks together
 
-# A parameter that is JSON goes with the request through all steps.
+# Each step of the ensemble gets the parameters of a request.
 MAX_CHARACTERS = 65_536
 
-# Requests whose parameters are kept as they were read.
+# Size of the cache of parsed parameters, in requests.
 KEPT = 64
 
 OVERLAP_POLICY = Parameter(
     "overlap_policy",
     str,
     POLICIES,
-    doc="of what one label or field has found in the same words; the best ones apart where not said",
+    doc="which overlapping results of one label or field to keep: all (allow), those that do not cross a better one "
+    "(nested), those not inside another (longest), the disjoint ones with the highest total score (flat); default: "
+    "the best ones without overlaps",
 )
 RELATION_LABELS = Parameter(
     "relation_labels",
     str,
     max_characters=MAX_CHARACTERS,
-    doc="comma-separated or JSON list, or JSON object: name → description or {description, threshold}",
+    doc="relations to extract: comma-separated or JSON list, or JSON object: name → description or {description, "
+    "threshold}",
 )
 CLASSES = Parameter(
     "classes",
@@ -42,13 +45,13 @@ CLASSES = Parameter(
     "description",
 )
 OUTPUT_SCHEMA = Parameter(
-    output_schema.PARAMETER, str, max_characters=MAX_CHARACTERS, doc="JSON Schema of an object; fills data"
+    output_schema.PARAMETER, str, max_characters=MAX_CHARACTERS, doc="JSON Schema of the object to return in data"
 )
 PARAMETERS = (THRESHOLD, OVERLAP_POLICY, RELATION_LABELS, CLASSES, OUTPUT_SCHEMA)
 
 
 class Task(NamedTuple):
-    """One label of a text, or with `multi_label` those from the threshold up, at least the best."""
+    """A classification task: one class or, with `multi_label`, all from the threshold up, at least the best."""
 
     name: str
     labels: tuple[Label, ...]
@@ -58,7 +61,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """In the order in which the model is asked, but for entities, which come behind the structures."""
+    """Results to extract, in the order of the prompt. Entities come between structures and relations."""
 
     schema: Schema | None = None
     relations: tuple[Label, ...] = ()
@@ -66,7 +69,7 @@ class Request:
 
 
 def request_of(options: Mapping[str, ParameterValue]) -> Request:
-    """InputError names the parameter, where in it, and what is allowed there."""
+    """Read the parameters of a request; raise InputError naming the parameter, the place in it, and what is allowed."""
     names = (OUTPUT_SCHEMA.name, RELATION_LABELS.name, CLASSES.name)
     return _read(*(str(options.get(name, "")) for name in names))
 
@@ -82,7 +85,7 @@ def _read(schema: str, relations: str, classes: str) -> Request:
     for task in request.tasks:
         if task.name in taken:
             raise InputError(
-                f"parameter {CLASSES.name}: {task.name[:80]!r} is a property of output_schema too; give another name"
+                f"parameter {CLASSES.name}: {task.name[:80]!r} is also a property of output_schema; use another name"
             )
     return request
 
@@ -100,7 +103,7 @@ def _tasks(text: str, where: str) -> tuple[Task, ...]:
     tasks = tuple(_task(name_of(name, f"{where}: task"), value, where) for name, value in given.items())
     total = sum(len(task.labels) for task in tasks)
     if total > MAX_CLASSES:
-        raise InputError(f"{where}: are {total} labels; send at most {MAX_CLASSES}")
+        raise InputError(f"{where}: has {total} labels; at most {MAX_CLASSES} are allowed")
     return tasks
 
 
@@ -117,11 +120,11 @@ def _task(name: str, given: Any, where: str) -> Task:
 
 
 def _labels(given: Any, where: str, most: int, *, has_thresholds: bool = True) -> tuple[Label, ...]:
-    """A list of names, or an object with descriptions; each once."""
+    """Read a list of names, or an object with descriptions, without duplicates."""
     if not isinstance(given, list | dict) or not given:
-        raise InputError(f"{where}: must be a list of one name or more, or an object: name → description")
+        raise InputError(f"{where}: must be a list of at least one name, or an object: name → description")
     if len(given) > most:
-        raise InputError(f"{where}: are {len(given)}; send at most {most}")
+        raise InputError(f"{where}: has {len(given)} entries; at most {most} are allowed")
     described = (
         given if isinstance(given, dict) else {name_of(each, f"{where}[{i}]"): {} for i, each in enumerate(given)}
     )

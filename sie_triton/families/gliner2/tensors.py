@@ -1,4 +1,4 @@
-"""What goes between the processor, the forward pass and the findings of this family."""
+"""Tensors between this family's processor, forward pass and findings."""
 
 from sie_triton.contract.tensors import (
     INPUT_IDS,
@@ -11,15 +11,15 @@ from sie_triton.contract.tensors import (
     Tensor,
 )
 
-# What a label is: what is asked for, and behind it each field or class of it.
+# Roles of labels: the kinds of question, and a field or class of the question before it.
 ENTITIES, INSTANCES, ONE_CLASS, ANY_CLASSES, FIELD = range(5)
 LABEL_ROLES = Tensor(
-    "label_roles", "INT32", (-1,), "[labels] one that is no field begins the next", LABEL_LENGTHS.name, 0, FIELD
+    "label_roles", "INT32", (-1,), "[labels] a role other than FIELD begins a question", LABEL_LENGTHS.name, 0, FIELD
 )
 
 CHOICE_LENGTHS = Tensor("choice_lengths", "INT32", (-1,), "[pieces] choices of each")
-CHOICE_TOKENS = Tensor("choice_tokens", "INT32", (-1,), "[choices] token of each", CHOICE_LENGTHS.name, 0)
-CHOICE_LABELS = Tensor("choice_labels", "INT32", (-1,), "[choices] which label has each", CHOICE_LENGTHS.name, 0)
+CHOICE_TOKENS = Tensor("choice_tokens", "INT32", (-1,), "[choices] position of its token", CHOICE_LENGTHS.name, 0)
+CHOICE_LABELS = Tensor("choice_labels", "INT32", (-1,), "[choices] index of its label", CHOICE_LENGTHS.name, 0)
 
 FEATURES = (
     *(INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS),
@@ -27,7 +27,8 @@ FEATURES = (
     *(CHOICE_TOKENS, CHOICE_LABELS),
 )
 
-# A choice has its number for a start, and CHOICE for an end. Entities are task 0; structures, then relations follow.
+# A place with the end CHOICE is the choice with the number in start. Entities are task 0; structures, then relations
+# follow.
 CHOICE = -1
 PLACE_LENGTHS = Tensor("place_lengths", "INT32", (-1,), "[pieces] places of each")
 PLACES = Tensor(
@@ -35,6 +36,6 @@ PLACES = Tensor(
 )
 PLACE_SCORES = Tensor("place_scores", "FP32", (-1,), "[places]", PLACE_LENGTHS.name)
 CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes of each")
-CLASS_SCORES = Tensor("class_scores", "FP32", (-1,), "[classes] of all tasks", CLASS_LENGTHS.name)
+CLASS_SCORES = Tensor("class_scores", "FP32", (-1,), "[classes] scores for all tasks", CLASS_LENGTHS.name)
 
 COMPUTED = (PLACES, PLACE_SCORES, PLACE_LENGTHS, CLASS_SCORES, CLASS_LENGTHS)

@@ -1,4 +1,4 @@
-"""What is asked, and the words of a text → rows of packed token ids, as gliner2 writes them. No torch."""
+"""A request and the words of a text → rows of packed token ids, as gliner2 writes them. No torch."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,14 +25,14 @@ from sie_triton.inputs.words import KEPT_PROMPTS, Asked, Pieces, Words, WordToke
 
 Ints = npt.NDArray[np.int32]
 
-# So many words of a piece are in the next one too.
+# Number of words that two neighbouring pieces share.
 OVERLAP = 64
 
 ENDS = (".", "!", "?")
 
 
 class Prompt(NamedTuple):
-    """What stands before the words: `ids` int32, and the tokens in them of labels and choices, int32."""
+    """The tokens before the words: `ids` int32, and the positions of labels and choices in them, int32."""
 
     ids: Ints
     label_tokens: Ints
@@ -43,7 +43,7 @@ class Prompt(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One piece: which of its text it is, its tokens, its words' first ones and places, and what is asked."""
+    """A piece of a text: its number, its tokens, the first token and the span of each word, and the prompt."""
 
     piece: int
     ids: Ints
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Gliner2Tokenizer(Processor):
-    """what is asked, separator, choices, word word …"""
+    """Tokenizer for rows of the form: prompt, separator, choices, word word …"""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, pieces: Pieces, max_prompt: int) -> None:
         self._words = WordTokenizer(tokenizer)
@@ -64,11 +64,11 @@ class Gliner2Tokenizer(Processor):
 
     @classmethod
     def load(cls, directory: Path, max_length: int, max_prompt: int) -> "Gliner2Tokenizer":
-        """LoadError says what is wrong with its files."""
+        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
         missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
         if missing:
-            raise LoadError(f"{directory / 'tokenizer.json'}: lacks {', '.join(missing)}", "corrupt")
+            raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
         longest = min(max_length, files.longest(max_prompt))
         return cls(tokenizer, Pieces(files.max_words, longest, OVERLAP), min(max_prompt, longest // 2))
 
@@ -78,7 +78,7 @@ class Gliner2Tokenizer(Processor):
         question = question_of(request, labels)
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
-            raise InputError(f"labels: is empty; send what is to be looked for, there or in the parameters {others}")
+            raise InputError(f"labels: is empty; send what to look for, as labels or in the parameters {others}")
         return Asked(lambda: self._prompt(request, labels), sum(map(len, question.written)))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
@@ -103,11 +103,11 @@ class Gliner2Tokenizer(Processor):
         ]
 
     def _rows(self, prompt: Prompt, text: str, words: Words) -> Iterator[Row]:
-        """Each ends as a sentence does, as the model has learned it; the full stop that is added is at no place."""
+        """Yield the pieces, each ending like a sentence, as in training. An added full stop has an empty span."""
         room = max(1, self._pieces.max_tokens - len(prompt.ids) - len(self._end))
         for number, (first, end) in enumerate(self._pieces.of(words, room)):
             start = int(words.starts[first])
-            # A single word may be longer than all there is room for.
+            # A single word may be longer than the room.
             stop = min(int(words.starts[end]), start + room)
             ids = words.ids[start:stop]
             tokens = np.minimum(words.starts[first:end], stop - 1) - start
@@ -123,8 +123,8 @@ class Gliner2Tokenizer(Processor):
         ((ids, kept, starts),) = self._words.tokens([question.written])
         if len(ids) > self._max_prompt:
             raise InputError(
-                f"labels: with what else is asked take {len(ids)} tokens; this model reads at most {self._max_prompt} "
-                "of them with each text; ask for less, or in several requests"
+                f"labels: labels and the other parameters have {len(ids)} tokens; this model reads at most "
+                f"{self._max_prompt} of them with each text; request less, or send several requests"
             )
         places = starts_of(len(question.written), kept, starts).astype(np.int32)
         return Prompt(
@@ -138,13 +138,13 @@ class Gliner2Tokenizer(Processor):
 
 
 def starts_of(num_words: int, kept: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """int64 [words + 1]: first token of each word; of one that has none, that of the next."""
+    """Return int64 [words + 1]: the first token of each word, or of the next one if a word has no tokens."""
     found: npt.NDArray[np.int64] = starts[np.searchsorted(kept, np.arange(num_words + 1))]
     return found
 
 
 def packed(rows: Sequence[Row]) -> Features:
-    """One piece after another."""
+    """Pack pieces one after another."""
     prompts = [row.prompt for row in rows]
     words, labels = lengths(row.word_tokens for row in rows), lengths(prompt.roles for prompt in prompts)
     choices = lengths(prompt.choice_labels for prompt in prompts)

@@ -1,7 +1,7 @@
 """Texts → words, as gliner2 splits them: links, e-mail addresses, handles, words, and other characters one by one.
 
-Its own pattern takes time that grows with the square of a run of characters that an address may begin with. Here the
-addresses are found by their @ first, which gives the same words in time that grows with the text.
+gliner2's own pattern takes quadratic time for long runs of characters that may begin an address. Here addresses are
+found by their @ first, which gives the same words in linear time.
 """
 
 import re
@@ -15,7 +15,7 @@ ADDRESS_END = re.compile(r"@[a-z0-9.-]+\.[a-z]{2,}", re.IGNORECASE)
 
 @cache
 def pattern() -> re.Pattern[str]:
-    """All but addresses; what a combining mark stands on is one word with it."""
+    """Compile the pattern without addresses; a combining mark belongs to the word before it."""
     marks = "".join(
         letter for letter in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(letter).startswith("M")
     )
@@ -24,7 +24,7 @@ def pattern() -> re.Pattern[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each in the text, in code points."""
+    """Return start and end of each word in the text, in code points."""
     split, found, at = pattern(), [], 0
     for start, sign, end in _addresses(text):
         for match in split.finditer(text, at):
@@ -41,7 +41,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _addresses(text: str) -> list[tuple[int, int, int]]:
-    """Where what may stand before an @ begins, the @, and the end of the address, if it is one."""
+    """Return, for each address: the start of the characters before the @, the @, and the end."""
     if "@" not in text:
         return []
     ends = ((run, ADDRESS_END.match(text, run.end())) for run in LOCAL.finditer(text))

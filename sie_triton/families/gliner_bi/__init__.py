@@ -1,6 +1,6 @@
-"""GLiNER with an encoder of its own for labels (Stepanov et al., 2025): they may be many, and are read once.
+"""GLiNER with a separate encoder for labels (Stepanov et al., 2025): there may be many labels, and each is read once.
 
-words → encoder → spans or tokens × labels → entities; labels → their encoder → kept
+words → encoder → spans or tokens × labels → entities; labels → their encoder → cache
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GlinerBiOptions(Options):
-    """`max_len`: words of a piece, where not as the checkpoint says."""
+    """Options of GLiNER bi-encoders. `max_len` limits the words of a piece; None is the checkpoint's limit."""
 
     max_len: Annotated[int, Ge(1)] | None = None
 

@@ -1,4 +1,4 @@
-"""The forward pass of GLiNER's bi-encoders: words as in the others, labels from an encoder of their own, once."""
+"""The forward pass of GLiNER's bi-encoders: words as in GLiNER, labels once, by an encoder of their own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ LABELS_PROJECTION = "token_rep_layer.labels_projection."
 
 
 class GlinerBiAdapter(LabelReader, GlinerAdapter):
-    """`labels_encoder` and its projection are those of labels, whose states the head gets from `kept`."""
+    """Adapter of bi-encoders. `labels_encoder` and `projection` make the states of labels; `kept` caches them."""
 
     def __init__(
         self, reader: WordReader, head: Head, labels_encoder: Encoder, projection: nn.Linear | None, longest: int
@@ -47,12 +47,12 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
         means = torch.stack([each.float().mean(0) for each in torch.split(hidden, lengths.tolist())]).to(hidden.dtype)
         if self._labels_projection is not None:
             means = self._labels_projection(means)
-        # Each in memory of its own, which goes when it does.
+        # Each in memory of its own, so that evicting it frees the memory.
         return [state.clone() for state in self._head.of_labels(means)]
 
 
 def load(directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     reader = reader_of(files, weights, engine)

@@ -1,4 +1,4 @@
-"""Words in rows of their own, and beside them the tokens of labels, by their own tokenizer. No torch."""
+"""Words in rows without labels, and the tokens of labels by their own tokenizer. No torch."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -17,14 +17,14 @@ from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt, WordTokenizer
 
-# Each text takes the labels along: so many tokens of theirs, for all texts of a request together.
+# Maximum label tokens of a request; every text carries those of all labels.
 MAX_LABEL_TOKENS = 1 << 24
 
 NO_PROMPT = Prompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Beside:
-    """The labels that go with each of `num_texts`; read when the first text is."""
+    """The labels for each of `num_texts`. They are tokenized when the first text is read."""
 
     size = 0
 
@@ -37,8 +37,8 @@ class Beside:
         num_tokens = len(read.ids) * self._num_texts
         if num_tokens > MAX_LABEL_TOKENS:
             raise InputError(
-                f"labels: take {len(read.ids)} tokens with each of {self._num_texts} texts, {num_tokens} together; "
-                f"at most {MAX_LABEL_TOKENS} are read in one request; send fewer texts at once"
+                f"labels: have {len(read.ids)} tokens for each of {self._num_texts} texts, {num_tokens} together; "
+                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once"
             )
         return read
 
@@ -48,7 +48,7 @@ class Beside:
 
 
 class GlinerBiTokenizer(LabelledWords):
-    """word word …, and by themselves label, label …"""
+    """Tokenizer for rows of the form: word word …; each label is tokenized by itself."""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
         pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))
@@ -60,12 +60,15 @@ class GlinerBiTokenizer(LabelledWords):
 
     @classmethod
     def of(cls, directory: Path, max_length: int, max_words: int | None) -> "GlinerBiTokenizer":
-        """`max_words` of a piece, None: as the checkpoint says. LoadError says what is wrong with its files."""
+        """Load the tokenizers; raise LoadError saying what is wrong with their files.
+
+        `max_words` limits a piece; None is the checkpoint's limit.
+        """
         files = GlinerFiles.read(directory)
         return cls(files, max_length, max_words or files.max_words)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
-        """Labels have no place in the row."""
+        """Return an empty prompt, since labels are not in the row."""
         return NO_PROMPT
 
     def frame(self, part: Part) -> Frame:

@@ -1,9 +1,9 @@
-"""GLiNER by its own library, in a worker environment: for its checkpoints whose head is none of ours.
+"""GLiNER through the library gliner, in a worker environment: for checkpoints whose head we do not support.
 
 text and labels → gliner → entities
 
-One text after another, nothing packed; of a text that is longer than the checkpoint reads, the library takes the
-beginning. A label's own threshold is applied to what the library has found by the lowest.
+Texts run one after another, without packing. The library truncates a text that is longer than the checkpoint reads. A
+label's own threshold is applied to results found with the lowest threshold.
 """
 
 import json

@@ -42,7 +42,7 @@ class GlinerLibraryAdapter(Adapter):
         }
 
     def _found(self, asked: Any, options: Mapping[str, ParameterValue]) -> list[tuple[dict[str, Any], int]]:
-        """What the library tells, with the number of its label; `asked` is an item of ASKED."""
+        """Return the library's results, each with the number of its label; `asked` is an item of ASKED."""
         text, labels, thresholds = asked
         if not text.strip():
             return []
@@ -69,17 +69,17 @@ def _sample(lengths: Sequence[int]) -> Features:
 
 
 def load(directory: Path) -> GlinerLibraryAdapter:
-    """LoadError where the library is not there, or cannot read the directory."""
+    """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
     try:
         from gliner import GLiNER
     except ImportError as exc:
         raise LoadError(
-            f"gliner is not there ({exc}); run sie-triton env add gliner {PACKAGES}, or name another environment in "
-            "the model file",
+            f"gliner is not installed ({exc}); run sie-triton env add gliner {PACKAGES}, or name another environment "
+            "in the model file",
             "dependency",
         ) from exc
     try:
         model = GLiNER.from_pretrained(str(directory), local_files_only=True)
-    except Exception as exc:  # whatever the library thinks of it
+    except Exception as exc:  # the library may raise anything
         raise LoadError(f"{directory}: gliner cannot load it: {first_line(exc)}", "corrupt") from exc
     return GlinerLibraryAdapter(model.eval())

@@ -1,4 +1,4 @@
-"""GLiREL: which relation, of those that labels name, is between two known entities (Boylan et al., 2025).
+"""GLiREL: relations, named by labels, between known entities (Boylan et al., 2025).
 
 labels and words → encoder → LSTM → entities → pairs of them × labels → relations
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
 
-# Of one text: their pairs are as many as the square of it.
+# Maximum entities of a text; the number of pairs is quadratic.
 MAX_ENTITIES = 256
 
 KNOWN = Tensor(
@@ -41,13 +41,17 @@ RELATIONS = Tensor(
     "relations",
     "INT32",
     (-1, 7),
-    "[relations, 7] numbers of head and tail, start and end of head, of tail, and label",
+    "[relations, 7] numbers of head and tail, start and end of head and of tail, and label",
     "relation_lengths",
 )
 RELATION_SCORES = Tensor("relation_scores", "FP32", (-1,), "[relations]", RELATIONS.lengths)
 
 TOP_K = Parameter(
-    "top_k", int, minimum=1, maximum=MAX_LABELS, doc="so many from one entity to another, best first; all if not said"
+    "top_k",
+    int,
+    minimum=1,
+    maximum=MAX_LABELS,
+    doc="maximum number of relations from one entity to another, best first; default all",
 )
 
 
@@ -55,7 +59,7 @@ Key = tuple[int, int, int]  # head, tail and label
 
 
 def relations(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """Of all pieces: what several have found is told once, with the best of its scores."""
+    """Merge the pieces of a text; a relation found in several is returned once, with the highest score."""
     found: dict[Key, Relation] = {}
     for row in rows:
         for values, score in zip(row[RELATIONS.name].tolist(), row[RELATION_SCORES.name].tolist(), strict=True):
@@ -70,7 +74,7 @@ def relations(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fi
 
 
 def _best(found: Sequence[tuple[Key, Relation]], limit: int) -> Iterator[tuple[Key, Relation]]:
-    """At most `limit` from one entity to another."""
+    """Yield at most `limit` relations from one entity to another."""
     told: Counter[tuple[int, int]] = Counter()
     for (head, tail, label), relation in found:
         if told[head, tail] < limit:
@@ -111,7 +115,7 @@ class Glirel(Family):
         return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
-        """With a few entities, each a word."""
+        """Return features with a few entities of one word each."""
         features = sample_words(lengths, behind=1)
         words = features[WORD_TOKENS.name].lengths
         assert words is not None

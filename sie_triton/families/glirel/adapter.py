@@ -1,4 +1,4 @@
-"""The GLiREL family's forward pass: words and labels from one packed pass, then the pairs of each piece by itself."""
+"""GLiREL's forward pass: words and labels in one packed pass, then the pairs of each piece by itself."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +24,14 @@ from sie_triton.families.word_reader import WordReader
 MARKER = "span_rep_layer.rel_rep_layer."
 REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
 
-# How far behind its marker a label's tokens are, of which the mean is taken.
+# Offsets from a label's marker to the tokens whose mean is the label's state.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
 
 Relations = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
 class GlirelAdapter(Adapter):
-    """`head` scores the pairs of one piece."""
+    """GLiREL adapter. `head` scores the pairs of one piece."""
 
     encoder: Encoder
 
@@ -65,7 +65,7 @@ class GlirelAdapter(Adapter):
         if len(known) < 2:
             return np.empty((0, 7), np.int32), np.empty(0, np.float32)
         if int(known[:, 1:3].max()) >= len(words):
-            raise ValueError(f"{KNOWN.name}: names words behind the end of their piece")
+            raise ValueError(f"{KNOWN.name}: names words beyond the end of their piece")
         least = torch.from_numpy(least_scores(thresholds, options)).to(words.device)
         places = torch.from_numpy(known[:, 1:3].astype(np.int64)).to(words.device)
         found = self._head(words, places, self._head.of_labels(labels), least)
@@ -75,7 +75,7 @@ class GlirelAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> GlirelAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlirelFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     reader = WordReader.load(files.encoder.values, weights, engine, size=files.hidden_size, lstm_layers=1)

@@ -1,6 +1,7 @@
-"""GLiREL's heads: the words of one piece, the entities in it and the labels → relations. Torch.
+"""GLiREL's heads: the words of one piece, its entities and the labels → relations. Torch.
 
-As glirel computes them, one pair of entities after another; the first layer over a pair is a sum of one term an entity.
+Computes what glirel computes for each pair of entities, but the first layer over a pair is a sum of one term for each
+entity.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,7 @@ RELATION_LAYERS, LABEL_LAYERS = 1, 2
 
 
 class Found(NamedTuple):
-    """Head and tail among the piece's entities, int64 [n]; label, int64 [n]; score, float32 [n]."""
+    """Head and tail, as numbers of the piece's entities, int64 [n]; label, int64 [n]; score, float32 [n]."""
 
     head: Ints
     tail: Ints
@@ -29,14 +30,14 @@ class Found(NamedTuple):
 
 
 class Reading(nn.Module):
-    """Names of a checkpoint."""
+    """Cross-attention; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.mha = nn.MultiheadAttention(size, size // HEAD_WIDTH, batch_first=True, add_zero_attn=True)
 
     def forward(self, states: torch.Tensor, of: torch.Tensor | None) -> torch.Tensor:
-        """What states [n, d] read of others [m, d]; None: of none at all, which leaves the last layer's bias."""
+        """Let states [n, d] attend to `of` [m, d]; None attends to nothing, which leaves the bias of the last layer."""
         if of is None:
             return self.mha.out_proj.bias
         read: torch.Tensor = self.mha(states[None], of[None], of[None], need_weights=False)[0][0]
@@ -59,7 +60,7 @@ class RefiningBlock(nn.Module):
 
 
 class Refining(nn.Module):
-    """Attention to others, then a layer: by its names in a checkpoint."""
+    """Blocks of cross-attention, then a layer; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int, factor: int, num_layers: int) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class Refining(nn.Module):
 
 
 class RelationMarker(nn.Module):
-    """Its names in a checkpoint: of `rel_mode` marker over `span_marker_mode` markerv1."""
+    """Layers of `rel_mode` marker over `span_marker_mode` markerv1; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -82,9 +83,10 @@ class RelationMarker(nn.Module):
 
 
 class RelationHead(nn.Module):
-    """Two layers of both ends of an entity, two of both entities of a pair · label.
+    """Scorer of pairs of entities.
 
-    `max_distance` in words, of an entity from one named before it; None: any.
+    Two layers over both ends of an entity, two over both entities of a pair, multiplied with the label. `max_distance`
+    limits the distance, in words, from an entity back to an earlier one; None is no limit.
     """
 
     def __init__(
@@ -96,16 +98,20 @@ class RelationHead(nn.Module):
         self.refine_relations, self.refine_labels = refine_relations, refine_labels
 
     def of_labels(self, states: torch.Tensor) -> torch.Tensor:
-        """[k, d] → [k, d]. glirel lets labels read those pairs that are known to be related: here none is."""
+        """Compute states of labels, [k, d] → [k, d].
+
+        glirel lets labels attend to pairs that are known to be related; here no such pairs are known.
+        """
         made: torch.Tensor = self.labels(states)
         return made if self.refine_labels is None else self.refine_labels(made, None)
 
     def forward(
         self, words: torch.Tensor, places: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor
     ) -> Found:
-        """words [w, d]; places [e, 2], first and last word of each entity; labels [k, d] from `of_labels`; [k].
+        """Score pairs: words [w, d], places [e, 2], labels [k, d] from `of_labels`, thresholds [k].
 
-        By head, tail and label; of very many the best.
+        `places` are the first and last word of each entity. The result is ordered by head, tail and label, and limited
+        to the best.
         """
         size, (first, second) = words.shape[1], linear_layers(self.marker.out_project)
         entities, allowed = self._entities(words, places), self._allowed(places)
@@ -130,7 +136,7 @@ class RelationHead(nn.Module):
         return made
 
     def _allowed(self, places: torch.Tensor) -> torch.Tensor:
-        """bool [e, e]: which pairs are looked at."""
+        """Return bool [e, e]: the pairs to score."""
         order = torch.arange(len(places), device=places.device)
         if self._max_distance is None:
             return order[:, None] != order

@@ -18,9 +18,9 @@ Ints = npt.NDArray[np.int32]
 
 
 class GlirelTokenizer(LabelledWords):
-    """marker label marker label … separator word word …
+    """Tokenizer for rows of the form: marker label marker label … separator word word …
 
-    Of a text in several pieces, half of a piece is in the next one too: entities no further apart are in one piece.
+    Neighbouring pieces share half of their words, so that entities up to half a piece apart are in one piece.
     """
 
     def __init__(self, files: GlirelFiles, max_length: int, max_prompt: int) -> None:
@@ -35,10 +35,12 @@ class GlirelTokenizer(LabelledWords):
         for i, element in enumerate(part.elements):
             if len(element.known) > MAX_ENTITIES:
                 given = len(element.known)
-                raise InputError(f"entities[{i}]: are {given}; this model reads at most {MAX_ENTITIES} of one text")
+                raise InputError(
+                    f"entities[{i}]: has {given} entities; this model reads at most {MAX_ENTITIES} in one text"
+                )
             for number, entity in enumerate(element.known):
                 if not element.text[entity.start : entity.end].strip():
-                    raise InputError(f"entities[{i}]: entity {number}: is nothing but spaces; send places of words")
+                    raise InputError(f"entities[{i}]: entity {number}: contains only spaces; send the places of words")
         return super().frame(part)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
@@ -60,14 +62,14 @@ class GlirelTokenizer(LabelledWords):
         return {**packed(rows), KNOWN.name: Ragged(np.concatenate(known), lengths)}
 
     def _read(self, prompt: Prompt, words: Words, known: Ints) -> Iterator[tuple[Row, Ints]]:
-        """The pieces of a text in which there are two entities; one piece at least."""
+        """Yield the pieces of a text with at least two entities, or else its first piece."""
         within = [(first, end, _within(known, first, end)) for first, end in self._pieces.of(words, self._room(prompt))]
         for number, (first, end, own) in enumerate([each for each in within if len(each[2]) > 1] or within[:1]):
             yield self._row(number, prompt, words, first, end), own
 
 
 def _known(known: Sequence[Known], words: Words) -> Ints:
-    """int32 [entities, 5], as KNOWN says, words counted in the text: each entity once, of those that cover a word."""
+    """Return int32 [entities, 5], as KNOWN, with words counted in the text: each entity that covers a word, once."""
     places = np.array(list(dict.fromkeys((each.start, each.end) for each in known)), np.int32).reshape(-1, 2)
     first = np.searchsorted(words.spans[:, 1], places[:, 0], side="right")
     last = np.searchsorted(words.spans[:, 0], places[:, 1], side="left") - 1
@@ -77,6 +79,6 @@ def _known(known: Sequence[Known], words: Words) -> Ints:
 
 
 def _within(known: Ints, first: int, end: int) -> Ints:
-    """Those whose words are in a piece, with their words counted in it."""
+    """Return the entities inside a piece, with words counted in the piece."""
     own: Ints = known[(known[:, 1] >= first) & (known[:, 2] < end)] - np.array([0, first, first, 0, 0], np.int32)
     return own

@@ -1,4 +1,4 @@
-"""GLM-OCR: text, tables and formulas of a page as markdown, or what else it is asked for.
+"""GLM-OCR: text, tables and formulas of a page as markdown, or the answer to an instruction.
 
 page → at about its own size → patches → CogViT → a state for four patches, within the prompt → GLM → markdown
 """
@@ -26,13 +26,16 @@ USUAL_NEW_TOKENS = 8192
 OCR = "ocr"
 TASKS = {OCR: "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
 
-# As the library's processor has it.
+# Defaults of the library's processor.
 USUAL_IMAGES = {**USUAL, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
 
 
 @dataclass(frozen=True)
 class GlmOcrOptions(Options):
-    """`default_task` where a request names none; empty: text. `user_text`: what is asked then in its place."""
+    """Options of GLM-OCR.
+
+    `default_task` is used if a request names no task; empty is text. `user_text` replaces the prompt of that task.
+    """
 
     default_task: str = ""
     user_text: str = ""
@@ -62,7 +65,7 @@ class GlmOcr(OcrFamily):
         return load(self.images(directory), self.processor(spec, directory).page(), engine)
 
     def images(self, directory: Path) -> "PatchFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the preprocessing; raise LoadError naming the file that cannot be used."""
         from sie_triton.families.ocr_tasks import PatchFiles
 
         files = self.read(directory)
@@ -70,7 +73,10 @@ class GlmOcr(OcrFamily):
 
 
 def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
-    """Grown until both sides have a block of patches; each pixel counts once a frame."""
+    """Return height and width after resizing, enlarged until both sides have a block of patches.
+
+    `patched_size` counts each pixel once for each frame.
+    """
     from sie_triton.inputs.patches import patched_size
 
     if min(height, width) < plan.factor:

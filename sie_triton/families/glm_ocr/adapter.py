@@ -1,4 +1,4 @@
-"""GLM-OCR's weights, and how it is shown pages."""
+"""GLM-OCR's weights, and the form in which it takes pages."""
 
 import torch
 from transformers import AutoModelForImageTextToText, PreTrainedModel
@@ -24,7 +24,7 @@ class GlmWriter(PatchWriter):
 
 
 def load(of: PatchFiles, page: Features, engine: TorchEngine) -> OcrAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     directory = of.files.directory
     writer = engine.prepared(GlmWriter(engine.load(directory, AutoModelForImageTextToText), of))

@@ -31,17 +31,16 @@ if TYPE_CHECKING:
 
 USUAL_SCORE = USUAL_TEXT_SCORE = 0.25
 
-BOX_THRESHOLD = score("box_threshold", "SIE's name for threshold, which goes before it")
+BOX_THRESHOLD = score("box_threshold", "SIE's name for threshold, which takes precedence")
 TEXT_THRESHOLD = score(
-    "text_threshold", f"least score of a word that has a say in which label it is; {USUAL_TEXT_SCORE:g} where not said"
+    "text_threshold",
+    f"minimum score for a word to count in the choice of an object's label; default {USUAL_TEXT_SCORE:g}",
 )
 
-# 0: of none, as what stands between labels.
-TOKEN_LABELS = Tensor(
-    "token_labels", "INT32", (-1,), "[tokens] number of the label that each is of, from 1", LENGTHS.name, 0
-)
+# 0 for tokens between labels.
+TOKEN_LABELS = Tensor("token_labels", "INT32", (-1,), "[tokens] number of the token's label, from 1", LENGTHS.name, 0)
 
-# An image counts as many tokens as it has patches of this side: about what a ViT would read of it.
+# Side of a patch, in pixels, for an image's cost in tokens: about that of a ViT.
 PATCH = 16
 
 
@@ -76,7 +75,8 @@ class GroundingDino(Family):
 
 
 def num_read(height: int, width: int) -> int:
-    """
+    """Return the cost of an image of this size, in tokens.
+
     >>> num_read(800, 1066)
     3350
     """

@@ -1,6 +1,6 @@
-"""Grounding DINO's forward pass: images of one size, with one text, side by side.
+"""Grounding DINO's forward pass: images of the same size and with the same labels, side by side.
 
-Others by themselves: what stands beside an image to fill a batch would change what is found in it.
+Other images are computed by themselves, since padding in a batch would change the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,19 +45,22 @@ from sie_triton.families.thresholds import least_scores
 
 Ints = npt.NDArray[np.int32]
 
-# What a measured image is looked at for: one word.
+# A one-word label for images that are measured.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
 
 
 class DinoAdapter(Adapter):
-    """`model` is the library's, in float32; where `dtype` is another, autocast chooses what is computed in that."""
+    """Grounding DINO adapter.
+
+    `model` is the library's, in float32. If `dtype` differs, autocast chooses which operations use it.
+    """
 
     def __init__(self, files: DinoFiles, model: Any, dtype: torch.dtype) -> None:
         shorter, longer = files.largest
         limits = {
             READ.name: num_read(shorter, longer),
             PIXEL_LENGTHS.name: 3 * shorter * longer,
-            # One that is read as large as it came may be a little longer.
+            # An image that is not resized may be a little longer.
             IMAGE_SIZES.name: 2 * longer,
             INPUT_IDS.name: int(model.config.text_config.vocab_size) - 1,
             LENGTHS.name: files.longest_text,
@@ -90,7 +93,7 @@ class DinoAdapter(Adapter):
     def _found(
         self, images: Sequence[npt.NDArray[np.uint8]], size: Ints, text: Text
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Logits [images, places, tokens] and boxes [images, places, 4]."""
+        """Return logits [images, places, tokens] and boxes [images, places, 4]."""
         pixels = torch.from_numpy(np.stack(images)).to(self._device).view(len(images), *size.tolist(), 3)
         ids = torch.from_numpy(text.ids.astype(np.int64)).to(self._device).expand(len(images), -1)
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
@@ -100,7 +103,7 @@ class DinoAdapter(Adapter):
         return logits.float().cpu().numpy(), found.pred_boxes.float().cpu().numpy()
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Images as large as it reads them, three by four."""
+        """Return images as large as the model reads them, three by four."""
         height, width = self._files.resized(1500, 2000)
         count = max(1, round(sum(lengths) / num_read(height, width)))
         size, tokens = 3 * height * width, np.full(count, len(SAMPLE_IDS), np.int32)
@@ -116,7 +119,7 @@ class DinoAdapter(Adapter):
 
 
 def texts_of(batch: Batch) -> list[Text]:
-    """Of each image."""
+    """Return the labels' text for each image."""
     names = INPUT_IDS.name, TOKEN_LABELS.name, LABEL_THRESHOLDS.name
     texts = [Text(*each) for each in zip(*(pieces_of(batch, name) for name in names), strict=True)]
     for text in texts:
@@ -126,7 +129,7 @@ def texts_of(batch: Batch) -> list[Text]:
 
 
 def together(texts: Sequence[Text], sizes: Ints) -> list[list[int]]:
-    """Items that go through the model at once."""
+    """Group items that can go through the model together."""
     groups: dict[tuple[bytes, bytes], list[int]] = {}
     for item, (text, size) in enumerate(zip(texts, sizes, strict=True)):
         groups.setdefault((text.ids.tobytes(), size.tobytes()), []).append(item)
@@ -150,16 +153,16 @@ def _seen(
 
 
 def load(directory: Path, engine: TorchEngine) -> DinoAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = DinoFiles.read(directory)
     auto = transformers.AutoModelForZeroShotObjectDetection
-    # Boxes are refined step by step, of which half precision would keep too little.
+    # Boxes are refined step by step, and half precision would lose too much.
     model: Any = load_model(directory, torch.float32, engine.device, auto)
-    # The plainest attention of BERT takes the mask that keeps labels apart for numbers to add.
+    # Only BERT's plainest attention adds the mask that keeps labels apart.
     for backbone in (model.model.text_backbone, model.model.backbone.conv_encoder.model):
         backbone.set_attn_implementation(library_attention(backbone))
     if engine.device == "cpu":
-        # A quarter of its time goes into fresh pages else; layers laid out anew gain nothing beside it.
+        # Otherwise a quarter of the time goes into page faults. Repacking the layers would gain nothing more.
         keep_freed_pages()
         own_pages(model)
     return DinoAdapter(files, model, engine.dtype)

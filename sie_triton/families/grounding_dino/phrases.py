@@ -1,4 +1,4 @@
-"""Which label a box is of: that whose words have the scores. Numpy."""
+"""The choice of each box's label by the scores of the labels' words. Numpy."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,16 +6,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
-# Less than any two shares of words differ by.
+# Less than any difference between two shares of words.
 LITTLE = 1e-9
 
 
 def labels_of(scores: Floats, ids: Ints, labels: Ints, least: float) -> npt.NDArray[np.int64]:
-    """Number of the label, from 0, of each box: [boxes].
+    """Return the number of each box's label, from 0: [boxes].
 
-    scores [boxes, tokens], ids [tokens], labels [tokens] from 1, 0 for tokens of none. The words above `least` are the
-    box's phrase; it is the label of whose words the phrase has the largest share, then that of which it has the most,
-    then the first. Where it has none of any, it is the label of the best word.
+    scores [boxes, tokens], ids [tokens]; labels [tokens] are numbers from 1, 0 for tokens of no label. The words that
+    score more than `least` are the box's phrase. The label is the one with the largest share of its words in the
+    phrase, then the one with most words in it, then the first. If the phrase has no word of any label, it is the label
+    of the best word.
     """
     scores, numbers = scores[:, labels > 0], labels[labels > 0] - 1
     words, which = np.unique(ids[labels > 0], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Images → bytes of pixels, in many sizes; labels → one text, and which label each of its tokens is of. No torch."""
+"""Images → pixels, in many sizes; labels → one text, and the label of each of its tokens. No torch."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ WORD = re.compile(r"\w")
 
 
 class Text(NamedTuple):
-    """`ids` and `labels` int32 [tokens], `thresholds` float32 [labels]."""
+    """The text of all labels: `ids` and `labels` int32 [tokens], `thresholds` float32 [labels]."""
 
     ids: Ints
     labels: Ints
@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 
 class DinoProcessor(LabelledImages[Text]):
-    """label. label. …"""
+    """Processor for texts of the form: label. label. …"""
 
     def __init__(self, files: DinoFiles, runtime: Runtime) -> None:
         super().__init__(runtime)
@@ -47,8 +47,8 @@ class DinoProcessor(LabelledImages[Text]):
         encoding = self._tokenizer.encode(" ".join(texts))
         if len(encoding.ids) > self._files.longest_text:
             raise InputError(
-                f"labels: take {len(encoding.ids)} tokens; this model reads at most {self._files.longest_text} of all "
-                "labels of a request; send fewer, or shorter ones"
+                f"labels: have {len(encoding.ids)} tokens; this model reads at most {self._files.longest_text} for "
+                "all labels of a request; send fewer or shorter labels"
             )
         whole = " ".join(texts)
         ends = np.cumsum([len(text) + 1 for text in texts]) - 1
@@ -58,15 +58,15 @@ class DinoProcessor(LabelledImages[Text]):
         ]
         for number, label in enumerate(labels, 1):
             if number not in numbers:
-                raise InputError(f"labels: {label.read[:80]!r} has no word that this model reads; send another")
+                raise InputError(f"labels: {label.read[:80]!r} contains no word that this model reads; send another")
         return Text(np.array(encoding.ids, np.int32), np.array(numbers, np.int32), thresholds_of(labels))
 
     def pixels(self, image: "Image", where: str) -> Any:
         height, width = self._files.resized(image.height, image.width)
         if self._files.num_places(height, width) < self._files.num_queries:
             raise InputError(
-                f"{where}: has {image.width} × {image.height} pixels, which this model would read as {width} × "
-                f"{height}; that is too narrow for its {self._files.num_queries} places; send another"
+                f"{where}: has {image.width} × {image.height} pixels, resized to {width} × {height}, which is too "
+                f"narrow for the model's {self._files.num_queries} places; send a less narrow image"
             )
         return np.asarray(image.resize((width, height), resample=self._files.plan.resample))
 

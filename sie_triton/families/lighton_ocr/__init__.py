@@ -1,4 +1,4 @@
-"""LightOnOCR: a page as markdown, without being told to (Taghadouini et al., 2026).
+"""LightOnOCR: a page as markdown, without an instruction (Taghadouini et al., 2026).
 
 page → shrunk → Pixtral's vision transformer → a state for four patches, within the prompt → Qwen3 → markdown
 """
@@ -22,7 +22,7 @@ SYSTEM = "You are an OCR engine. Return the markdown representation of the docum
 
 @dataclass(frozen=True)
 class LightOnOcrOptions(Options):
-    """`system_prompt` stands before every page; empty: nothing does."""
+    """Options of LightOnOCR. `system_prompt` is put before every page; it may be empty."""
 
     system_prompt: str = SYSTEM
 

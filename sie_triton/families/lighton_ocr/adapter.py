@@ -1,4 +1,4 @@
-"""LightOnOCR's weights, and how it is shown pages."""
+"""LightOnOCR's weights, and the form in which it takes pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from sie_triton.inputs.tokenizer import open_tokenizer
 
 
 class EachAlone(torch.nn.Module):
-    """Pixtral's tower, an image at a time.
+    """Pixtral's tower, one image at a time.
 
-    Of several it makes a mask of all patches by all patches, and of one it needs none.
+    For several images it would build a mask of all patches by all patches; one image needs no mask.
     """
 
     def __init__(self, tower: Any) -> None:
@@ -54,7 +54,7 @@ class LightOnWriter(PageWriter):
 
 
 def load(of: LightOnFiles, page: Features, engine: TorchEngine) -> OcrAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     files = of.files
     said = {**files.vlm.values, "model_type": MODEL_TYPE, "image_token_id": files.image_token}

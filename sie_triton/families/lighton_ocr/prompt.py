@@ -1,4 +1,4 @@
-"""A page → what LightOnOCR reads: pixels as Pixtral's processor makes them, behind a system prompt."""
+"""A page → LightOnOCR's input: pixels as Pixtral's processor makes them, after a system prompt."""
 
 from collections.abc import Sequence
 

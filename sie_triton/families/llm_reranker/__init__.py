@@ -1,4 +1,4 @@
-"""LLM rerankers: a causal language model's judgement of query and text, read off its next token."""
+"""LLM rerankers: a causal language model judges query and text by the probabilities of its next token."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RerankerOptions(Options):
-    """How the model is asked for a judgement, and the two tokens that give it.
+    """The prompt's form, and the two tokens that give the judgement.
 
-    `default_instruction` empty: that of the `input_format`. `score_mode`: "logit_diff", yes − no, or "log_softmax",
-    the probability of yes among the two.
+    An empty `default_instruction` is that of the `input_format`. `score_mode` is "logit_diff", the logit of yes − that
+    of no, or "log_softmax", the probability of yes among the two.
     """
 
     yes_token: Annotated[str, MinLen(1)] = "1"  # noqa: S105
@@ -42,7 +42,7 @@ class LlmReranker(TextFamily):
     reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        """Only a model file can say how the question is put."""
+        """Raise LoadError for a language model that scores, since only a model file can give the form of the prompt."""
         if "LogitScore" in [name for name, _ in modules_of(directory)]:
             needed = "a language model that scores needs a model file: adapter_path llm_reranker, loadtime.input_format"
             raise LoadError(f"{directory}: {needed}", "unsupported")

@@ -1,4 +1,4 @@
-"""The LLM reranker family: a causal language model's judgement of query and text, read off its next token."""
+"""The forward pass of LLM rerankers: a causal language model's logits of yes and no for the next token."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sie_triton.families.token_batch import tokens
 
 
 class RerankerAdapter(Adapter):
-    """`head` gives two logits a token, of no and of yes."""
+    """LLM reranker adapter. `head` gives two logits for each token, that of no and that of yes."""
 
     encoder: Encoder
 
@@ -40,7 +40,7 @@ class RerankerAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine, options: RerankerOptions) -> RerankerAdapter:
-    """Load a causal language model; LoadError says what in it cannot be used."""
+    """Load a causal language model; raise LoadError saying what in it cannot be used."""
     files = TextFiles.read(directory)
     model = engine.load(files.transformer, AutoModelForCausalLM)
     ids = judgement_ids(options, files)
@@ -54,7 +54,7 @@ def load(directory: Path, engine: TorchEngine, options: RerankerOptions) -> Rera
 
 
 def keep_tokens(model: torch.nn.Module, ids: list[int]) -> str:
-    """Let `model` give logits of these tokens only; the name of the layer that does."""
+    """Restrict the logits of `model` to these tokens; return the name of the new output layer."""
     whole = model.get_output_embeddings()  # type: ignore[operator]  # a PreTrainedModel
     part = torch.nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None).to(whole.weight)
     part.weight.data = whole.weight[ids].detach().clone()

@@ -1,4 +1,4 @@
-"""LLM rerankers that somebody else's server computes: it says how likely yes and no come next. No torch."""
+"""LLM rerankers computed by a remote server, which returns the probabilities of yes and no. No torch."""
 
 from pathlib import Path
 
@@ -14,15 +14,15 @@ from sie_triton.families.llm_reranker.tokens import judgement_ids
 from sie_triton.families.token_batch import limits_of, separate
 from sie_triton.spec import ModelSpec
 
-# What is less likely counts as this much.
+# Lower bound of probabilities.
 LEAST = 1e-30
 
-# What is asked at load: is there somebody who answers, and by which of two ways?
+# Tokens sent at load, to see whether the endpoint responds, and with which of two APIs.
 PROBE = np.array([1, 2, 3], np.int32)
 
 
 class RemoteReranker(Adapter):
-    """`tokens` are those of yes and of no."""
+    """Adapter of remote LLM rerankers. `tokens` are those of yes and of no."""
 
     encoder: RemoteEncoder
 
@@ -40,7 +40,7 @@ class RemoteReranker(Adapter):
 
 
 def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
-    """LoadError says what in the small files cannot be used; other errors are the endpoint's."""
+    """Load the small files; raise LoadError saying what in them cannot be used. Other errors are the endpoint's."""
     options, files, encoder = RerankerOptions(**spec.options), TextFiles.read(directory), engine.encoder()
     no, yes = judgement_ids(options, files)
     encoder.either([PROBE], (yes, no), None)

@@ -1,4 +1,4 @@
-"""Query and text → the question that a language model answers with yes or no, as packed token ids. No torch."""
+"""Query and text → a prompt that a language model answers with yes or no, as packed token ids. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from sie_triton.inputs.prompt import Question
 from sie_triton.inputs.tokenizer import MUCH, TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 from sie_triton.spec import ModelSpec
 
-# The most of a question that its query may take, so that something of the text is left.
+# Maximum share of a prompt for its query, so that some of the text remains.
 QUERY_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What stands around and between instruction, query and text, as a family of models was trained with it.
+    """The prompt around and between instruction, query and text, as a model was trained with it.
 
-    `in_one`: from the instruction to the text it is tokenized as one string, as that family does.
+    With `in_one`, the prompt from the instruction to the text is tokenized as one string, as in training.
     """
 
     before: str
@@ -67,7 +67,7 @@ FORMATS = {
 
 
 class RerankerTokenizer(TextTokenizer):
-    """Cuts the end of the text where a question would be too long, never what it ends with."""
+    """Tokenizer of prompts. Truncates the end of the text if a prompt is too long, never the end of the prompt."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, files: TextFiles, form: Format, instruction: str, max_length: int
@@ -79,7 +79,9 @@ class RerankerTokenizer(TextTokenizer):
         frame = len(self._before) + len(self._after)
         self._room = max_length - frame
         if self._room < 1:
-            message = f"max_sequence_length {max_length} has no room beside the {frame} tokens around every question"
+            message = (
+                f"max_sequence_length {max_length} leaves no room for query and text: the prompt has {frame} tokens"
+            )
             raise LoadError(message, "unsupported")
 
     @classmethod
@@ -119,12 +121,12 @@ class RerankerTokenizer(TextTokenizer):
 
 
 def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
-    """The first token of no and that of yes."""
+    """Return the first token of no and that of yes."""
     tokenizer = read_tokenizer(files, 8)
     ids = []
     for word in (options.no_token, options.yes_token):
         found = tokenizer.encode(word, add_special_tokens=False).ids
         if not found:
-            raise LoadError(f"the tokenizer makes no token of {word!r}", "unsupported")
+            raise LoadError(f"the tokenizer makes no token of {word!r}; set yes_token and no_token", "unsupported")
         ids.append(int(found[0]))
     return ids

@@ -28,8 +28,10 @@ Length = Annotated[int, Gt(0)]
 
 @dataclass(frozen=True)
 class MultiVectorOptions(Options):
-    """What checkpoints of sentence-transformers, PyLate and Stanford's code say themselves, which then holds; for those
-    that do not. `muvera_config` fills a profile's empty `runtime.muvera`.
+    """Options for checkpoints whose files do not give these settings.
+
+    Files of sentence-transformers, PyLate and Stanford's code give them, and take precedence. `muvera_config` is the
+    default of a profile's `runtime.muvera`.
     """
 
     muvera_config: dict[str, Any] | None = None
@@ -85,7 +87,7 @@ class MultiVector(TextFamily):
 
 
 def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:
-    """As the checkpoint says; by `options` where nothing in it speaks of late interaction."""
+    """Read the files; `options` apply only if no file makes the checkpoint a late-interaction model."""
     files = read_multi_vector(directory)
     if _reason(directory):
         return files
@@ -104,7 +106,7 @@ def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:
 
 
 def disagreements(files: MultiVectorFiles, options: MultiVectorOptions) -> Iterator[str]:
-    """Where a model file says something else than its checkpoint, which holds."""
+    """Yield a warning for each option that differs from the checkpoint, whose setting is used."""
     length = files.expansion.length if files.expansion is not None else files.query_length
     for name, used in (
         ("token_dim", files.dim),
@@ -118,11 +120,11 @@ def disagreements(files: MultiVectorFiles, options: MultiVectorOptions) -> Itera
     ):
         said = getattr(options, name)
         if said not in (None, "", used) and str(said).strip() != str(used).strip():
-            yield f"{name}: the model file says {said!r}, its checkpoint {used!r}, which is used"
+            yield f"{name}: the model file says {said!r}, but the checkpoint says {used!r} and takes precedence"
 
 
 def _reason(directory: Path) -> str:
-    """Empty where nothing speaks for a late-interaction model."""
+    """Return the file that makes it a late-interaction model; empty if none does."""
     if is_stanford_colbert(directory):
         return METADATA if has_file(directory / METADATA) else f"config.json names {ARCHITECTURE}"
     if "MultiVectorMask" in [name for name, _ in modules_of(directory)]:

@@ -1,4 +1,4 @@
-"""The late-interaction family (ColBERT): a small vector for each token."""
+"""The forward pass of late-interaction models (ColBERT): a small vector for each token."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,10 @@ Ints = npt.NDArray[np.int32]
 
 
 class MultiVectorAdapter(Adapter):
-    """`filler` is the id that queries are filled up with, `skipped` bool [vocabulary] what gives no vector."""
+    """Late-interaction adapter.
+
+    `filler` is the id with which queries are filled up. `skipped`, bool [vocabulary], marks tokens without a vector.
+    """
 
     encoder: Encoder
 
@@ -64,7 +67,7 @@ class MultiVectorAdapter(Adapter):
         }
 
     def _keys(self, input_ids: Ints, lengths: Ints, is_query: npt.NDArray[np.bool_]) -> Ints:
-        """How much of each item is looked at: of a query, what stands before the filling."""
+        """Return how many tokens of each item are attended to: in a query, those before the filling."""
         keys = lengths.copy()
         if self._unseen_filler is not None:
             ends = np.cumsum(lengths)
@@ -76,7 +79,7 @@ class MultiVectorAdapter(Adapter):
 
 
 def load(spec: ModelSpec, directory: Path, engine: TorchEngine, options: MultiVectorOptions) -> MultiVectorAdapter:
-    """Load what MultiVectorEncoder, PyLate or Stanford's ColBERT saved; LoadError says what in it cannot be used."""
+    """Load a model of MultiVectorEncoder, PyLate or Stanford's ColBERT; raise LoadError saying what cannot be used."""
     files = files_of(directory, options)
     for line in disagreements(files, options):
         log.warning("%s", line)

@@ -1,4 +1,4 @@
-"""Texts → packed token ids for late interaction: a length and a prompt for each role, queries filled up. No torch."""
+"""Texts → packed token ids for late interaction: length and prompt by role, queries filled up. No torch."""
 
 import logging
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class MultiVectorTokenizer(TextTokenizer):
 
     @classmethod
     def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
-        """The same, where the model's files have been read."""
+        """Read the tokenizer, given the model's files."""
         log_disagreements(files.text, max_length, profiles)
         longest = min(max_length, files.text.max_sequence_length)
         query_length = files.query_length or longest
@@ -64,25 +64,29 @@ class MultiVectorTokenizer(TextTokenizer):
 
 
 def _within(expansion: Expansion | None, longest: int) -> Expansion | None:
-    """Queries are filled up to what the model reads, where a model file lets it read less than the query's length."""
+    """Limit the filling of queries to what the model file lets the model read."""
     if expansion is None or expansion.length <= longest:
         return expansion
-    log.warning("queries are filled up to %d tokens, not to %d: max_sequence_length", longest, expansion.length)
+    log.warning(
+        "queries are filled up to %d tokens, not to %d, because of max_sequence_length", longest, expansion.length
+    )
     return replace(expansion, length=longest)
 
 
 def expansion_id(tokenizer: tokenizers.Tokenizer, expansion: Expansion) -> int:
-    """The token that queries are filled up with."""
+    """Return the token with which queries are filled up."""
     known = tokenizer.get_vocab()
     names = [expansion.token] if expansion.token else ["[MASK]", "<mask>", "</s>", "<|endoftext|>", "[SEP]"]
     for name in names:
         if name in known:
             return int(known[name])
-    raise LoadError(f"the tokenizer has none of {', '.join(names)} to fill queries up with", "unsupported")
+    raise LoadError(
+        f"the tokenizer has none of {', '.join(names)}, one of which is needed to fill up queries", "unsupported"
+    )
 
 
 def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tokenizers.Tokenizer:
-    """Markers of the roles that were inserted as one token in training are one token."""
+    """Make markers of roles single tokens, if they were in training."""
     known = tokenizer.get_vocab()
     for marker in markers:
         name = next((name for name in (marker, *marker.split()[:1]) if name in known), None)

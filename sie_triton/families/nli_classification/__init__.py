@@ -1,4 +1,4 @@
-"""Zero-shot classes by natural-language inference (Yin et al., 2019): does the text say that it is of a label?
+"""Zero-shot classification by natural-language inference (Yin et al., 2019): does a text entail that it is of a label?
 
 text and hypothesis of each label → classifier → contradiction and entailment → scores over the labels
 """
@@ -34,16 +34,16 @@ TEMPLATE = Parameter(
     str,
     max_characters=4096,
     for_prompt=True,
-    doc='what is said of the text, with the label for {}; "This example is {}." where not said',
+    doc='hypothesis about the text, with {} in place of the label; default "This example is {}."',
 )
 
 
 def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """As transformers' zero-shot-classification pipeline scores them: the entailments of all labels share 1, or, with
-    `multi_label` and for a single label, the entailment and the contradiction of each do.
+    """Score labels like transformers' zero-shot-classification pipeline.
 
-    The best first, of equals the one whose label came first. Of several windows it is the mean of their scores, with
-    `multi_label` the largest.
+    The entailments of all labels share 1; with `multi_label`, and for a single label, entailment and contradiction of
+    each label do. Classes are ordered by descending score, ties in the order of labels. The score of several windows is
+    their mean, with `multi_label` their maximum.
     """
     labels = np.array([int(row[LABEL.name]) for row in rows])
     num_labels = int(labels.max()) + 1
@@ -88,9 +88,11 @@ class NliClassification(TextFamily):
 
 
 def judgement(files: ClassifierFiles) -> tuple[int, int]:
-    """Which logits are contradiction and entailment; LoadError where config.json names none."""
+    """Return the indices of contradiction and entailment; raise LoadError if config.json names no entailment."""
     if files.entailment is None:
         where, named = files.text.config.where, ", ".join(files.labels[:8])
-        message = f"{where}: id2label: none of its labels begins with entail (there are {named})"
-        raise LoadError(f"{message}; a classifier with labels of its own is a sequence_classification", "unsupported")
+        message = f"{where}: id2label: none of its labels begins with entail (its labels are {named})"
+        raise LoadError(
+            f"{message}; serve a classifier with labels of its own as a sequence_classification", "unsupported"
+        )
     return files.contradiction, files.entailment

@@ -23,7 +23,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 
 
 class NliAdapter(Adapter):
-    """`wanted`: which logits are contradiction and entailment."""
+    """NLI adapter. `wanted` are the indices of the contradiction and entailment logits."""
 
     encoder: Encoder
 
@@ -46,7 +46,7 @@ class NliAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> NliAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     wanted = judgement(files)
     return NliAdapter(SequenceClassifier(files.text.transformer, engine), wanted)

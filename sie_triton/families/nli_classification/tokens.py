@@ -13,14 +13,14 @@ from sie_triton.inputs.base import Frame
 from sie_triton.inputs.windows import MAX_TOKENS, Ints, WindowProcessor, num_windows, packed, windows
 from sie_triton.inputs.words import Asked
 
-# Of a request: what is made of them waits in memory.
+# Maximum pairs of a request, since all their rows are in memory at once.
 MAX_PAIRS = 100_000
 
 USUAL_TEMPLATE = "This example is {}."
 
 
 class Hypotheses(NamedTuple):
-    """`ids` of each label's; `thresholds` float32 [labels]; `longest` of them in tokens."""
+    """Hypotheses of labels: `ids` of each, `thresholds` float32 [labels], `longest` of them in tokens."""
 
     ids: list[Ints]
     thresholds: Any
@@ -28,7 +28,7 @@ class Hypotheses(NamedTuple):
 
 
 class HypothesisTokenizer(WindowProcessor):
-    """A text that is too long beside the longest hypothesis is cut into windows, the same for all labels."""
+    """Tokenizer that cuts a text too long for the longest hypothesis into windows, the same for all labels."""
 
     pairs = True
 
@@ -36,13 +36,13 @@ class HypothesisTokenizer(WindowProcessor):
         super().frame(part)
         template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
         if "{}" not in template:
-            message = f"parameter {TEMPLATE.name}: must have {{}} where the label goes (given {template[:80]!r})"
+            message = f"parameter {TEMPLATE.name}: must contain {{}} in place of the label (given {template[:80]!r})"
             raise InputError(message)
         labels, num_pairs = tuple(part.labels), len(part.elements) * len(part.labels)
         if num_pairs > MAX_PAIRS:
             raise InputError(
-                f"labels: {len(labels)}, each read with each of {len(part.elements)} texts, make {num_pairs} pairs; "
-                f"send at most {MAX_PAIRS}: fewer labels, or fewer texts at a time"
+                f"labels: {len(labels)} labels with {len(part.elements)} texts make {num_pairs} pairs; "
+                f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time"
             )
         size = sum(len(template) + len(label.read) for label in labels)
         return Asked(lambda: self._hypotheses(template, labels), size)
@@ -73,7 +73,7 @@ class HypothesisTokenizer(WindowProcessor):
         if longest > self._room // 2:
             label = labels[max(range(len(ids)), key=lambda i: len(ids[i]))].read
             raise InputError(
-                f"labels: {label[:80]!r} makes a hypothesis of {longest} tokens; this model reads at most "
+                f"labels: the hypothesis of {label[:80]!r} has {longest} tokens; this model reads at most "
                 f"{self._room // 2} with each text; send shorter labels"
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
@@ -84,7 +84,7 @@ class HypothesisTokenizer(WindowProcessor):
         num_tokens = num_rows * min(self._room, len(text) + hypotheses.longest)
         if num_tokens > MAX_TOKENS:
             raise InputError(
-                f"text: of {len(text)} tokens, read with each of {len(hypotheses.ids)} labels, makes about "
-                f"{num_tokens} tokens; send at most {MAX_TOKENS}: a shorter text, or fewer labels"
+                f"text: {len(text)} tokens, read with each of {len(hypotheses.ids)} labels, make about "
+                f"{num_tokens} tokens; at most {MAX_TOKENS} are allowed; send a shorter text, or fewer labels"
             )
         return True

@@ -1,7 +1,7 @@
 """OWLv2 and OWL-ViT: objects of any kind that a label names (Minderer et al., 2022 and 2023).
 
-image → square, resized → vision transformer → of each patch: a box, a class vector, its shift and scale
-label → "a photo of …" → text transformer → state of the closing token → projection, kept
+image → square, resized → vision transformer → for each patch: a box, a class vector, its shift and scale
+label → "a photo of …" → text transformer → state of the closing token → projection, cached
 class vector · label → the best label of each box
 """
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 USUAL_SCORE = 0.1
 
-SCORE_THRESHOLD = score("score_threshold", "SIE's name for threshold, which goes before it")
+SCORE_THRESHOLD = score("score_threshold", "SIE's name for threshold, which takes precedence")
 USUAL_TEMPLATE = "a photo of {}"
 TEMPLATE = Parameter(
     "label_template",
     str,
     max_characters=1000,
     for_prompt=True,
-    doc=f'what the model reads of a label, with the label for {{}}; "{USUAL_TEMPLATE}" where not said',
+    doc=f'text that the model reads for a label, with {{}} in place of the label; default "{USUAL_TEMPLATE}"',
 )
 
-# Resizing gives what lies between two of the 256 steps of a colour: 128 to a step.
+# Resizing gives values between the 256 steps of a colour; each step is divided into 128.
 FINE_STEPS = 128
 FINE_PIXELS = Tensor(
     "fine_pixels",

@@ -1,4 +1,4 @@
-"""OWLv2's forward pass: images side by side, labels read once, and each image by its own labels."""
+"""OWLv2's forward pass: images side by side, labels read once, and each image scored with its own labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,12 +24,12 @@ from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE
 from sie_triton.families.thresholds import least_scores
 
-# What a measured image is looked at for.
+# Number of labels for images that are measured.
 SAMPLE_LABELS = 4
 
 
 class OwlAdapter(LabelReader, Adapter):
-    """`model` is the library's; what it does behind the towers is computed in float32."""
+    """OWL adapter. `model` is the library's; its layers after the towers are computed in float32."""
 
     encoder: Encoder
 
@@ -58,7 +58,7 @@ class OwlAdapter(LabelReader, Adapter):
     def forward(self, batch: Batch) -> Rows:
         pixels, lengths = batch.features[FINE_PIXELS.name]
         if np.any(lengths != self._vision.image_bytes):
-            raise ValueError(f"{FINE_PIXELS.name}: an image must be of {self._vision.image_bytes} numbers")
+            raise ValueError(f"{FINE_PIXELS.name}: an image must have {self._vision.image_bytes} numbers")
         patches = self._patches(pixels)
         boxes = torch.sigmoid(self._box_head(patches) + self._box_bias).cpu().numpy()
         thresholds = pieces_of(batch, LABEL_THRESHOLDS.name)
@@ -67,7 +67,7 @@ class OwlAdapter(LabelReader, Adapter):
         return tensors([self._seen(*each) for each in of_items])
 
     def _patches(self, pixels: npt.NDArray[np.int16]) -> torch.Tensor:
-        """[images, patches, d] float32, each with what the whole image says to it."""
+        """Return [images, patches, d] float32, each patch multiplied by the state of the whole image."""
         states = self._norm(self._vision(pixels).last_hidden_state).float()
         merged: torch.Tensor = self._merged_norm(states[:, 1:] * states[:, :1])
         return merged
@@ -102,7 +102,7 @@ class OwlAdapter(LabelReader, Adapter):
         return [state.clone() for state in states]
 
     def _sample(self, lengths: Sequence[int]) -> Features:
-        """Images, with labels that are kept after the first."""
+        """Return images with labels that are cached after the first pass."""
         count = max(1, round(sum(lengths) / (self._files.num_patches + 1)))
         size = self._vision.image_bytes
         ones = np.ones(SAMPLE_LABELS, np.int32)
@@ -116,7 +116,7 @@ class OwlAdapter(LabelReader, Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> OwlAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = OwlFiles.read(directory)
     model: Any = engine.load(directory, transformers.AutoModelForZeroShotObjectDetection)
     towers = getattr(model, model.base_model_prefix)

@@ -1,4 +1,4 @@
-"""Images → numbers finer than bytes, as transformers' processor makes them; labels → tokens of each. No torch."""
+"""Images → numbers finer than bytes, as in transformers' processor; labels → tokens of each. No torch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ class OwlProcessor(LabelledImages[Labels]):
     def template(self, part: Part) -> str:
         template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
         if "{}" not in template:
-            message = f"parameter {TEMPLATE.name}: must have {{}} where the label goes (given {template[:80]!r})"
+            message = f"parameter {TEMPLATE.name}: must contain {{}} in place of the label (given {template[:80]!r})"
             raise InputError(message)
         return template
 
@@ -46,8 +46,8 @@ class OwlProcessor(LabelledImages[Labels]):
         for label, of_label in zip(labels, ids, strict=True):
             if len(of_label) > longest:
                 raise InputError(
-                    f"labels: {label.read[:80]!r} takes {len(of_label)} tokens, as {template[:80]!r}; "
-                    f"this model reads at most {longest} of each label; send shorter ones"
+                    f"labels: {label.read[:80]!r} has {len(of_label)} tokens, as {template[:80]!r}; "
+                    f"this model reads at most {longest} for each label; send shorter labels"
                 )
         return labels_of(labels, ids)
 
@@ -60,7 +60,7 @@ class OwlProcessor(LabelledImages[Labels]):
         labels, pictures = zip(*framed, strict=True)
         sizes: Ints = np.array([picture.pixels.size for picture in pictures], np.int32)
         return {
-            # And the token of the whole image.
+            # One more for the token of the whole image.
             READ.name: Ragged(np.full(len(framed), self._files.num_patches + 1, np.int32)),
             FINE_PIXELS.name: Ragged(np.concatenate([picture.pixels.reshape(-1) for picture in pictures]), sizes),
             **original_sizes(pictures),

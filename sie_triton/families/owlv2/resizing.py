@@ -1,7 +1,7 @@
-"""How OWLv2 resizes: blurred by a Gaussian where pixels are lost, then interpolated between neighbours.
+"""OWLv2's resizing: a Gaussian blur when shrinking, then interpolation between neighbours.
 
-transformers asks scipy for the two, on the whole square. Both only add up pixels of a line with weights, so that one
-band of weights per axis does the same, and black beside the image costs nothing.
+transformers uses scipy for both, on the whole square. Both only add up weighted pixels of a line, so one band of
+weights for each axis gives the same result, and the black padding costs nothing.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-# scipy's: a Gaussian ends behind so many standard deviations.
+# scipy's limit of a Gaussian, in standard deviations.
 TRUNCATE = 4.0
 
-# So many lines are made at once, of those of the image that they need.
+# Number of lines computed at once, from the lines of the image that they need.
 LINES = 32
 
 
 def in_square(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> Floats:
-    """uint8 [height, width, 3] → [*size, 3], of the square of black whose upper left corner the picture fills."""
+    """Resize the image, in the upper left corner of a black square: uint8 [height, width, 3] → [*size, 3]."""
     height, width, _ = pixels.shape
     side = max(height, width)
     lines = resampled(pixels.reshape(height, width * 3), side, size[0])
@@ -29,7 +29,7 @@ def in_square(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> Floats:
 
 
 def resampled(lines: npt.NDArray[np.uint8] | Floats, side: int, size: int) -> Floats:
-    """[n, k] → [size, k]: `side` lines, of which those behind the first n are zero, resized to `size`."""
+    """Resize `side` lines, of which those after the first n are zero: [n, k] → [size, k]."""
     made = np.zeros((size, lines.shape[1]), np.float32)
     places, weights = bands(side, size)
     for block in blocks(size):
@@ -44,7 +44,7 @@ def resampled(lines: npt.NDArray[np.uint8] | Floats, side: int, size: int) -> Fl
 
 
 def bands(side: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Of each of `size` lines: which of `side` lines it is made of, and how much of each; [size, lines]."""
+    """Return, for each of `size` lines, the source lines and their weights; both [size, lines]."""
     factor = side / size
     gaussian = bell(max(0.0, (factor - 1) / 2))
     reach = len(gaussian) // 2
@@ -56,7 +56,8 @@ def bands(side: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.f
 
 
 def bell(deviation: float) -> npt.NDArray[np.float64]:
-    """
+    """Return the weights of a Gaussian.
+
     >>> bell(0.0).tolist(), len(bell(1.0))
     ([1.0], 9)
     """
@@ -68,7 +69,7 @@ def bell(deviation: float) -> npt.NDArray[np.float64]:
 
 
 def mirrored(places: npt.NDArray[np.int64], side: int) -> npt.NDArray[np.int64]:
-    """Beyond an edge the lines come back; that at the edge comes once.
+    """Reflect positions beyond an edge; the line at the edge is not repeated.
 
     >>> mirrored(np.arange(-3, 6), 3).tolist(), mirrored(np.arange(-1, 2), 1).tolist()
     ([1, 2, 1, 0, 1, 2, 1, 0, 1], [0, 0, 0])

@@ -37,22 +37,22 @@ TASKS = {
 }
 NAMES = tuple(TASKS)
 
-# Whose answers have places in them, and are no markdown.
+# Tasks whose answers contain places and are not markdown.
 WITH_PLACES = ("spotting", "seal")
 
-# As the library's processor has it.
+# Defaults of the library's processor.
 USUAL_IMAGES = {
     **USUAL,
     "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
     "temporal_patch_size": 1,
 }
 
-TASK = Tensor("task_number", "INT32", (-1,), "[n] which of its tasks is asked", "", 0, len(TASKS) - 1)
+TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, len(TASKS) - 1)
 
 
 @dataclass(frozen=True)
 class PaddleOcrOptions(Options):
-    """`default_task` where a request names none; empty: text."""
+    """Options of PaddleOCR-VL. `default_task` is used if a request names no task; empty is text."""
 
     default_task: str = ""
 
@@ -82,21 +82,21 @@ class PaddleOcrVl(OcrFamily):
         return load(self.images(directory), self.processor(spec, directory).page(), engine)
 
     def images(self, directory: Path) -> "PatchFiles":
-        """LoadError names the file that cannot be used."""
+        """Read the preprocessing; raise LoadError naming the file that cannot be used."""
         from sie_triton.families.ocr_tasks import PatchFiles
 
         files = self.read(directory)
-        # config.json may have that of films, which the tower of this model has no use for.
+        # config.json may have a setting for video, which the tower of this model does not use.
         vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
         plan = PatchPlan.read(directory, Fields(files.vision.where, vision), USUAL_IMAGES)
         if plan.frames != 1:
             message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
-            raise LoadError(f"{message}; patches of this model are seen once", "unsupported")
+            raise LoadError(f"{message}; it must be 1 for this model", "unsupported")
         return PatchFiles(files, plan, page_size)
 
 
 def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
-    """Grown until both sides have a block of patches."""
+    """Return height and width after resizing, enlarged until both sides have a block of patches."""
     from sie_triton.inputs.patches import patched_size
 
     factor = plan.factor

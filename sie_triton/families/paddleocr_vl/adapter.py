@@ -1,4 +1,4 @@
-"""PaddleOCR-VL's weights, and how it is shown pages."""
+"""PaddleOCR-VL's weights, and the form in which it takes pages."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from sie_triton.inputs.tokenizer import open_tokenizer
 
 
 class PatchProduct(torch.nn.Module):
-    """A convolution whose strides are its kernel, of patches that are each as large."""
+    """A convolution as a matrix product, for patches of the size of its kernel."""
 
     def __init__(self, convolution: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class PatchProduct(torch.nn.Module):
         return self.product.weight
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        """[patches, 3, patch, patch] → [patches, d, 1, 1]"""
+        """Project: [patches, 3, patch, patch] → [patches, d, 1, 1]."""
         states: torch.Tensor = self.product(patches.flatten(1))
         return states[:, :, None, None]
 
@@ -47,7 +47,7 @@ class PaddleAdapter(OcrAdapter):
 
 
 def load(of: PatchFiles, page: Features, engine: TorchEngine) -> PaddleAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     directory = of.files.directory
     writer = engine.prepared(PaddleWriter(engine.load(directory, AutoModelForImageTextToText), of))

@@ -1,4 +1,4 @@
-"""A page and a task → what PaddleOCR-VL reads."""
+"""A page and a task → PaddleOCR-VL's input."""
 
 from collections.abc import Sequence
 from typing import Any

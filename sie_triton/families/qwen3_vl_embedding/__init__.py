@@ -1,8 +1,8 @@
-"""Qwen3-VL-Embedding: texts, images, and both together, as vectors of one space, by an instruction.
+"""Qwen3-VL-Embedding: texts, images, or both together in a common embedding space, by an instruction.
 
 instruction, image, text → a conversation → tokens, and patches → Qwen3-VL → state of the last token → dense
 
-Images are made as small as the authors' own code makes them, which is less than what preprocessor_config.json allows.
+Images are limited to the size in the authors' own code, which is less than preprocessor_config.json allows.
 """
 
 from dataclasses import replace
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 MODEL_TYPE = "qwen3_vl"
 LONGEST = 128_000
 
-# Tokens of an image, each of some 32 · 32 pixels.
+# Minimum and maximum tokens of an image; a token is about 32 · 32 pixels.
 FEWEST, MOST = 4, 1800
 
-# What is measured with: small, as a larger one costs more in proportion, and on a CPU takes minutes.
+# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
+# on a CPU.
 PAGE = (448, 336)
 
 
@@ -41,14 +42,17 @@ class Qwen3VLEmbedding(Family):
         if kind_of(directory)[0] != MODEL_TYPE:
             return None
         files = read(directory)
-        doubt = f"{files.vlm.where}: {MODEL_TYPE} may be meant to embed (qwen3_vl_embedding), to judge or to write"
+        doubt = (
+            f"{files.vlm.where}: {MODEL_TYPE} may embed (qwen3_vl_embedding), rerank (qwen3_vl_reranker) or generate "
+            "text"
+        )
         return Recognised(
             f"config.json: {MODEL_TYPE}",
             files.longest,
             {"dense": files.text.integer("hidden_size", least=1)},
             normalize=True,
             weights=(directory,),
-            doubt=f"{doubt}; say it in a model file, as profiles.default.adapter_path",
+            doubt=f"{doubt}; decide in a model file, with profiles.default.adapter_path",
         )
 
     def longest(self, directory: Path) -> int:

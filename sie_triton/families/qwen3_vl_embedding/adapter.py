@@ -1,4 +1,4 @@
-"""Qwen3-VL's state of each item's last token."""
+"""Qwen3-VL-Embedding's forward pass: the state of each item's last token."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Qwen3VLEmbeddingAdapter(PatchAdapter):
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     model: Any = engine.load(files.directory)
     encoder = engine.language_model(model.language_model)
     engine.settle(encoder)

@@ -1,4 +1,4 @@
-"""Instruction, image and text → the conversation that the model reads, as tokens, and pixels beside them. No torch."""
+"""Instruction, image and text → the conversation that the model reads, as tokens, and pixels. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ INSTRUCTION = "Represent the user's input."
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the model is told to do with an item."""
+    """The instruction for an item."""
 
     instruction: str
 
@@ -32,7 +32,7 @@ class Told:
 
 
 class ChatProcessor(Processor):
-    """An item's image goes before its text."""
+    """Processor that writes conversations; an item's image goes before its text."""
 
     prepares = True
 
@@ -40,7 +40,7 @@ class ChatProcessor(Processor):
         self._reader = reader
 
     def frame(self, part: Part) -> Frame:
-        """With the request's instruction, else that of the profile; a blank one is as good as none."""
+        """Return the request's instruction, or else that of the profile; a blank one counts as none."""
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction:")
         return Told(as_sentence(given) or INSTRUCTION)
@@ -62,6 +62,6 @@ class ChatProcessor(Processor):
         return {READ.name: Ragged(self._reader.read(ids, each)), **packed_ids(ids), **packed_pixels(images)}
 
     def page(self, height: int, width: int) -> Features:
-        """Of one white page of this size, with the usual instruction."""
+        """Return the features of one white page of this size, with the default instruction."""
         white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
         return self.encode([(INSTRUCTION, {IMAGE.name: white})])

@@ -1,8 +1,8 @@
-"""Qwen3-VL-Reranker: is this document, a text, an image or both, what this query asks for? Read off the next token.
+"""Qwen3-VL-Reranker: scores documents, each a text, an image or both, for a query, by the next token's logits.
 
-instruction, query, document → a question → tokens, and patches → Qwen3-VL → logits of yes and no → score
+instruction, query, document → a prompt → tokens, and patches → Qwen3-VL → logits of yes and no → score
 
-The question is put as its authors put it, whose model was trained with it; images are as small as in their code.
+The prompt is the authors', with which the model was trained. Images are limited to the size in their code.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ PAIR_SIZES = Tensor(
 
 @dataclass(frozen=True)
 class Qwen3VLRerankerOptions(Options):
-    """`default_instruction` is for requests, and profiles, that have none."""
+    """Options of Qwen3-VL-Reranker. `default_instruction` is for requests and profiles without an instruction."""
 
     default_instruction: str = ""
 
 
 class Qwen3VLReranker(Family):
-    """No directory says that it is one: a model file does."""
+    """The family. It recognises no directory, since no file identifies it: a model file must name it."""
 
     inputs = ("text", "image")
     scores_pairs = True

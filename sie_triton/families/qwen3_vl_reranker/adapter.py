@@ -1,4 +1,4 @@
-"""Qwen3-VL's judgement of query and document: whether it would go on with yes or with no."""
+"""Qwen3-VL-Reranker's forward pass: logits of yes and no for the token after query and document."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ HEAD = "lm_head"
 
 
 class Qwen3VLRerankerAdapter(PatchAdapter):
-    """`head` gives two logits, of no and of yes."""
+    """Qwen3-VL-Reranker adapter. `head` gives two logits, that of no and that of yes."""
 
     def __init__(
         self, encoder: LanguageModel, vision: PatchTower, head: torch.nn.Module, files: PageFiles, page: Features
@@ -52,7 +52,7 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
 
 
 def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)
     ids = answers(files)
     keep_tokens(model, ids)
@@ -64,9 +64,11 @@ def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine)
 
 
 def answers(files: PageFiles) -> list[int]:
-    """The tokens of no and of yes."""
+    """Return the tokens of no and of yes."""
     tokenizer = whole_tokenizer(files.directory)
     known = tokenizer.get_vocab()
     if not known.keys() >= set(ANSWERS):
-        raise LoadError(f"the tokenizer in {files.directory} has no tokens {' and '.join(ANSWERS)}", "unsupported")
+        raise LoadError(
+            f"the tokenizer in {files.directory} must have the tokens {' and '.join(ANSWERS)}", "unsupported"
+        )
     return [known[word] for word in ANSWERS]

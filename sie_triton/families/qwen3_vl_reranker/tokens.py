@@ -1,4 +1,4 @@
-"""Instruction, query and document → the question that the model answers, as tokens, and pixels beside. No torch."""
+"""Instruction, query and document → the prompt that the model answers, as tokens, and pixels. No torch."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -23,7 +23,7 @@ NOTHING = "NULL"
 
 
 class Asked:
-    """What each document is judged by. The query's image is made ready once, with the first of them."""
+    """Instruction and query for each document. The query's image is prepared once, with the first document."""
 
     def __init__(self, instruction: str, query: Any, prepare: Callable[[Any], Any]) -> None:
         self._instruction, self._query, self._prepare = instruction, query, prepare
@@ -73,7 +73,7 @@ class PairProcessor(Processor):
         }
 
     def page(self, height: int, width: int) -> Features:
-        """Of one white page of this size that is asked for with a word."""
+        """Return the features of one white page of this size, with a query of one word."""
         white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
         return self.encode([(INSTRUCTION, {TEXT.name: "page"}, {IMAGE.name: white})])
 
@@ -84,7 +84,8 @@ def question(instruction: str, query: str, item: str) -> str:
 
 
 def shown(item: Any, shorten: Callable[[str], str]) -> str:
-    """
+    """Return an item as it is written in the prompt.
+
     >>> shown({"text": "ab"}, lambda text: text[:1]), shown({"text": ""}, str)
     ('a', 'NULL')
     """

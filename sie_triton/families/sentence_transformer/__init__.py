@@ -1,4 +1,4 @@
-"""Dense models: Transformer → Pooling → Dense layers; Normalize is left to postprocess."""
+"""Dense models: Transformer → Pooling → Dense layers; postprocess applies Normalize."""
 
 import logging
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of a bare language model; no other family's recogniser takes one.
-MEANINGS = ("an embedding model (sentence_transformer)", "a judge of query and text (llm_reranker)")
+# The two ways to serve a bare language model. No other family recognises one.
+MEANINGS = ("an embedding model (sentence_transformer)", "a reranker (llm_reranker)")
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last_token", "last"]
 
@@ -31,37 +31,40 @@ LAST = ("last", "last_token")
 
 @dataclass(frozen=True)
 class PoolingOptions(Options):
-    """`pooling` is for checkpoints that do not say it themselves; `last` and `last_token` are lasttoken."""
+    """Pooling for checkpoints that do not name it; `last` and `last_token` mean lasttoken."""
 
     pooling: Pooling | None = None
 
     def modes(self, files: SentenceTransformerFiles) -> tuple[str, ...]:
-        """What is used. Where the checkpoint says something else, that holds, and the log says so."""
+        """Return the pooling to use. That of the checkpoint takes precedence; a difference is logged."""
         if self.pooling is None:
             return files.pooling
         asked = ("lasttoken",) if self.pooling in LAST else (self.pooling,)
         if not files.is_said or asked == files.pooling:
             return asked
         kept = " and ".join(files.pooling)
-        log.warning("pooling: the model file says %s, its checkpoint %s, which is used", self.pooling, kept)
+        log.warning(
+            "pooling: the model file says %s, but the checkpoint says %s and takes precedence", self.pooling, kept
+        )
         return files.pooling
 
 
 def log_normalize(profiles: Sequence[Profile], files: SentenceTransformerFiles) -> None:
-    """Profiles that normalize, or do not, against what the model's own files say."""
+    """Log profiles whose normalize differs from the model's own files."""
     for profile in profiles:
         said = profile.parameters.get("normalize")
         if files.is_said and said not in (None, files.normalize):
             own = "end in Normalize" if files.normalize else "have no Normalize"
-            log.warning("profile %s: normalize is %s, and the model's own modules %s", profile.name, said, own)
+            log.warning("profile %s: normalize is %s, but the model's own modules %s", profile.name, said, own)
 
 
 @dataclass(frozen=True)
 class DenseOptions(PoolingOptions):
-    """`causal`, also `is_causal` of `forward_kwargs`, False: every token sees all of its item, in a decoder too.
+    """Options of dense models.
 
-    `dense_projection_path` is the folder of the Dense layer, for checkpoints with several, `dense_dim` the width of its
-    vectors.
+    `causal`, or `is_causal` in `forward_kwargs`, False lets every token attend to its whole item, even in a decoder.
+    `dense_projection_path` is the directory of the Dense layer, for checkpoints with several; `dense_dim` is the size
+    of its vectors.
     """
 
     causal: bool | None = None
@@ -71,7 +74,7 @@ class DenseOptions(PoolingOptions):
 
     @property
     def is_causal(self) -> bool | None:
-        """None: as the architecture is."""
+        """True if attention is causal; None follows the architecture."""
         return (self.forward_kwargs or {}).get("is_causal") if self.causal is None else self.causal
 
 
@@ -97,7 +100,7 @@ class SentenceTransformer(TextFamily):
     )
 
     def recognise(self, directory: Path) -> Recognised:
-        """Whatever no other family has recognised."""
+        """Recognise every directory that no other family has recognised."""
         files = SentenceTransformerFiles.read(directory)
         doubt = ""
         if is_bare(directory):

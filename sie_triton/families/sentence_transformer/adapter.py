@@ -1,4 +1,4 @@
-"""Token states pooled to one vector an item."""
+"""Dense models' forward pass: token states pooled to one vector for each item."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sie_triton.families.token_batch import prompt_tokens, tokens
 
 
 class SentenceTransformerAdapter(Adapter):
-    """Of what `head` makes of the pooled states the first `dim` entries are the vector."""
+    """Dense adapter. `head` takes the pooled states; the first `dim` entries of its output are the vector."""
 
     encoder: Encoder
 
@@ -38,10 +38,10 @@ class SentenceTransformerAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine, options: DenseOptions) -> SentenceTransformerAdapter:
-    """Load a sentence-transformers directory; LoadError says what in it cannot be used."""
+    """Load a sentence-transformers directory; raise LoadError saying what in it cannot be used."""
     files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
     if options.dense_dim not in (None, files.dim):
-        message = f"dense_dim: the model file says {options.dense_dim}, the layers give {files.dim}"
+        message = f"dense_dim: the model file says {options.dense_dim}, but the layers give {files.dim}"
         raise LoadError(message, "unsupported")
     encoder = engine.encoder(engine.load(files.text.transformer), options.is_causal)
     head = dense_layers(files.dense).eval().to(engine.device)

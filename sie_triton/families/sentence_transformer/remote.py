@@ -1,4 +1,4 @@
-"""Dense models that somebody else's server computes: it pools, and it normalises. No torch."""
+"""Dense models computed by a remote server, which pools and normalises. No torch."""
 
 from pathlib import Path
 
@@ -23,5 +23,5 @@ class RemoteDense(Adapter):
 
 
 def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteDense:
-    """LoadError says what in the small files cannot be used."""
+    """Load the small files; raise LoadError saying what in them cannot be used."""
     return RemoteDense(engine.encoder(), TextFiles.read(directory), spec.dims["dense"])

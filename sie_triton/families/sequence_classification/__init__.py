@@ -1,4 +1,4 @@
-"""Classifiers with labels of their own: sentiment, topics, emotions. A request brings no labels.
+"""Classifiers with labels of their own: sentiment, topics, emotions. Requests have no labels.
 
 text → classifier → logits of its labels → scores
 """

@@ -26,7 +26,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 
 
 class ClassifierAdapter(Adapter):
-    """`labels` by logit; `is_multi_label` where a request says nothing."""
+    """Classifier adapter. `labels` are in the order of logits; `is_multi_label` is the default for requests."""
 
     encoder: Encoder
 
@@ -50,7 +50,7 @@ class ClassifierAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> ClassifierAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     check_problem(files)
     return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files.labels, files.is_multi_label)

@@ -8,7 +8,7 @@ from sie_triton.inputs.windows import WindowProcessor, packed, windows
 
 
 class WindowTokenizer(WindowProcessor):
-    """A text of more tokens than the model reads is cut into windows that overlap."""
+    """Tokenizer that cuts a text longer than the model reads into overlapping windows."""
 
     pairs = False
 

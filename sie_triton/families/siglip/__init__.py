@@ -1,4 +1,4 @@
-"""SigLIP and SigLIP 2: images and texts as vectors of one space (Zhai et al., 2023; Tschannen et al., 2025).
+"""SigLIP and SigLIP 2: images and texts in a common embedding space (Zhai et al., 2023; Tschannen et al., 2025).
 
 image → resized → vision transformer → attention pooling → dense
 text → tokens, padded to the model's length → text transformer → state of the last place → head → dense
@@ -60,7 +60,7 @@ class Siglip(Family):
 
 
 def processor(spec: ModelSpec, files: SiglipFiles) -> "TowerProcessor":
-    """Texts longer than the model file wants are cut there; all are padded to what the checkpoint reads."""
+    """Return the processor. Texts are truncated to the model file's limit, then padded to the checkpoint's length."""
     from sie_triton.families.towers import TowerProcessor
     from sie_triton.inputs.cleaning import cleaning
     from sie_triton.inputs.pixels import resized, resized_for_patches

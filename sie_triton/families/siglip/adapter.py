@@ -1,4 +1,4 @@
-"""SigLIP's forward pass: texts of one length packed, images of one size side by side or of any shape packed."""
+"""SigLIP's forward pass: texts of one length packed; images of one size side by side, of any shape packed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sie_triton.families.tower_adapter import Ints, TowerAdapter, towers
 
 
 class SiglipAdapter(TowerAdapter):
-    """`head` makes a text's vector of its last state."""
+    """SigLIP adapter. `head` projects a text's last state to its embedding."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class SiglipAdapter(TowerAdapter):
 
 
 def load(directory: Path, engine: TorchEngine) -> SiglipAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = SiglipFiles.read(directory)
     return adapter_of(towers(files.directory, engine), files, engine)
 
 
 def adapter_of(model: Any, files: SiglipFiles, engine: TorchEngine) -> SiglipAdapter:
-    """Of transformers' model with the weights in it."""
+    """Return the adapter for transformers' model, with its weights loaded."""
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.texts.length)
     vision: PooledVisionTower | PackedVisionTower

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
 
-# Of a bare masked language model.
-MEANINGS = ("a sparse model (splade)", "a dense one of averaged states (sentence_transformer)")
+# The two ways to serve a bare masked language model.
+MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (sentence_transformer)")
 
 
 class Splade(TextFamily):
@@ -31,7 +31,7 @@ class Splade(TextFamily):
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 
     def recognise(self, directory: Path) -> Recognised | None:
-        """Of a bare masked language model only a model file can say whether it is one."""
+        """Recognise a SPLADE model, with doubt if it is a bare masked language model."""
         is_doubtful = is_bare(directory) and head(read_fields(directory / CONFIG, required=False)) == MASKED_LM
         if not is_doubtful and SPLADE not in [name for name, _ in modules_of(directory)]:
             return None

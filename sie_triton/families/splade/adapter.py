@@ -1,4 +1,4 @@
-"""The sparse family: how much each entry of the vocabulary matters for a text, from a masked-language-model head."""
+"""The sparse family's forward pass: a weight for each entry of the vocabulary, from a masked-language-model head."""
 
 from pathlib import Path
 
@@ -20,12 +20,13 @@ from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.token_batch import tokens
 
-# Logits of so many tokens at once: one vocabulary wide each, so more would only leave the cache.
+# Number of tokens whose logits are computed at once. A row is as wide as the vocabulary, so more would not fit the
+# cache.
 CHUNK_TOKENS = 256
 
 
 class SpladeAdapter(Adapter):
-    """`idf`, float32 [vocabulary], stands for the forward pass of queries where the model has it."""
+    """Sparse adapter. `idf`, float32 [vocabulary], replaces the forward pass of queries; None if there is none."""
 
     encoder: Encoder
 
@@ -65,7 +66,7 @@ class SpladeAdapter(Adapter):
         return weights
 
     def _pooled(self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> torch.Tensor:
-        """[items, vocabulary]."""
+        """Return [items, vocabulary]."""
         hidden = self.encoder.hidden_states(input_ids, lengths)
         pooled = torch.zeros(len(lengths), self.encoder.vocab_size, device=hidden.device)
         of_item = np.repeat(np.arange(len(lengths)), lengths)
@@ -80,7 +81,7 @@ class SpladeAdapter(Adapter):
                     pooled[item] += rows.sum(0)
                 else:
                     torch.maximum(pooled[item], rows.amax(0), out=pooled[item])
-        # The logarithm is monotonic: one of the maximum instead of one a token.
+        # The logarithm is monotonic, so it is applied once to the maximum instead of to every token.
         return pooled if self._sum else self._activated(pooled)
 
     def _activated(self, weights: torch.Tensor) -> torch.Tensor:
@@ -88,7 +89,7 @@ class SpladeAdapter(Adapter):
 
 
 def load_idf(directory: Path) -> torch.Tensor:
-    """float32 [vocabulary]; 0 for the tokens that are put around every text."""
+    """Return float32 [vocabulary]; 0 for the special tokens around every text."""
     try:
         weights: torch.Tensor = load_file(directory / "model.safetensors")["weight"].float()
         around = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).encode("").ids
@@ -99,7 +100,7 @@ def load_idf(directory: Path) -> torch.Tensor:
 
 
 def load(directory: Path, engine: TorchEngine) -> SpladeAdapter:
-    """Load a SparseEncoder directory; LoadError says what in it cannot be used."""
+    """Load a SparseEncoder directory; raise LoadError saying what in it cannot be used."""
     files = SparseEncoderFiles.read(directory)
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))
     encoder = engine.encoder(head.encoder)

@@ -1,4 +1,4 @@
-"""Pruning and highlighting of passages: a reranker, and a head on it that judges each token of the passage.
+"""Pruning and highlighting of passages: a reranker, with a head that scores each token of the passage.
 
 query and passage → reranker → a score for the pair, one for each token → spans that are kept, or not
 
@@ -26,21 +26,23 @@ from sie_triton.transforms.runs import once, runs
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
 
-PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="least score of what is kept; 0.6 where not said")
+PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="minimum score of kept text; default 0.6")
 HIGHLIGHT = Parameter(
-    "highlight_threshold", float, minimum=0, maximum=1, doc="least score of what is highlighted; 0.9 where not said"
+    "highlight_threshold", float, minimum=0, maximum=1, doc="minimum score of highlighted text; default 0.9"
 )
 USUAL_PRUNE, USUAL_HIGHLIGHT = 0.6, 0.9
 
-# A span is of the highest kind whose threshold its tokens reach.
+# A span gets the highest label whose threshold its tokens reach.
 KINDS = ("pruned", "kept", "highlight")
 HEADS = ("best", "pruning_head")
 
 
 @dataclass(frozen=True)
 class PrunerOptions(Options):
-    """`pruning_head_file`, as safetensors or converted to them, lies in the model's directory, or in
-    `pruning_head_path`, a directory of this machine. Sizes None: those of the files.
+    """Options of the pruner.
+
+    `pruning_head_file` is in the model's directory, or in the local directory `pruning_head_path`; as safetensors, or
+    converted to them. Sizes that are None are those of the files.
     """
 
     pruning_head_path: str = ""
@@ -50,9 +52,9 @@ class PrunerOptions(Options):
 
 
 def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """Spans of neighbouring tokens of one kind, each with the mean of their scores.
+    """Return spans of adjacent tokens with the same label, each with the mean of their scores.
 
-    What two windows have judged has the larger score, as has the passage.
+    If two windows score a token or the passage, the larger score is used.
     """
     tokens = np.concatenate([row[PASSAGE.name] for row in rows])
     first, scores = once(tokens[:, 1], np.concatenate([row[KEEP_SCORES.name] for row in rows]))
@@ -115,7 +117,7 @@ class StablebridgePruner(TextFamily):
 
 
 def head_file(directory: Path, options: PrunerOptions) -> Path:
-    """That of the head's weights; LoadError where there is none."""
+    """Return the path of the head's weights; raise LoadError if there is none."""
     where = "pruning_head_file"
     homes = [directory, *([Path(options.pruning_head_path)] if options.pruning_head_path else [])]
     files = [inside(home, options.pruning_head_file, where) for home in homes]

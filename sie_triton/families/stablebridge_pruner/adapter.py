@@ -20,7 +20,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 from sie_triton.families.stablebridge_pruner import PrunerOptions, head_file
 from sie_triton.families.token_batch import tokens
 
-# Of the head's layers; what a training run saved may have more in front.
+# Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."
 
 
@@ -38,7 +38,7 @@ class PrunerAdapter(Adapter):
         passage, counts = batch.features[PASSAGE.name]
         assert counts is not None
         if (passage[:, 0] >= np.repeat(lengths, counts)).any():
-            raise ValueError(f"{PASSAGE.name}: names tokens behind the end of their piece")
+            raise ValueError(f"{PASSAGE.name}: names tokens beyond the end of their piece")
         index = np.repeat(np.cumsum(lengths) - lengths, counts) + passage[:, 0]
         kept = self._head(hidden[torch.from_numpy(index.astype(np.int64)).to(hidden.device)]).float().sigmoid()
         scores = self._classifier.logits_of(hidden, batch).sigmoid()
@@ -51,19 +51,21 @@ class PrunerAdapter(Adapter):
 
 
 def load(directory: Path, engine: TorchEngine, options: PrunerOptions) -> PrunerAdapter:
-    """LoadError says what in the directory cannot be used."""
+    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = CrossEncoderFiles.read(directory)
     weights = head_weights(head_file(directory, options), options)
     classifier = SequenceClassifier(files.text.transformer, engine)
     width = int(classifier.encoder.config.hidden_size)
     if weights[f"{FIRST}weight"].shape[1] != width:
         given = weights[f"{FIRST}weight"].shape[1]
-        raise LoadError(f"{directory}: the pruning head reads states of {given}, the model's have {width}", "corrupt")
+        raise LoadError(
+            f"{directory}: the pruning head needs states of {given} entries, but the model's have {width}", "corrupt"
+        )
     return PrunerAdapter(classifier, head_of(weights).to(engine.device, engine.dtype).eval())
 
 
 def head_weights(path: Path, options: PrunerOptions) -> dict[str, torch.Tensor]:
-    """By their names without what stands before them; LoadError where the head is not what `options` say."""
+    """Return the head's weights, named without prefix; raise LoadError if they do not agree with `options`."""
     try:
         saved = load_file(path)
     except (OSError, SafetensorError) as exc:
@@ -71,15 +73,15 @@ def head_weights(path: Path, options: PrunerOptions) -> dict[str, torch.Tensor]:
     wanted = {f"{layer}{kind}" for layer in (FIRST, SECOND) for kind in ("weight", "bias")}
     found = {wanted_name: saved[name] for wanted_name in wanted for name in saved if _is(name, wanted_name)}
     if missing := wanted - set(found):
-        raise LoadError(f"{path}: lacks {', '.join(sorted(missing))} of a pruning head", "corrupt")
+        raise LoadError(f"{path}: has no {', '.join(sorted(missing))} of a pruning head", "corrupt")
     size, width = found[f"{FIRST}weight"].shape
     shapes = [tuple(found[name].shape) for name in sorted(wanted)]
     if shapes != [(size,), (size, width), (1,), (1, size)]:
-        raise LoadError(f"{path}: is no pruning head: its layers have shapes {shapes}", "corrupt")
+        raise LoadError(f"{path}: is not a pruning head: its layers have shapes {shapes}", "corrupt")
     said = {"hidden_size": (width, options.hidden_size), "intermediate_size": (size, options.intermediate_size)}
     for name, (given, wanted_size) in said.items():
         if wanted_size not in (None, given):
-            raise LoadError(f"{path}: {name} is {given}, the model file says {wanted_size}", "corrupt")
+            raise LoadError(f"{path}: {name} is {given}, but the model file says {wanted_size}", "corrupt")
     return found
 
 

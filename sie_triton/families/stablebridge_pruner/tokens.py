@@ -1,4 +1,4 @@
-"""Query and passage → rows of packed token ids, with what each token stands for in the passage. No torch."""
+"""Query and passage → rows of packed token ids, with each token's place in the passage. No torch."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,11 @@ from sie_triton.inputs.words import Asked
 
 
 class Query(NamedTuple):
-    """`is_scored`: the passage is read once, and cut where it is too long; else in windows, its tokens judged."""
+    """The query's tokens.
+
+    With `is_scored`, the passage is read once, and truncated if it is too long; otherwise it is read in windows, and
+    its tokens are scored.
+    """
 
     ids: Ints
     is_scored: bool
@@ -30,7 +34,7 @@ class PassageTokenizer(WindowProcessor):
 
     def frame(self, part: Part) -> Frame:
         said, query = part.instruction or "", part.query
-        # As SIE joins them.
+        # Joined as in SIE.
         asked = said if query is None else f"{said} {query}" if said else query
         return Asked(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
@@ -55,7 +59,7 @@ class PassageTokenizer(WindowProcessor):
     def _judged(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[Row, Ints]]:
         asked, ids = query.ids[: self._room // 2], np.array(passage.ids, np.int32)
         offsets = np.array(passage.offsets, np.int32).reshape(-1, 2)
-        # A separator that is written in a passage is not one of its words.
+        # A separator written in a passage is not one of its words.
         offsets[np.isin(ids, self._special)] = 0
         before = len(asked) + sum(len(special) for special, _ in self._around.special[:2])
         rows = []
@@ -67,7 +71,7 @@ class PassageTokenizer(WindowProcessor):
 
 
 def both_cut(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much is left of two texts for which there is room together, the longer cut first, as tokenizers does.
+    """Return how many tokens remain of two texts that share `room`; the longer is truncated first, as in tokenizers.
 
     >>> both_cut(3, 4, 10), both_cut(3, 40, 10), both_cut(40, 30, 9)
     ((3, 4), (3, 7), (5, 4))
