@@ -47,7 +47,7 @@ class DoorSettings(BaseModel):
     door_tei_model: str = Field(
         "",
         description="models for the routes of text-embeddings-inference, whose requests name no model, separated by "
-        "commas: the first one with the requested task is used; default: the only served model with it",
+        "commas: the first that supports the route is used; default: the only served model that supports it",
     )
     auth_mode: Literal["none", "static", "token"] = Field(
         "none",

@@ -102,8 +102,8 @@ class Profile:
     """Defaults for requests. All profiles of a model share its weights.
 
     `parameters` are default request parameters. A template contains `{text}` once, and may contain `{instruction}`;
-    empty: the prompts in the model's own files. `query_instruction` fills the template of queries. `instruction` fills
-    both templates and overrides `query_instruction`; None: not set.
+    empty: the prompts in the model's own files. `query_instruction` fills the template of queries. `instruction` is for
+    all texts and overrides `query_instruction`; without a template it replaces the model's own prompts. None: not set.
     """
 
     name: str = "default"

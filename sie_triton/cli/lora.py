@@ -30,7 +30,7 @@ def lora() -> None:
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON")
 @settings_options(RUNNING)
 def ls(model: str, as_json: bool, **flags: Any) -> None:
-    """List the adapters of MODEL: their locations, who added them, and whether they are in memory."""
+    """List the adapters of MODEL: their locations and origins, and whether they are in memory."""
     from sie_triton.controller.lora_commands import show
 
     show(settings_of_running(**flags), model, as_json=as_json)

@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 def _complaint(parts: SplitResult, port: int | None) -> str | None:
-    """Return what is wrong with a URL, or None."""
+    """Return the problem of a URL; None if it is valid."""
     if parts.scheme in ("https", "grpcs"):
         return f"asks for TLS ({parts.scheme}), which SIEClient does not support; connect through a local TLS proxy"
     if parts.scheme not in ("http", "grpc"):

@@ -35,7 +35,7 @@ OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 class States:
     """Model states by name, from the controller; empty if it does not answer.
 
-    `unserved` gives the reason for each model that is not served because its file is wrong.
+    `unserved` gives the reason for each model that is not served because its file is invalid.
     """
 
     unserved: Mapping[str, str]
@@ -82,7 +82,7 @@ class Served:
         return known[1]
 
     async def why_not(self, error: NotServed) -> NotServed:
-        """Return `error` with the reason if the model's file is wrong; else `error` itself."""
+        """Return `error` with the reason if the model's file is invalid; else `error` itself."""
         reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
         return NotServed(f"model: {error.model} is not served: {reason}") if reason else error
 
