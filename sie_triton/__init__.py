@@ -1,4 +1,4 @@
-"""SIE on Triton: encode, score and extract from NVIDIA Triton.
+"""SIE on Triton: encode, score and extract on NVIDIA Triton.
 
 from sie_triton import Item, SIEClient
 
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A stage process imports this package too, and must not load a client for it.
+    # Stage processes import this package too, and must not import the client.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "sie_triton.errors" if name.endswith("Error") else "sie_triton.client"

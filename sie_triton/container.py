@@ -1,4 +1,4 @@
-"""The memory of the container that this process is in, as its cgroup counts it."""
+"""Memory of the container in which this process runs, from its cgroup."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ CGROUP_V1 = Path("/sys/fs/cgroup/memory")
 
 
 def container_memory() -> tuple[int, int] | None:
-    """Bytes of the working set and of the limit; None where there is no limit below the machine's memory."""
+    """Return the working set and the limit, in bytes; None if there is no limit below the machine's memory."""
     for directory, current, maximum in (
         (CGROUP_V2, "memory.current", "memory.max"),
         (CGROUP_V1, "memory.usage_in_bytes", "memory.limit_in_bytes"),

@@ -1,9 +1,9 @@
-"""A model that was changed on a running server has steps of a new edition, with its number in their names.
+"""Names of steps by revision: each change of a model on a running server makes a new revision of its steps.
 
     org__name@2-preprocess → org__name@2-inference → org__name@2-postprocess
 
-The ensembles keep the names that clients call. `@` is in no model's own name; `~` would be refused by newer releases of
-Triton's Python backend, as is whatever a shell takes for its own.
+The ensembles keep the names that clients call. No model's own name contains `@`. Newer releases of Triton's Python
+backend refuse `~` and other characters that are special to a shell.
 """
 
 import re
@@ -14,7 +14,7 @@ FIRST_STEP = re.compile(r'model_name: "([^"]+)-preprocess"')
 
 
 def steps_name(model: str, edition: int) -> str:
-    """What the names of a model's steps begin with; `model` is Triton's name of it.
+    """Return the prefix of the names of a model's steps; `model` is Triton's name of the model.
 
     >>> steps_name("org__name", 0), steps_name("org__name", 2)
     ('org__name', 'org__name@2')
@@ -39,7 +39,7 @@ def edition_of(steps: str) -> int:
 
 
 def steps_behind(config: str) -> str:
-    """By the text of an ensemble's configuration; empty where it is that of a step.
+    """Return the prefix of the steps of an ensemble, given its configuration as text; empty for that of a step.
 
     >>> steps_behind('step { model_name: "org__name@2-preprocess" model_version: -1')
     'org__name@2'

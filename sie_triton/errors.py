@@ -1,20 +1,20 @@
-"""What can go wrong, and whose fault it is.
+"""Exceptions of this package, by cause, with Triton's error code or their effect.
 
     SIEError
-      InputError     the request is wrong                     INVALID_ARG
-      BusyError      the server cannot take it now; retry     UNAVAILABLE
-        Unreachable  nobody answers at its address; retry     raised by clients only
-      Cancelled      nobody waits for the answer              CANCELLED
+      InputError     the request is invalid                   INVALID_ARG
+      BusyError      the server is busy; retry                UNAVAILABLE
+        Unreachable  no server answers at the address; retry  raised by clients only
+      Cancelled      the client no longer waits               CANCELLED
       ModelError     the forward pass failed                  INTERNAL
-        OutOfMemory  it does not fit, cut smaller neither     UNAVAILABLE
+        OutOfMemory  does not fit, even after splitting       UNAVAILABLE
       LoadError      the model cannot be loaded: see REASONS  UNAVAILABLE
-      CatalogError   a model file or profile is wrong         start-up fails, where the model was asked for
-        UnbuiltFamily  this version does not serve its kind   the same
-      SettingsError  a setting is wrong                       start-up fails
-      ServerError    the machine or Triton is not fit         start-up fails
+      CatalogError   a model file or profile is invalid       start-up fails if the model was named
+        UnbuiltFamily  the model file is of a kind that this version does not serve; same effect
+      SettingsError  a setting is invalid                     start-up fails
+      ServerError    the machine or Triton is unsuitable      start-up fails
 
-Those down to LoadError become the error of one response and leave every other request alone.
-Their text goes to the client: it names the field, what was given and what is allowed.
+The errors from InputError to LoadError become the response to one request and leave all other requests alone.
+Their text is sent to the client: it names the field, its value and the allowed values.
 """
 
 import re
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class SIEError(Exception):
-    """Base of every error this package raises; `code` is Triton's name for it."""
+    """Base of all exceptions that this package raises; `code` is the name of Triton's error code."""
 
     code: ClassVar[str] = "INTERNAL"
 
@@ -53,7 +53,7 @@ class BusyError(SIEError):
 
 
 class Unreachable(BusyError):
-    """No server is there, or it ended before it answered."""
+    """No server listens at the address, or it ended before it responded."""
 
 
 class Cancelled(SIEError):
@@ -68,7 +68,7 @@ class OutOfMemory(ModelError):
     code = "UNAVAILABLE"
 
 
-# Why a model cannot be loaded, and whether trying again could help without somebody doing something first.
+# Reasons why a model cannot be loaded; True if a retry can succeed without any intervention.
 REASONS: Mapping[str, bool] = {
     "not found": False,
     "gated": False,
@@ -84,7 +84,7 @@ REASONS: Mapping[str, bool] = {
 
 
 class LoadError(SIEError):
-    """`reason` is one of REASONS."""
+    """The model cannot be loaded; `reason` is one of REASONS."""
 
     code = "UNAVAILABLE"
 
@@ -97,12 +97,12 @@ class LoadError(SIEError):
         return not REASONS[self.reason]
 
     def refusal(self, remedy: str, what: str = "the model") -> "LoadError":
-        """What clients are told: the reason, the details, and what happens next."""
+        """Return the error for clients, with the reason, the details, and `remedy`: what happens or helps next."""
         return LoadError(f"{what}{_NOT_LOADED} ({self.reason}): {self}; {remedy}", self.reason)
 
     @classmethod
     def parse(cls, text: str) -> "LoadError | None":
-        """The error that `refusal` made this text of.
+        """Return the error whose `refusal` has this text; None if there is none.
 
         >>> LoadError.parse(str(LoadError("no such directory", "not found").refusal("put it there"))).reason
         'not found'
@@ -119,7 +119,7 @@ class CatalogError(SIEError):
 
 
 class UnbuiltFamily(CatalogError):
-    """Raised for a model file that is right, of a kind that this version does not serve."""
+    """The model file is valid, but of a kind that this version does not serve."""
 
 
 class SettingsError(SIEError):

@@ -1,4 +1,4 @@
-"""Classes that are named as `module:Class`: ours, and those of installed packages."""
+"""Import classes that are named as `module:Class`, from this package or another installed one."""
 
 from importlib import import_module
 from typing import TypeVar
@@ -9,13 +9,13 @@ Kind = TypeVar("Kind")
 
 
 def class_named(path: str, kind: type[Kind], what: str) -> type[Kind]:
-    """The class at `path`, a subclass of `kind`; LoadError, which begins with `what`, where there is none.
+    """Return the class at `path`, a subclass of `kind`; else raise a LoadError whose message begins with `what`.
 
     >>> class_named("fractions:Fraction", object, "number exact")
     <class 'fractions.Fraction'>
     >>> class_named("fractions:Fraction", str, "number exact")
     Traceback (most recent call last):
-    sie_triton.errors.LoadError: number exact: is no builtins.str
+    sie_triton.errors.LoadError: number exact: is not a builtins.str
     """
     module, _, name = path.partition(":")
     try:
@@ -23,5 +23,5 @@ def class_named(path: str, kind: type[Kind], what: str) -> type[Kind]:
     except (ImportError, AttributeError, ValueError) as exc:
         raise LoadError(f"{what}: cannot be imported ({exc})", "dependency") from exc
     if not (isinstance(found, type) and issubclass(found, kind)):
-        raise LoadError(f"{what}: is no {kind.__module__.removesuffix('.base')}.{kind.__name__}", "unsupported")
+        raise LoadError(f"{what}: is not a {kind.__module__.removesuffix('.base')}.{kind.__name__}", "unsupported")
     return found

@@ -1,22 +1,23 @@
-"""Memory that the processes of a server take, as measured on a CPU, and the smallest sufficient limit."""
+"""Measured memory of the server's processes on a CPU, and the smallest sufficient memory limit."""
 
 import math
 
-# A nursery that has imported PyTorch and transformers.
+# A fork server that has imported PyTorch and transformers.
 NURSERY_BYTES = 300_000_000
 
-# A worker with PyTorch and no weights: started by itself, and forked by a nursery. Loading holds weights at most twice.
+# A worker with PyTorch but no weights: started by itself, and forked by a fork server. While weights are loaded, they
+# are in memory at most twice.
 INTERPRETER_BYTES = 200_000_000
 FORKED_BYTES = 45_000_000
 
-# tritonserver and the nursery of its stubs.
+# tritonserver and the fork server of its stubs.
 TRITON_BYTES = 25_000_000
 
-# The three stages of a cold model, with stubs that are forked, or started by themselves.
+# The three stages of a cold model, with stubs that are forked, and with stubs that are started by themselves.
 FORKED_STAGES_BYTES = 3 * 9_000_000
 STAGES_BYTES = 3 * 27_000_000
 
-# Advised limits are multiples of this many bytes.
+# Suggested limits are multiples of this many bytes.
 LIMIT_STEP = 1_000_000
 
 
@@ -30,7 +31,7 @@ def server_bytes(num_models: int, *, forks_stubs: bool) -> int:
 
 
 def limit_for(num_bytes: float, threshold_percent: float) -> int:
-    """Return the smallest multiple of LIMIT_STEP of which `threshold_percent` hold `num_bytes`.
+    """Return the smallest limit, a multiple of LIMIT_STEP, of which `threshold_percent` are at least `num_bytes`.
 
     >>> limit_for(850_000_000, 85), limit_for(850_000_001, 85)
     (1000000000, 1001000000)

@@ -1,4 +1,4 @@
-"""The late-interaction score: where a server makes it, and for clients that rank by themselves."""
+"""Late-interaction score (MaxSim), for the server and for clients that rank by themselves."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-# At once, so that a long query beside a long document stays in the cache.
+# Number of products computed at a time, so that a long query with a long document stays in the CPU cache.
 MAX_PRODUCTS = 1 << 20
 
 
 def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
-    """For each query vector its best product with a vector of the document, summed; not divided by the length.
+    """Return, for each document, the sum over query vectors of the best product with a vector of the document.
+
+    The sum is not divided by the length of the query.
 
     query [tokens, dim], documents [tokens, dim] each → float32 [documents]; 0 for a document without vectors.
 
@@ -23,7 +25,7 @@ def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
 
 
 def _best(query: Floats, document: Floats) -> Floats:
-    """The best product of each query vector, a block of the document's vectors at a time."""
+    """Return the best product of each query vector, computed for a block of the document's vectors at a time."""
     best = np.full(len(query), -np.inf, np.float32)
     block = max(1, MAX_PRODUCTS // max(1, len(query)))
     for start in range(0, len(document), block):

@@ -1,10 +1,10 @@
-"""Which LoRA adapters the requests of a model may name, and where each is.
+"""LoRA adapters that the requests of a model may name, and their locations.
 
-    model file                                         ModelSpec.loras
-    sie-triton lora add → a JSON file, name → where    read again whenever it has changed
-    request: any id of the hub                         with SIE_ALLOW_CLIENT_LORA
+    model file                                            ModelSpec.loras
+    sie-triton lora add → a JSON file, name → location    read again after each change
+    request: any id on the hub                            with SIE_ALLOW_CLIENT_LORA
 
-Where an adapter is: a directory, `package://module/path` or `hub://org/name[@revision]`.
+A location is a directory, `package://module/path` or `hub://org/name[@revision]`.
 """
 
 import json
@@ -22,32 +22,33 @@ from sie_triton.spec import ModelSpec
 
 NAME = re.compile(r"\w[\w./-]*", re.ASCII)
 
-# Of an adapter as PEFT saves it.
+# Files of an adapter that PEFT has saved.
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 HUB, PACKAGE = "hub://", "package://"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w.-]*)?", re.ASCII)
 PATHS = ("/", "./", "../", "~")
 
-# An error names no more of them.
+# Maximum number of adapters that an error message names.
 MAX_NAMED = 20
 
 
 def check_name(name: str) -> str:
-    """What an adapter may be called; ValueError says what is allowed.
+    """Return `name` if an adapter may have it; else ValueError describes the allowed names.
 
     >>> check_name("org/banking-v1.2")
     'org/banking-v1.2'
     """
     if len(name) > LONGEST_LORA or not NAME.fullmatch(name):
         raise ValueError(
-            f"must be 1 to {LONGEST_LORA} letters a to z, digits, _, ., - and /, with a letter, digit or _ first"
+            f"must be 1 to {LONGEST_LORA} of the characters a-z, A-Z, 0-9, _, ., - and /, and begin with a letter, "
+            "a digit or _"
         )
     return name
 
 
 def source_of(text: str) -> str:
-    """Where the adapter is that somebody gives as `text`; ValueError says what is allowed.
+    """Return the location that `text`, as a user writes it, stands for; ValueError describes the allowed forms.
 
     >>> source_of("org/name@v1"), source_of("./adapters/banking")
     ('hub://org/name@v1', './adapters/banking')
@@ -57,8 +58,8 @@ def source_of(text: str) -> str:
     if text.startswith(PATHS) or (text.startswith(PACKAGE) and text != PACKAGE):
         return text
     raise ValueError(
-        f"must be an id of the model hub (org/name, org/name@revision), {PACKAGE}module/path, or a directory "
-        f"that begins with {', '.join(PATHS[:-1])} or {PATHS[-1]}"
+        f"must be an id on the model hub (org/name or org/name@revision), {PACKAGE}module/path, or the path of a "
+        f"directory that begins with {', '.join(PATHS[:-1])} or {PATHS[-1]}"
     )
 
 
@@ -71,10 +72,9 @@ def is_hub_id(text: str) -> bool:
 
 
 class KnownLoras:
-    """The adapters that requests of one model may name.
+    """LoRA adapters that requests of one model may name. Thread-safe.
 
-    Holds what was added to the running server as it was when it was last asked for: a question costs one stat. Any
-    thread may ask.
+    Caches the adapters that were added to the running server; each lookup costs one stat of their file.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -84,21 +84,21 @@ class KnownLoras:
         self._read: tuple[object, Mapping[str, str]] = None, {}
 
     def source(self, name: str) -> str:
-        """Where the adapter of that name is; InputError where the model has none, with what it has."""
+        """Return the location of the adapter `name`; if there is none, InputError names the model's adapters."""
         found = self._spec.loras.get(name) or self._added().get(name)
         if found is None and self._spec.runtime.allow_client_lora and is_hub_id(name):
             return HUB + name
         if found is None:
-            raise InputError(f"parameter lora: {shown(name)} is no adapter of {self._spec.model}{self._remedy(name)}")
+            raise InputError(f"parameter lora: {self._spec.model} has no adapter {shown(name)}{self._remedy(name)}")
         return found
 
     def holds(self, source: str) -> bool:
-        """True if requests may use the adapter at `source`, under any name."""
+        """Return True if requests may use the adapter at `source` under any name."""
         is_clients = self._spec.runtime.allow_client_lora and source.startswith(HUB)
         return is_clients or source in self._spec.loras.values() or source in self._added().values()
 
     def names(self) -> tuple[str, ...]:
-        """In the order of the alphabet."""
+        """Return the names of the adapters in alphabetical order."""
         return tuple(sorted({*self._spec.loras, *self._added()}))
 
     def _added(self) -> Mapping[str, str]:
@@ -116,21 +116,21 @@ class KnownLoras:
     def _remedy(self, name: str) -> str:
         names = self.names()
         known = ", ".join(names[:MAX_NAMED]) + (f", … ({len(names)} in all)" if len(names) > MAX_NAMED else "")
-        said = f"; give one of {known}" if names else ", which has none"
+        said = f"; give one of {known}" if names else "; it has none"
         if self._path is not None:
-            said += f"; sie-triton lora add {self._spec.model} NAME SOURCE adds one"
+            said += f"; add one with sie-triton lora add {self._spec.model} NAME SOURCE"
         if is_hub_id(name):
-            said += "; ids of the hub are taken from requests where SIE_ALLOW_CLIENT_LORA is true"
+            said += "; requests may name ids on the hub only if SIE_ALLOW_CLIENT_LORA is true"
         return said
 
 
 def added_path(directory: Path, model: str) -> Path:
-    """The file of what was added to a running server; `model` is its name, Triton's or ours."""
+    """Return the path of the file with a model's added adapters; `model` is Triton's name of it or ours."""
     return directory / f"{model.replace('/', '__')}.json"
 
 
 def read(path: Path) -> dict[str, str]:
-    """Name → where; nothing where no such file is."""
+    """Return name → location from the file; empty if it is absent or unreadable."""
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
@@ -139,14 +139,17 @@ def read(path: Path) -> dict[str, str]:
 
 
 def add(path: Path, name: str, source: str) -> bool:
-    """In one moment for all who read; whether it was there. One process at a time. OSError."""
+    """Add an adapter atomically; return True if it replaces one of the same name. OSError if the file is not writable.
+
+    Only one process may write at a time.
+    """
     found = read(path)
     _write(path, {**found, name: source})
     return name in found
 
 
 def remove(path: Path, name: str) -> bool:
-    """As `add`."""
+    """Remove an adapter as `add` adds it; return False if there was none of that name."""
     found = read(path)
     if found.pop(name, None) is None:
         return False

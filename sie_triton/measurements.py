@@ -1,4 +1,4 @@
-"""What was measured once about a model on this machine, kept in a small JSON file. Standard library only."""
+"""Cached measurements of a model on this machine, in a small JSON file. Standard library only."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# A release of one of these may change what is measured.
+# Packages whose releases may change the measurements.
 PACKAGES = ("sie-triton", "torch", "transformers", "flash-attn", "onnxruntime")
 
 
 class Measurements:
-    """Values by name for one model, one machine and one way of running it, in memory only if `path` is None.
+    """Measured values by name, for one model, machine and configuration. In memory only if `path` is None.
 
-    `redo` forgets what is there.
+    `redo` discards the values in the file.
     """
 
     def __init__(self, path: Path | None = None, *, redo: bool = False) -> None:
@@ -38,8 +38,10 @@ class Measurements:
         versions: Sequence[str] = (),
         redo: bool = False,
     ) -> "Measurements":
-        """For the files under `weights` of these patterns, this processor or GPU, and `settings` and `versions` that
-        matter."""
+        """Open the measurements in `cache`, keyed by files, hardware, `settings` and `versions`.
+
+        The files are those under `weights` that match `patterns`.
+        """
         files = sorted({path for pattern in patterns for path in weights.rglob(pattern) if path.is_file()})
         facts = [f"{p.relative_to(weights)} {_content(p)}" for p in files] + [*settings, *_hardware(), *versions]
         key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
@@ -47,14 +49,14 @@ class Measurements:
 
     @property
     def name(self) -> str:
-        """MODEL-KEY, of the file they are in; empty where there is none."""
+        """Name of the file without its suffix, MODEL-KEY; empty if there is no file."""
         return self._path.stem if self._path else ""
 
     def get(self, name: str) -> Any:
         return self._values.get(name)
 
     def put(self, **values: Any) -> None:
-        """Keep `values`; a directory that cannot be written costs a measurement the next time, no more."""
+        """Add `values` and write the file. If it cannot be written, the next process measures again."""
         self._values |= values
         if self._path is None:
             return
@@ -66,7 +68,7 @@ class Measurements:
 
 
 def _content(path: Path) -> str:
-    """Small files by content, weights by size: reading gigabytes would cost more than measuring."""
+    """Identify a JSON file by its hash, other files by their size: reading gigabytes takes longer than measuring."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".json" else str(path.stat().st_size)
 
 
@@ -77,8 +79,8 @@ def _hardware() -> list[str]:
 
 
 def installed_versions() -> list[str]:
-    """Of PACKAGES, where this process runs."""
-    # 3 MB, and not needed by a process that never loads anything.
+    """Return "name version" for each of PACKAGES that is installed in this process's environment."""
+    # The import takes 3 MB, which processes that never load a model do not need.
     from importlib.metadata import PackageNotFoundError, version
 
     found = []

@@ -1,4 +1,4 @@
-"""Directories that no other user can write: only from there is anything loaded, connected to or unpickled."""
+"""Private directories, which no other user can write to: code, sockets and pickles are used from nowhere else."""
 
 import grp
 import os
@@ -11,10 +11,9 @@ from pathlib import Path
 
 
 def private_directory(path: Path) -> Path:
-    """`path` without links, made with mode 0700 where it is missing.
+    """Return `path` with symbolic links resolved, created with mode 0700 if missing.
 
-    PermissionError, with a line that says why, where another user could put something into it, or something else
-    into its place.
+    PermissionError, with the reason in one line, if another user could write into the directory or replace it.
     """
     links = [each for each in _upwards(path.absolute()) if each.is_symlink()]
     path = Path(os.path.realpath(path))
@@ -31,7 +30,7 @@ def private_directory(path: Path) -> Path:
 
 
 def temporary_directory() -> Path:
-    """Where this user's programs of one machine meet that have no other place to; not made, not checked."""
+    """Return this user's rendezvous directory below the temporary directory; it is neither created nor checked."""
     return Path(tempfile.gettempdir()) / f"sie-triton-{os.getuid()}"
 
 
@@ -40,20 +39,23 @@ def _upwards(path: Path) -> list[Path]:
 
 
 def _check(path: Path, *, may_be_sticky: bool) -> None:
-    """A sticky directory, such as /tmp, keeps others from exchanging what lies in it."""
+    """Raise PermissionError if another user owns `path` or can write to it.
+
+    With `may_be_sticky`, a sticky directory such as /tmp is accepted: there, users cannot replace each other's files.
+    """
     found = path.lstat()
     if found.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"{path} belongs to user {found.st_uid}, who could put anything there")
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, who could change its content")
     if stat.S_ISLNK(found.st_mode) or (may_be_sticky and found.st_mode & stat.S_ISVTX):
         return
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in _private_groups(os.geteuid())
     if by_group or found.st_mode & stat.S_IWOTH:
-        raise PermissionError(f"{path} can be written by other users; chmod go-w it")
+        raise PermissionError(f"{path} can be written by other users; run chmod go-w on it")
 
 
 @cache
 def _private_groups(uid: int) -> frozenset[int]:
-    """Root's, and the one of the user's name that nobody else is in, as many systems give to each user."""
+    """Return group 0, and the user's own group if it bears the user's name and has no other members."""
     with suppress(KeyError):
         user = pwd.getpwuid(uid)
         group = grp.getgrgid(user.pw_gid)

@@ -1,8 +1,9 @@
-"""What a launcher serves, and from which model files: `serving.json` in its data directory.
+"""Record of what a launcher serves and from which model files: `serving.json` in its data directory.
 
     serve → serving.json → render/refresh.py → serving.json → controller
 
-Its directory `models` holds the model files that were added to the running server; they are served after a restart too.
+The directory `models` beside it holds the model files that were added to the running server; a restarted server serves
+them too.
 """
 
 import json
@@ -17,15 +18,16 @@ FILE = "serving.json"
 
 SUFFIXES = (".yaml", ".yml")
 
-# Why a change is refused: the model file is wrong, another is served under its name, there is no such model.
+# Reasons for refusing a change: the model file is invalid, its name is taken, the model does not exist.
 WRONG, CONFLICT, UNKNOWN = "wrong", "conflict", "unknown"
 
 
 @dataclass(frozen=True)
 class Served:
-    """`source` is a model file, or the directory that a model was recognised in; `changed_at` as in RFC 3339.
+    """A served model.
 
-    `loras` are the LoRA adapters of the model file, name → where; None: the model takes none.
+    `source` is its model file, or the directory in which it was recognised. `changed_at` is in RFC 3339 format. `loras`
+    maps names of the model file's LoRA adapters to their locations; None if the model takes none.
     """
 
     source: str
@@ -35,11 +37,12 @@ class Served:
 
 @dataclass(frozen=True)
 class Serving:
-    """`names` are what `serve` was given, read from the working directory `cwd`; `settings` those that it resolved,
-    without any that is secret.
+    """Content of serving.json.
 
-    `models` and `problems` are what the last look at the model files found: model → source, source → what is wrong.
-    `removed` are models that somebody took out of service until the next start; `edition` is the last there was.
+    `names` are the arguments of `serve`; relative paths among them start at the working directory `cwd`. `settings` are
+    the resolved settings without secrets. `models` (by name) and `problems` (source → error message) are the result of
+    the last scan of the model files. `removed` are models taken out of service until the next start. `edition` is the
+    number of the latest revision.
     """
 
     names: tuple[str, ...]
@@ -64,29 +67,29 @@ class Serving:
 
     @property
     def loras_dir(self) -> Path:
-        """Files of the LoRA adapters that were added to the running server."""
+        """Directory of the files that list the LoRA adapters added to the running server."""
         return self.data_dir / "loras"
 
     @property
     def models_dir(self) -> Path | None:
-        """The user's own."""
+        """Directory of the user's own model files; None if not set."""
         given = self.settings.get("models_dir")
         return Path(given) if given else None
 
     @property
     def named_files(self) -> list[Path]:
-        """The model files among `names`, as absolute paths."""
+        """Model files among `names`, as absolute paths."""
         return [Path(self.cwd, os.path.expanduser(name)) for name in self.names if is_model_file(name)]
 
     def was_added(self, source: str) -> bool:
-        """To the running server."""
+        """Return True if `source` was added to the running server."""
         return Path(file_of(source)).parent == self.added_dir
 
     def updated(self, **changes: Any) -> "Serving":
         return replace(self, **changes)
 
     def write(self) -> None:
-        """Replace the file; it is readable by this user alone."""
+        """Replace the file atomically; only this user can read it."""
         path = self.data_dir / FILE
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.touch(mode=0o600)
@@ -95,7 +98,7 @@ class Serving:
 
 
 def read_serving(data_dir: Path) -> Serving | None:
-    """None where no launcher of this version serves from `data_dir`."""
+    """Return the record in `data_dir`; None if no launcher of this version serves from there."""
     with suppress(OSError, ValueError, TypeError):
         raw = json.loads((data_dir / FILE).read_text())
         models = {name: Served(**each) for name, each in raw["models"].items()}
@@ -104,12 +107,12 @@ def read_serving(data_dir: Path) -> Serving | None:
 
 
 def repository_of(data_dir: Path) -> Path:
-    """Triton's model repository there."""
+    """Return the path of Triton's model repository in `data_dir`."""
     return data_dir / "model_repository"
 
 
 def fault_lines(problems: Mapping[str, str], sources: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each complaint; models of `sources` are served, so an earlier version stays in service.
+    """Yield a line for each problem. If a source in `sources` has one, its previous version stays in service.
 
     >>> list(fault_lines({"/a/b.yaml": "/a/b.yaml: dim: must be 64"}, ["/a/b.yaml"]))
     ['not changed: /a/b.yaml: dim: must be 64']
@@ -122,12 +125,12 @@ def fault_lines(problems: Mapping[str, str], sources: Iterable[str]) -> Iterator
 
 
 def model_files(directory: Path) -> list[Path]:
-    """OSError where there is no such directory."""
+    """Return the model files in `directory`, sorted, without hidden files; OSError if the directory cannot be read."""
     return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
 
 
 def is_model_file(source: str) -> bool:
-    """Else a model was recognised in a directory.
+    """Return True for a model file, False for a directory in which a model was recognised.
 
     >>> is_model_file("/a/b.yaml"), is_model_file("/a/b.yaml: profiles.c"), is_model_file("/a/b")
     (True, True, False)
@@ -136,7 +139,7 @@ def is_model_file(source: str) -> bool:
 
 
 def file_of(source: str) -> str:
-    """Without the profile that the model is.
+    """Return `source` without the name of a profile.
 
     >>> file_of("/a/b.yaml: profiles.c")
     '/a/b.yaml'

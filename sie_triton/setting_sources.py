@@ -1,4 +1,4 @@
-"""Sources of a setting: a flag, an environment variable, a key of the settings file.
+"""Sources of a setting: a flag, an environment variable, or a key of the settings file.
 
 A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and the key `http_port`.
 """
@@ -18,17 +18,20 @@ PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
 FILE_VARIABLE = "SIE_CONFIG"
 
-# Settings whose values are never printed or written.
+# Settings whose values are never printed or written to a file.
 SECRETS = ("admin_token", "auth_tokens")
 
 
 def settings_file() -> Path:
-    """Path in FILE_VARIABLE, else the default path."""
+    """Return the path in FILE_VARIABLE, else the default path."""
     return Path(os.environ.get(FILE_VARIABLE) or DEFAULT_FILE)
 
 
 def file_settings() -> dict[str, Any]:
-    """Unchecked settings of the settings file; empty if there is no default file. SettingsError names the file."""
+    """Return the unchecked content of the settings file, empty if the default file is absent.
+
+    SettingsError names the file if it cannot be read.
+    """
     path = settings_file()
     if path == DEFAULT_FILE and not path.exists():
         return {}
@@ -39,12 +42,12 @@ def file_settings() -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as exc:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise SettingsError(f"{path}: must hold one setting a line, such as http_port: 8000")
+        raise SettingsError(f"{path}: must contain one setting per line, such as http_port: 8000")
     return content
 
 
 def read_secret(value: Any) -> Any:
-    """Return the words of FILE, separated by commas, if `value` is @FILE; else `value`. ValueError names the file."""
+    """Return the words of FILE joined by commas if `value` is @FILE, else `value`. ValueError names the file."""
     if not isinstance(value, str) or not value.startswith("@"):
         return value
     try:
@@ -85,6 +88,6 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
 def _source(name: str, flags: Collection[str], value: Any) -> str:
     if name in flags:
         return flag(name)
-    if variable(name) in os.environ or value in ("", None):  # no source gives a value
+    if variable(name) in os.environ or value in ("", None):  # empty: no source sets a value
         return variable(name)
     return f"{settings_file()}: {name}"

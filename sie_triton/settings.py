@@ -1,4 +1,4 @@
-"""Every setting of the server, in one frozen object: flag > environment > file > default."""
+"""All settings of the server in one frozen object; precedence: flag, environment variable, settings file, default."""
 
 import os
 import re
@@ -26,137 +26,160 @@ LOOPBACK = "127.0.0.1"
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
-# Made by the launcher for one server and its controller: in the environment, where other users cannot see it.
+# Token that the launcher generates for one server and its controller. It is passed in the environment, which other
+# users cannot read.
 CONTROL_KEY = "sie-control"
 CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 
-# Tells which launcher's a process is: the data directory.
+# Environment variable of a process with the data directory of the launcher that it belongs to.
 SERVED_FROM = "SIE_SERVED_FROM"
 
 
 class Settings(DoorSettings, BaseSettings):
-    """Field descriptions are the help texts of the command line."""
+    """Settings of the server. Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on, or a name of it")
+    host: str = Field("127.0.0.1", description="IPv4 address or host name on which the server listens")
     triton_host: str = Field(
         "",
-        description="address on which Triton's three ports and the controller's port listen; default: host, or "
-        "127.0.0.1 with auth_mode static or token, because Triton itself checks no token",
+        description="address of Triton's three ports and of the controller's port; default: host, or 127.0.0.1 if "
+        "auth_mode is static or token, because Triton itself does not check tokens",
     )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
     metrics_port: int = Field(8002, ge=1, le=65535, description="Triton's Prometheus port")
-    allow_remote: bool = Field(False, description="let the embedded Triton listen on an address that is not loopback")
+    allow_remote: bool = Field(False, description="allow the embedded Triton to listen on a non-loopback address")
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
-        description="where the rendered repository, added model files, logs and status records are kept",
+        description="directory of the rendered model repository, added model files, logs and status records",
     )
     models_dir: Path | None = Field(
-        None, description="directory of your own model files (*.yaml, *.yml); a running server follows its changes"
+        None, description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them"
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
-        description="where `sie-triton env` keeps the worker environments that model files name",
+        description="directory in which `sie-triton env` keeps the worker environments that model files name",
     )
     model_filter: str = Field(
-        "", description="serve only the models of models_dir whose names match: patterns as BAAI/*, separated by commas"
+        "",
+        description="serve only models of models_dir whose names match one of these patterns, such as BAAI/*, "
+        "separated by commas",
     )
     tritonserver: Path | None = Field(
-        None, description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one"
+        None,
+        description="path of the tritonserver to run; default: the one in /opt/tritonserver, else the embedded one",
     )
     device: str = Field(
         "auto",
-        description="the one device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
+        description="device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
-        description="number format of the forward pass where the model file names none; "
+        description="floating-point format of the forward pass if the model file names none; "
         "default: float32 on a CPU, float16 on a GPU",
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
-        "auto", description="attention kernel; one that cannot run here is replaced by one that can"
+        "auto", description="attention kernel; if it cannot run on this machine, another one is used"
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",
-        description="what computes models: PyTorch, or ONNX Runtime for those that have ONNX files; auto: either, by "
-        "what a model has, and small batches by the faster of both, as measured",
+        description="engine that computes models: PyTorch, or ONNX Runtime for models with ONNX files; auto: chosen by "
+        "a model's files, and for small batches by measuring which engine is faster",
     )
-    max_batch_requests: int = Field(64, ge=1, le=4096, description="most requests in one batch")
+    max_batch_requests: int = Field(64, ge=1, le=4096, description="maximum number of requests in a batch")
     max_concurrent_requests: int = Field(
-        512, ge=1, le=1_000_000, description="most requests of a model in progress; more are refused at once"
+        512, ge=1, le=1_000_000, description="maximum requests in progress per model; further ones are refused at once"
     )
     forward_timeout_s: float = Field(
-        120, gt=0, description="a forward pass that takes longer is ended, and its process replaced"
+        120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is ended and replaced"
     )
     load_timeout_s: float = Field(
-        600, gt=0, description="loading a model's weights that takes longer is ended, and tried again later"
+        600, gt=0, description="timeout of loading weights, in seconds; beyond it the load is ended and retried later"
     )
-    max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="how long an open batch waits for more requests")
+    max_batch_wait_ms: float = Field(
+        0, ge=0, le=10_000, description="time that an incomplete batch waits for more requests, in milliseconds"
+    )
     max_sub_batch_cost: int = Field(
         0,
         ge=0,
-        description="most cost at once on the device, of which a token is one unless the model file says otherwise; "
-        "0: calibrated",
+        description="maximum cost of a sub-batch; a token costs 1 unless the model file says otherwise; 0: calibrated",
     )
-    recalibrate: bool = Field(False, description="measure each model anew when it is loaded")
-    cpu_threads: int = Field(0, ge=0, description="CPU threads of all models' forward passes together; 0: all cores")
-    image_workers: int = Field(4, ge=1, le=256, description="threads of each model that decode images and sounds")
-    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one image file")
-    max_image_pixels: int = Field(100_000_000, ge=1, description="most pixels of one image, by its header")
-    max_pages: int = Field(100, ge=1, description="most pages that are read of one PDF")
+    recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
+    cpu_threads: int = Field(
+        0, ge=0, description="CPU threads shared by the forward passes of all models; 0: all cores"
+    )
+    image_workers: int = Field(4, ge=1, le=256, description="threads per model that decode images and audio")
+    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
+    max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
+    max_pages: int = Field(100, ge=1, description="maximum pages read of a PDF; a request for more is refused")
     max_decoded_bytes: int = Field(
         1_500_000_000,
         ge=1,
-        description="memory limit for decoding images of one model, in bytes: beyond it images wait, and an image that "
-        "alone takes more (9 to 17 bytes a pixel, by its format) is refused",
+        description="memory limit for decoding images of one model, in bytes: beyond it images wait; an image that "
+        "needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
     )
-    max_document_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one document")
-    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="most bytes of one audio file")
-    max_audio_s: float = Field(600, gt=0, le=86_400, description="most seconds that one audio file takes")
+    max_document_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of a document, in bytes")
+    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
+    max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")
     max_loras_per_model: int = Field(
-        10, ge=1, le=1000, description="most LoRA adapters that a model has in memory; the least recently used one goes"
+        10,
+        ge=1,
+        le=1000,
+        description="maximum LoRA adapters of a model in memory; beyond it the least recently used one is removed",
     )
     allow_client_lora: bool = Field(
-        False, description="let a request name any LoRA adapter of the model hub, by its id, and have it fetched"
+        False, description="allow requests to name any LoRA adapter on the model hub by its id; it is downloaded"
     )
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
-        description="bearer token for load, evict and changes of models; default: made by the controller, and found in "
-        "data_dir; @FILE reads it from a file",
+        description="bearer token for loading, evicting and changing models, or @FILE to read it from a file; default: "
+        "generated by the controller at each start and stored in data_dir",
     )
     api_key_variables: str = Field(
         "",
-        description="environment variables whose keys a model added to the running server may send to its endpoint: "
-        "patterns such as EXAMPLE_*, separated by commas",
+        description="environment variables that a model added to the running server may send to its endpoint as an API "
+        "key: patterns such as EXAMPLE_*, separated by commas",
     )
-    memory_limit_bytes: int = Field(0, ge=0, description="memory that models share; 0: all there is")
+    memory_limit_bytes: int = Field(
+        0,
+        ge=0,
+        description="memory limit of the server with all its models, in bytes; 0: that of the GPU, else of the "
+        "container, else of the machine",
+    )
     memory_pressure_threshold_percent: float = Field(
-        85, gt=0, le=100, description="share of the memory above which the least recently used models are evicted"
+        85,
+        gt=0,
+        le=100,
+        description="percentage of the memory limit above which the least recently used models are evicted",
     )
-    min_residency_s: float = Field(5, ge=0, description="a model stays this long before it makes room for another")
-    idle_evict_s: float = Field(0, ge=0, description="evict a model that was not used for so long; 0: never")
+    min_residency_s: float = Field(
+        5, ge=0, description="minimum time before a loaded model is evicted to make room for another, in seconds"
+    )
+    idle_evict_s: float = Field(0, ge=0, description="evict models that were not used for so many seconds; 0: never")
     preload_models: str = Field("", description="models to load at start-up, separated by commas")
     open_steps: bool = Field(
-        False, description="let clients call the steps of a model by themselves, to measure one; not for production"
+        False, description="allow clients to call single steps of a model, for measurements; not for production"
     )
     fork_stubs: bool = Field(
-        True, description="fork Triton's Python processes from one that has imported what they need; needs a C compiler"
+        True, description="start Triton's Python processes from a fork server, which needs a C compiler"
     )
-    hf_fallback: bool = Field(True, description="fetch missing weights from the model hub")
+    hf_fallback: bool = Field(True, description="download missing weights from the model hub")
 
     @field_validator("host", "triton_host")
     @classmethod
     def _resolved(cls, value: str, info: ValidationInfo) -> str:
-        """Triton takes addresses only: of a name it makes 255.255.255.255."""
+        """Resolve a host name to an IPv4 address: Triton accepts only addresses, and turns a name into 255.255.255.255.
+
+        An empty triton_host stays empty.
+        """
         if not value and info.field_name == "triton_host":
             return value
         try:
             return str(socket.getaddrinfo(value, None, socket.AF_INET)[0][4][0])
         except (OSError, UnicodeError) as exc:
-            raise ValueError("is no IPv4 address, and no name of one") from exc
+            raise ValueError("must be an IPv4 address, or a host name that resolves to one") from exc
 
     @field_validator("admin_token", mode="before")
     @classmethod
@@ -167,7 +190,7 @@ class Settings(DoorSettings, BaseSettings):
     @classmethod
     def _apart(cls, value: str, info: ValidationInfo) -> str:
         if value and value in words(info.data.get("auth_tokens", "")):
-            raise ValueError("is one of auth_tokens, which may do less; give it to nobody else")
+            raise ValueError("is one of auth_tokens, which permit less; choose a different token")
         return value
 
     @field_validator("device")
@@ -192,12 +215,12 @@ class Settings(DoorSettings, BaseSettings):
 
     @property
     def inner_host(self) -> str:
-        """Address of Triton's ports and of the controller's port."""
+        """Address on which Triton's ports and the controller's port listen."""
         return self.triton_host or (LOOPBACK if self.asks_for_token else self.host)
 
     @property
     def runtime(self) -> Runtime:
-        """What the stages obey on this machine."""
+        """Settings of the stages, resolved for this machine."""
         return replace(
             self.portable_runtime,
             device=choose_device(self.device),
@@ -209,7 +232,7 @@ class Settings(DoorSettings, BaseSettings):
 
     @property
     def portable_runtime(self) -> Runtime:
-        """What the stages obey on a machine that is not known yet: only what was asked for."""
+        """Settings of the stages without anything that depends on this machine."""
         return Runtime(
             device=self.device,
             precision=self.default_compute_precision or "",
@@ -249,12 +272,12 @@ class Settings(DoorSettings, BaseSettings):
 
     @property
     def loras_dir(self) -> Path:
-        """Files of the LoRA adapters that were added to the running server."""
+        """Directory of the files that list the LoRA adapters added to the running server."""
         return self.data_dir.absolute() / "loras"
 
     @property
     def stub_dir(self) -> Path:
-        """Triton's Python backend where its stubs are forked, and their nursery."""
+        """Directory of Triton's Python backend and of the fork server, if stubs are forked."""
         return self.data_dir.absolute() / "stubs" / "python"
 
 
@@ -267,9 +290,9 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def read_settings(**flags: Any) -> Settings:
-    """Resolve the settings; flags that are None were not given.
+    """Resolve the settings; a flag that is None was not given.
 
-    SettingsError names each bad variable, its value and what is legal.
+    SettingsError names each invalid setting, its value and the allowed values.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
@@ -280,6 +303,6 @@ def read_settings(**flags: Any) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """SIE_ variables in the environment that this version does not read."""
+    """Return the environment variables that begin with SIE_ and that this version does not read."""
     known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)

@@ -1,6 +1,6 @@
-"""What a running stage knows of its model: one frozen value, carried in config.pbtxt as JSON.
+"""Specification of a model for its stages: one frozen value, passed as JSON in config.pbtxt.
 
-Standard library only: a cold stage process stays small.
+Standard library only, so that cold stage processes stay small.
 """
 
 import json
@@ -8,35 +8,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-# Which engine computes where a model could be computed by several: chosen by what is there, and by measurement.
+# Engines. AUTO chooses by a model's files and by measurement.
 AUTO, TORCH, ONNX = "auto", "torch", "onnx"
 
 SPEC_PARAMETER = "sie_spec"
 
-# Of a model whose file sets no limit: that of its checkpoint holds.
+# Maximum length of a model whose file sets none: the limit of its checkpoint applies.
 ANY_LENGTH = 10_000_000
 
-# More than this at once does not make a CPU faster: measured in ARCHITECTURE.md.
+# A larger batch does not make a CPU faster: measured in ARCHITECTURE.md.
 CPU_ADMISSION_COST = 2048
 
-# The engine of models that somebody else's server computes.
+# Engine of models that another server computes.
 REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The settings that stages obey, resolved when the repository is rendered.
+    """Settings of the stages, resolved when the repository is rendered.
 
-    `max_sub_batch_cost`, in the model's cost unit, is what the device runs at once; 0: calibrated.
-    `max_concurrent_requests` holds for each model. `cpu_threads`, shared by all models in use; 0: all
-    cores. `image_workers` threads of each model decode its images and sounds, images in `max_decoded_bytes`. A
-    forward pass longer than `forward_timeout_s` is ended together with its process, as is a load longer than
-    `load_timeout_s`. Only with `open_steps` may clients call a step without the one before it. `engine` auto: what each
-    checkpoint is for, and what is measured to be faster. `precision` empty: float32 on a CPU, float16 on a GPU. A model
-    holds `max_loras` LoRA adapters at once; with `allow_client_lora` a request may name any of the hub's. `status_dir`
-    empty: a directory of the running tritonserver; `loras_dir` empty: no adapters are added to a running server;
-    `cache_dir` and `environments_dir` empty: the user's directories for caches and data. The first holds measurements,
-    graphs and converted weights.
+    `max_sub_batch_cost` is the maximum cost of a sub-batch, in the model's cost unit; 0: calibrated.
+    `max_concurrent_requests` applies to each model. `cpu_threads` are shared by all models in use; 0: all cores.
+    `image_workers` threads per model decode images and audio; images in at most `max_decoded_bytes`. A worker is ended
+    if a forward pass takes longer than `forward_timeout_s`, or a load longer than `load_timeout_s`. Clients may call a
+    step without the preceding one only with `open_steps`. `engine` auto: chosen by the checkpoint's files and by
+    measurement. `precision` empty: float32 on a CPU, float16 on a GPU. A model has at most `max_loras` LoRA adapters in
+    memory; with `allow_client_lora` a request may name any adapter on the hub. `status_dir` empty: a directory of the
+    running tritonserver. `loras_dir` empty: no adapters can be added to the running server. `cache_dir` and
+    `environments_dir` empty: the user's directories for caches and data. `cache_dir` holds measurements, graphs and
+    converted weights.
     """
 
     device: str = "auto"
@@ -69,9 +69,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class MuveraConfig:
-    """`num_simhash_projections` k gives 2^k partitions; `projection_dim` and `final_projection_dim` None: none.
+    """Parameters of MUVERA encodings.
 
-    `center_tokens`: without the mean of an item's vectors, for models whose vectors have much in common.
+    `num_simhash_projections` k makes 2^k partitions. `projection_dim` and `final_projection_dim` None: no projection.
+    `center_tokens` subtracts the mean of an item's vectors, for models whose vectors are similar to each other.
     """
 
     num_repetitions: int = 40
@@ -87,7 +88,7 @@ class MuveraConfig:
         return 1 << self.num_simhash_projections
 
     def dim(self, token_dim: int) -> int:
-        """Entries of an encoding of vectors of `token_dim`.
+        """Return the dimension of an encoding made of vectors of dimension `token_dim`.
 
         >>> MuveraConfig(num_repetitions=2, num_simhash_projections=3, final_projection_dim=None).dim(16)
         256
@@ -98,11 +99,11 @@ class MuveraConfig:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What holds for requests that do not say otherwise. Profiles of a model share its weights.
+    """Defaults for requests. All profiles of a model share its weights.
 
-    `parameters` are request parameters. A template holds `{text}` once, and may hold `{instruction}`; empty: the
-    prompts of the model's own files. `query_instruction` is for the template of queries, `instruction` for all texts
-    and over it; None: there is none.
+    `parameters` are default request parameters. A template contains `{text}` once, and may contain `{instruction}`;
+    empty: the prompts in the model's own files. `query_instruction` fills the template of queries. `instruction` is for
+    all texts and overrides `query_instruction`; without a template it replaces the model's own prompts. None: not set.
     """
 
     name: str = "default"
@@ -115,9 +116,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server of somebody's that computes a model: it is called `model` there.
+    """Another server that computes a model, whose name there is `model`.
 
-    `url` is what the API's paths follow. `api_key_env` names an environment variable; the key itself stands nowhere.
+    `url` is the base of the API's paths. `api_key_env` names the environment variable with the API key; the key itself
+    is never stored.
     """
 
     url: str
@@ -126,12 +128,12 @@ class Endpoint:
 
     @property
     def is_private(self) -> bool:
-        """True if the connection is encrypted or local, so that nobody on the network can read a key.
+        """True if the connection is encrypted or local, so that the API key cannot be read on the network.
 
         >>> [Endpoint(url, "m").is_private for url in ("https://host", "http://[::1]", "http://127.0.0.1:1", "http://a")]
         [True, True, True, False]
         """
-        from urllib.parse import urlsplit  # imported here because cold stages do not need it
+        from urllib.parse import urlsplit  # here, because cold stages do not need it
 
         parts = urlsplit(self.url)
         return parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
@@ -139,18 +141,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model, resolved.
+    """Resolved specification of one model. Lengths are in tokens.
 
-    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `family` is the name of one of
-    ours, or `module:Class`; `options` are its own, as its schema has them; `engine` computes its encoder, ONNX Runtime
-    from the file `onnx_file`, or from the usual one. `tasks` are names of verbs. `dims` are the output types of encode,
-    and the size of each; the int8 and uint8 forms of those `scaled` come with scales. `score_modes` are the ways to
-    score by them, the default first; a model that scores and has none reads query and text together. `inputs` are the
-    kinds of input it reads. `environment` names the one its worker runs in; empty: that of the server. Lengths are in
-    tokens. Profiles `apart` are models of their own, `model.profile`. `allow_pickle`: "tensors" lets weights that are
-    only pickled be converted to safetensors; empty: they are refused. `loras` are the LoRA adapters that a request may
-    name: name → where it is, as `weights`. With an `endpoint` the model is computed there, and of `weights` only the
-    small files are read.
+    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `family` is the name of a built-in
+    family, or `module:Class`; `options` are the family's own, as its schema defines them. `engine` computes the
+    encoder; ONNX Runtime reads `onnx_file`, or the default file if empty. `tasks` are names of verbs. `dims` maps the
+    output types of encode to their dimensions; the int8 and uint8 forms of the types in `scaled` come with scales.
+    `score_modes` are the ways to score by outputs, the default first; a model that scores without any reads query and
+    text together. `inputs` are the kinds of input that the model reads. `environment` is the one in which its worker
+    runs; empty: the server's. Profiles in `apart` are separate models named `model.profile`. `allow_pickle` "tensors":
+    weights that exist only as pickles are converted to safetensors; empty: they are refused. `loras` maps the names of
+    LoRA adapters that requests may use to locations, written like `weights`. A model with an `endpoint` is computed
+    there, and only the small files of `weights` are read.
     """
 
     model: str
@@ -177,16 +179,16 @@ class ModelSpec:
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":
-        """The same model, run on `device`."""
+        """Return the same specification with another device."""
         return replace(self, runtime=replace(self.runtime, device=device))
 
     def profile(self, name: str) -> Profile:
-        """KeyError where there is no such profile."""
+        """Return the profile `name`; KeyError if it does not exist."""
         return {profile.name: profile for profile in self.profiles}[name]
 
     @property
     def admission_cost(self) -> int:
-        """What Triton may queue together: about one forward pass, so that the next forms meanwhile."""
+        """Maximum cost of a batch in Triton's queue: about one forward pass, so that the next forms meanwhile."""
         is_computed_here = self.runtime.device == "cpu" and self.endpoint is None
         usual = CPU_ADMISSION_COST if is_computed_here else self.max_batch_cost
         return min(self.max_batch_cost, self.runtime.max_sub_batch_cost or usual)

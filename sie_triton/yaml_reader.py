@@ -1,4 +1,4 @@
-"""Parse hand-written YAML, that is model files and the settings file, into plain values.
+"""Parse hand-written YAML (model files and the settings file) into plain values.
 
 Stricter than PyYAML's safe loader: a key may occur once in a mapping, and depth and size have limits.
 """

@@ -1,4 +1,4 @@
-"""`sie-triton door`: the door alone, before a Triton that somebody else runs."""
+"""`sie-triton door`: the door alone, in front of a Triton that was started separately."""
 
 import signal
 from types import FrameType
@@ -20,22 +20,22 @@ OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
 
 
 class Stopped(Exception):
-    """A signal asked us to end."""
+    """A signal asked this process to end."""
 
 
 @click.command()
 @settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
 def door(**flags: Any) -> None:
-    """Run only the door on --host, in front of a Triton and a controller that run at --triton-host.
+    """Run only the door, on --host, in front of a Triton and a controller on --triton-host.
 
-    `sie-triton serve` opens one of its own.
+    `sie-triton serve` starts its own door.
     """
     settings = read_settings(**flags)
     raise_limit()
     if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))
     for signum in SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
             signal.signal(signum, _stop)
     try:
         with doors(settings, {}, lambda line: click.echo(line, err=True)):
@@ -48,6 +48,6 @@ def door(**flags: Any) -> None:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    for each in SIGNALS:  # a second one must not interrupt the orderly end
+    for each in SIGNALS:  # a second signal must not interrupt the shutdown
         signal.signal(each, signal.SIG_IGN)
     raise Stopped

@@ -1,4 +1,4 @@
-"""`sie-triton env`: the venvs that workers of some models run in."""
+"""`sie-triton env`: virtual environments for the workers of some models."""
 
 from typing import Any
 
@@ -10,22 +10,22 @@ from sie_triton.settings import read_settings
 
 @click.group()
 def env() -> None:
-    """Make, list and remove worker environments: venvs for models whose library conflicts with the server's.
+    """Make, list and remove worker environments: venvs for models whose libraries conflict with the server's.
 
-    A model file names one with `environment: NAME`. The model's worker runs there; all else stays as it is.
+    A model file names its environment with `environment: NAME`. Only the model's worker runs in it.
     """
 
 
 @env.command()
 @click.argument("name")
 @click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True)
-@click.option("--python", default="", metavar="PATH", help="interpreter to make it with; default: this one")
+@click.option("--python", default="", metavar="PATH", help="Python interpreter of the environment; default: this one")
 @settings_options(["environments_dir"])
 def add(name: str, packages: tuple[str, ...], python: str, **flags: Any) -> None:
-    """Make environment NAME with each PACKAGE, as pip takes them.
+    """Make the environment NAME and install each PACKAGE with pip.
 
-    This package and numpy come with it. A model of ours needs 'sie-triton[server]' there, which brings torch; a family
-    of your own needs the package that it is in.
+    This package and numpy are always included. Built-in families also need 'sie-triton[server]', which includes torch;
+    a family of your own needs the package that contains it.
     """
     from sie_triton.environments import commands
 
@@ -35,7 +35,7 @@ def add(name: str, packages: tuple[str, ...], python: str, **flags: Any) -> None
 @env.command()
 @settings_options(["environments_dir", "models_dir"])
 def ls(**flags: Any) -> None:
-    """List environments, the models in --models-dir that name them, and what is wrong with them."""
+    """List environments, the models in --models-dir that use them, and their problems."""
     from sie_triton.catalog import select
     from sie_triton.environments import commands
 
@@ -51,7 +51,7 @@ def ls(**flags: Any) -> None:
 @click.argument("name")
 @settings_options(["environments_dir"])
 def rm(name: str, **flags: Any) -> None:
-    """Remove environment NAME. Start a server again that uses it."""
+    """Remove the environment NAME. Restart a server that uses it."""
     from sie_triton.environments import commands
 
     commands.remove(read_settings(**flags).environments_dir, name)

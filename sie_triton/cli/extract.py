@@ -1,4 +1,4 @@
-"""`sie-triton extract`: ask a running server what is in texts and images."""
+"""`sie-triton extract`: find entities, relations, classes and objects in texts and images on a running server."""
 
 import sys
 from collections.abc import Iterator
@@ -18,16 +18,18 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("model")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--labels", default="", metavar="LABEL,LABEL...", help="what to look for, divided by commas")
+@click.option("--labels", default="", metavar="LABEL,LABEL...", help="labels to find, separated by commas")
 @click.option(
-    "--image", "images", type=FILE, multiple=True, help="what to look in; may be repeated, and be beside texts"
+    "--image", "images", type=FILE, multiple=True, help="image to search; may be repeated and combined with texts"
 )
-@click.option("--pages", metavar="PAGES", help="of images that are PDFs: 1-3,8 or 5-; default: all")
-@click.option("--lora", metavar="NAME", help="LoRA adapter of the model to run them through")
-@click.option("--draw", type=click.Path(path_type=Path), help="save the one image with a box for each object here")
-@click.option("--threshold", type=click.FloatRange(0, 1), help="least score of what is told; default: the model's")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON object an item, each on a line")
-@click.option("--url", metavar="URL", help="server, as http://host:port or grpc://host:port; default: the next two")
+@click.option("--pages", metavar="PAGES", help="pages of images that are PDFs, such as 1-3,8 or 5-; default: all")
+@click.option("--lora", metavar="NAME", help="LoRA adapter of the model to apply")
+@click.option("--draw", type=click.Path(path_type=Path), help="save the image to this file with a box for each object")
+@click.option("--threshold", type=click.FloatRange(0, 1), help="minimum score of a finding; default: the model's")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object per item, each on its own line")
+@click.option(
+    "--url", metavar="URL", help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port"
+)
 @settings_options(["host", "grpc_port"])
 def extract(
     model: str,
@@ -42,20 +44,25 @@ def extract(
     url: str | None,
     **flags: Any,
 ) -> None:
-    """Ask a running server what MODEL finds in each TEXT and image, or in each line of standard input.
+    """Find entities, relations, classes or objects with MODEL in each TEXT and image, or each line of standard input.
 
     \b
     sie-triton extract org/gliner 'Ada Lovelace lived in London.' --labels person,place
     sie-triton extract org/gliner --labels person --threshold 0.7 --json < texts.txt
     sie-triton extract org/owlv2 --image street.jpg --labels car,'traffic light' --draw found.png
 
-    In a terminal what was found stands in colour in its text, or in tables. Elsewhere it is one line each, divided by
-    tabs: the number of the text or image, "entity", label, score, where it starts and ends (characters, from 0), and
-    the words; or "relation", its name, score, head and tail; or "classification", label and score; or "object", label,
-    score, left, top, right and bottom in pixels; or "line", label, score and the words that were read in an image, with
-    the same four where they are known; or "data" and JSON. Of a PDF the number is followed by a colon and the page.
+    In a terminal, findings are highlighted in their text or shown as tables. Otherwise each finding is a line of fields
+    separated by tabs: the number of the text or image (for a PDF followed by a colon and the page), then
 
-    Labels are needed by models that have none of their own; they may be phrases: --labels 'place of birth,date'.
+    \b
+    entity          label, score, start and end (in characters, from 0), words
+    relation        name, score, head, tail
+    classification  label, score
+    object          label, score, left, top, right and bottom (in pixels)
+    line            label, score, words read in an image, and its box if known
+    data            JSON
+
+    Models without labels of their own require --labels. Labels may be phrases: --labels 'place of birth,date'.
     """
     from sie_triton.cli import findings
     from sie_triton.client import SIEClient
@@ -89,10 +96,10 @@ def _draw(image: Path, result: "ExtractResult", path: Path) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """Of standard input, but for blank ones."""
+    """Yield the lines of standard input that are not blank."""
     stream = sys.stdin.buffer
     if stream.isatty():
-        raise click.UsageError("give a TEXT, or send texts, one a line, to standard input")
+        raise click.UsageError("give a TEXT or an --image, or pipe texts to standard input, one per line")
     for number, line in enumerate(stream, 1):
         try:
             text = line.decode().strip()

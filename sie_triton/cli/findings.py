@@ -1,4 +1,4 @@
-"""What `sie-triton extract` prints: texts in colour, or names of images, with tables; or lines of tabs, or JSON."""
+"""Output of `sie-triton extract`: highlighted texts and tables in a terminal, else tab-separated lines, or JSON."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def show(texts: Sequence[str], results: Sequence[ExtractResult], *, as_json: boo
 
 
 def pages(names: Sequence[str], results: Sequence[ExtractResult]) -> list[tuple[str, ExtractResult]]:
-    """A name and its result; of a PDF the name of each page, and the result of that."""
+    """Return pairs of a name and a result, one per item, or one per page of a PDF."""
     return [
         (f"{name}:{page['page']}" if "page" in page else name, page)
         for name, result in zip(names, results, strict=True)
@@ -40,7 +40,7 @@ def pages(names: Sequence[str], results: Sequence[ExtractResult]) -> list[tuple[
 
 
 def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
-    """Each finding: what it is, its name, its score, and what more there is."""
+    """Yield the fields of each finding: its kind, then as in the help of `sie-triton extract`."""
     for entity in result["entities"]:
         named = entity["label"], _score(entity)
         if "start" in entity:
@@ -69,7 +69,10 @@ def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[Ext
 
 
 def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str]) -> Text:
-    """Behind each entity its label; one that lies in another follows that with its words."""
+    """Return the text with each entity highlighted and followed by its label.
+
+    An entity within another follows that one, with its label and words.
+    """
     shown, end = Text(), 0
     for entity in sorted(entities, key=lambda each: (each["start"], -each["end"])):
         label, colour = entity["label"], colours[entity["label"]]
@@ -84,7 +87,7 @@ def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str])
 
 
 def tables(result: ExtractResult) -> Iterator[Table]:
-    """Of what has no place in the text."""
+    """Yield tables of the findings that have no position in the text."""
     relations, classes, data = result["relations"], result["classifications"], result["data"]
     if read := [each for each in result["entities"] if "start" not in each]:
         yield _table(("line", "label", "score", "box"), [(each["text"], *_seen(each)) for each in read])
@@ -114,7 +117,7 @@ def _seen(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _box(found: Mapping[str, Any]) -> list[str]:
-    """Left, top, right and bottom; none where nobody knows."""
+    """Return left, top, right and bottom as text; empty if the finding has no box."""
     return [f"{edge:.0f}" for edge in found.get("bbox") or ()]
 
 

@@ -1,4 +1,4 @@
-"""`sie-triton lora`: the LoRA adapters of a model on a running server."""
+"""`sie-triton lora`: LoRA adapters of a model on a running server."""
 
 from typing import Any
 
@@ -11,26 +11,26 @@ RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
 @click.group()
 def lora() -> None:
-    """List the LoRA adapters of a model of the running server, add some, take some out.
+    """List, add and remove the LoRA adapters of a model on the running server.
 
     \b
-    sie-triton lora add BAAI/bge-m3 banking org/bge-m3-banking  an adapter of the hub, named banking
+    sie-triton lora add BAAI/bge-m3 banking org/bge-m3-banking  an adapter on the hub, named banking
     sie-triton lora add BAAI/bge-m3 medical ./adapters/medical  a directory that PEFT has saved
-    sie-triton lora ls BAAI/bge-m3                              where each is, and which are in memory
+    sie-triton lora ls BAAI/bge-m3                              locations, and which are in memory
     sie-triton lora rm BAAI/bge-m3 banking
 
-    A request names one with its parameter lora: client.encode("BAAI/bge-m3", texts, lora="banking"). It is loaded
-    by the first that does. What is added stays for later starts with the same --data-dir; adapters can also stand in
-    the model file, under loras.
+    A request selects an adapter with its parameter lora: client.encode("BAAI/bge-m3", texts, lora="banking"). The
+    first such request loads it. Added adapters are kept for later starts with the same --data-dir. A model file can
+    also list adapters, under loras.
     """
 
 
 @lora.command()
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="print what the table is made of")
+@click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON")
 @settings_options(RUNNING)
 def ls(model: str, as_json: bool, **flags: Any) -> None:
-    """List the adapters of MODEL: where each is, where it is from, whether it is in memory."""
+    """List the adapters of MODEL: their locations and origins, and whether they are in memory."""
     from sie_triton.controller.lora_commands import show
 
     show(settings_of_running(**flags), model, as_json=as_json)
@@ -42,13 +42,13 @@ def ls(model: str, as_json: bool, **flags: Any) -> None:
 @click.argument("source")
 @settings_options(RUNNING)
 def add(model: str, name: str, source: str, **flags: Any) -> None:
-    """Let requests of MODEL name the adapter NAME, which is in SOURCE: a directory, or an id of the model hub.
+    """Add an adapter to MODEL under NAME, from SOURCE: a directory, or an id on the model hub.
 
     \b
     sie-triton lora add BAAI/bge-m3 banking org/bge-m3-banking@v2
 
-    NAME is of letters, digits, _, ., - and /. One that was added before is replaced: requests that come later get the
-    new one. Only the operator can do this: it takes SIE_ADMIN_TOKEN, or the token in --data-dir.
+    NAME may contain letters, digits, _, ., - and /. An adapter that was added under the same name is replaced: later
+    requests use the new one. The command requires SIE_ADMIN_TOKEN, or the token in --data-dir.
     """
     from sie_triton.controller.lora_commands import add as run
 
@@ -60,9 +60,9 @@ def add(model: str, name: str, source: str, **flags: Any) -> None:
 @click.argument("name")
 @settings_options(RUNNING)
 def rm(model: str, name: str, **flags: Any) -> None:
-    """Take the adapter NAME from MODEL; requests that are in progress go on with it.
+    """Remove the adapter NAME from MODEL. Requests in progress continue to use it.
 
-    One that stands in the model file is taken out there.
+    To remove an adapter that a model file lists, edit the file.
     """
     from sie_triton.controller.lora_commands import remove
 

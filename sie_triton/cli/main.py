@@ -1,4 +1,4 @@
-"""The command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf`."""
+"""Command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf` and others."""
 
 import sys
 from pathlib import Path
@@ -45,14 +45,15 @@ RENDER_SETTINGS = (
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sie-triton")
 def cli() -> None:
-    """Encode, score and extract with NVIDIA Triton: many models, one device.
+    """Encode, score and extract with NVIDIA Triton: many models on one device.
 
     \b
     sie-triton serve                         the demo model, all-MiniLM-L6-v2
-    sie-triton serve BAAI/bge-small-en-v1.5  a model of the hub
+    sie-triton serve BAAI/bge-small-en-v1.5  a model on the hub
     sie-triton serve ./my-model              a sentence-transformers directory
 
-    Every setting is a flag, an SIE_ environment variable, or a key of sie.yaml; the flag wins.
+    Each setting is a flag, an SIE_ environment variable, or a key of sie.yaml. A flag overrides a variable, and a
+    variable overrides the file.
     """
 
 
@@ -61,10 +62,10 @@ def cli() -> None:
 @click.option("--verbose", is_flag=True, help="show Triton's log here instead of writing it to a file")
 @settings_options(list(Settings.model_fields))
 def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
-    """Start a Triton server for MODELS and stay until Ctrl-C or SIGTERM.
+    """Start a Triton server for MODELS and run it until Ctrl-C or SIGTERM.
 
-    A model is the name in a model file, a model file, a sentence-transformers directory, or a hub id. Weights are
-    loaded by the first request, or at start-up for those named in --preload-models.
+    A model is a name from a model file, the path of a model file, a sentence-transformers directory, or a hub id. Its
+    weights are loaded by its first request, or at start-up if --preload-models names it.
     """
     with ends_silently():
         from sie_triton.server.serve import serve as run
@@ -79,7 +80,9 @@ def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
 @click.argument("models", nargs=-1)
 @click.option("--output", type=click.Path(path_type=Path), default="model_repository", show_default=True)
 @click.option("--check", "only_check", is_flag=True, help="write nothing; fail if OUTPUT is not up to date")
-@click.option("--hook/--no-hook", default=True, help="build Triton's admission hook into each inference model")
+@click.option(
+    "--hook/--no-hook", default=True, help="add the admission hook for Triton's batches to each inference model"
+)
 @settings_options(RENDER_SETTINGS)
 def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, **flags: Any) -> None:
     """Write MODELS (default: the starter set) as a Triton model repository."""
@@ -116,9 +119,9 @@ CONTROLLER_SETTINGS = (
 @cli.command()
 @settings_options(CONTROLLER_SETTINGS)
 def controller(**flags: Any) -> None:
-    """Run the controller alone, beside a Triton of the same machine and data directory.
+    """Run only the controller, beside a Triton on the same machine with the same data directory.
 
-    `sie-triton serve` starts one of its own.
+    `sie-triton serve` starts its own controller.
     """
     from sie_triton.controller.run import run
 
@@ -126,12 +129,12 @@ def controller(**flags: Any) -> None:
 
 
 @cli.command()
-@click.option("--watch", is_flag=True, help="stay, and show what changes")
-@click.option("--json", "as_json", is_flag=True, help="print what the table is made of, once")
-@click.option("--svg", type=click.Path(path_type=Path), help="also save the table as a picture")
+@click.option("--watch", is_flag=True, help="keep running, and update the table")
+@click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON, once")
+@click.option("--svg", type=click.Path(path_type=Path), help="also save the table to this file, as an SVG image")
 @settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
-    """Show every model of a running server: state, memory, when it was last used."""
+    """Show all models of a running server: state, memory, last use."""
     from sie_triton.controller.commands import show
 
     settings = settings_of_running(**flags)
@@ -142,7 +145,7 @@ def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
 @click.argument("model")
 @settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def load(model: str, **flags: Any) -> None:
-    """Load MODEL's weights now, before the first request."""
+    """Load the weights of MODEL now, before its first request."""
     from sie_triton.controller.commands import act
 
     act(settings_of_running(**flags), model, "load")
@@ -152,7 +155,7 @@ def load(model: str, **flags: Any) -> None:
 @click.argument("model")
 @settings_options(["host", "controller_port", "data_dir", "admin_token"])
 def evict(model: str, **flags: Any) -> None:
-    """Give MODEL's memory back; its next request loads it again."""
+    """Free the memory of MODEL. Its next request loads it again."""
     from sie_triton.controller.commands import act
 
     act(settings_of_running(**flags), model, "evict")
@@ -186,23 +189,23 @@ BENCHES = (
     type=click.Choice(BENCHES),
     default="server",
     show_default=True,
-    help="server: under load; in process: texts of mixed lengths, base and large models, every architecture, "
-    "sparse and late-interaction models; "
-    "extract: entities, beside gliner, if that is installed; images: vectors of photos; "
-    "loras: eight LoRA adapters, beside PEFT; "
-    "latency: one short text at a time, beside ONNX Runtime in process; "
-    "cold: a server with many models that nobody has asked yet; "
-    "door: SIE's own HTTP beside Triton's",
+    help="server: throughput under load; latency: one short text at a time, compared with ONNX Runtime in process; "
+    "door: SIE's own HTTP compared with Triton's; "
+    "lengths, sizes, architectures, outputs: in process, for texts of mixed lengths, base and large models, every "
+    "architecture, and sparse and late-interaction models; "
+    "extract: entities, compared with gliner if it is installed; images: vectors of photos; "
+    "loras: eight LoRA adapters, compared with PEFT; "
+    "cold: a server with many models that have had no request",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
-@click.option("--seconds", default=10.0, show_default=True, help="length of one measurement")
-@click.option("--clients", default=64, show_default=True, help="concurrent clients of the server")
-@click.option("--models", default=100, show_default=True, help="how many cold ones")
+@click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
+@click.option("--clients", default=64, show_default=True, help="number of concurrent clients")
+@click.option("--models", default=100, show_default=True, help="number of models, for --what cold")
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
 def bench(what: str, rounds: int, seconds: float, clients: int, models: int, output: Path | None) -> None:
-    """Compare with sentence-transformers on this machine, in one run, and print a table.
+    """Compare this package with sentence-transformers on this machine, in one run, and print a table.
 
-    For the server, the last line is one JSON document; perf_analyzer is fetched if it is missing.
+    With --what server, the last line is one JSON document, and perf_analyzer is downloaded if it is missing.
     """
     if what == "server":
         from sie_triton.bench.compare import run
@@ -243,9 +246,9 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @settings_options(["host", "grpc_port"])
 def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
-    """Load a running server with perf_analyzer, one text of 20 to 60 words a request.
+    """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
 
-    Further ARGUMENTS go to perf_analyzer, for example --concurrency-range 1:64:21.
+    ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
     """
     from sie_triton.bench.perf_analyzer import run_on_texts
 
@@ -254,7 +257,7 @@ def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one line on stderr and exit status 2."""
+    """Run the command line. Print an SIEError to stderr without a traceback, and exit with status 2."""
     blank([flag(name) for name in SECRETS])
     try:
         cli(standalone_mode=False)

@@ -1,4 +1,4 @@
-"""What `sie-triton models` does with model files."""
+"""Implementation of `sie-triton models` for model files."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ from sie_triton.serving import fault_lines, file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 
-WRONG = "wrong"
+WRONG = "invalid"
 
 
 def list_running(settings: Settings) -> bool:
-    """Print the models and the wrong model files of the running server; False if no server answers."""
+    """Print the models and the invalid model files of the running server; return False if no server answers."""
     try:
         answer = ask(settings, MODELS)
     except ServerError:
@@ -59,7 +59,7 @@ def show(model: str, settings: Settings) -> None:
 
 
 def check(paths: Sequence[Path], settings: Settings) -> bool:
-    """Print every complaint about the files, then their number by result; False if a file is wrong."""
+    """Print all problems of the files, then the number of files by result; return False if a file is invalid."""
     files = [file for path in paths for file in _model_files(path)]
     clashes = _clashes(files)
     results = Counter(_checked(file, settings, clashes.get(str(file), ())) for file in files)
@@ -68,7 +68,7 @@ def check(paths: Sequence[Path], settings: Settings) -> bool:
 
 
 def text_of(model: str, settings: Settings) -> str:
-    """The model file of a name as somebody types it."""
+    """Return the text of the model file that a user names: a path, a known model, a directory or a hub id."""
     if (path := Path(model)).is_file():
         return path.read_text(encoding="utf-8-sig")
     if (known := known_model(model)) is not None:
@@ -77,7 +77,7 @@ def text_of(model: str, settings: Settings) -> str:
 
 
 def model_file(model: str, settings: Settings, *, name: str | None = None, family: str = "") -> str:
-    """The text of a file for a directory or a hub id; CatalogError where it holds none that can be served."""
+    """Return the text of a new model file for a directory or a hub id; CatalogError if its model cannot be served."""
     directory = Path(model).expanduser().resolve()
     if directory.is_dir():
         return to_yaml(*explain(directory, name or directory.name, {"weights_path": str(directory)}, family))
@@ -97,11 +97,11 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
         "family": spec.family,
         "engine": spec.engine,
         "endpoint": f"{spec.endpoint.url}, as {spec.endpoint.model}" if spec.endpoint else "",
-        "reads": ", ".join(spec.inputs),
-        "does": ", ".join(spec.tasks),
+        "inputs": ", ".join(spec.inputs),
+        "tasks": ", ".join(spec.tasks),
         "outputs": ", ".join(f"{name} {dim}" for name, dim in spec.dims.items()),
-        "scores by": ", ".join(spec.score_modes),
-        "longest item": length,
+        "score modes": ", ".join(spec.score_modes),
+        "maximum length": length,
         "options": ", ".join(f"{name}: {value}" for name, value in spec.options.items() if value not in (None, "", {})),
     }
     rows["adapters"] = "\n".join(f"{name}: {where}" for name, where in spec.loras.items())
@@ -124,7 +124,7 @@ def _model_files(path: Path) -> list[Path]:
 
 
 def _clashes(files: Sequence[Path]) -> dict[str, list[str]]:
-    """Conflicts with other files of the same directory, by file."""
+    """Return the conflicts of each file with other files of the same directory, by file."""
     found: dict[str, list[str]] = {}
     for directory in dict.fromkeys(file.parent for file in files):
         problems: dict[str, str] = {}
@@ -143,21 +143,21 @@ def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
         lines += [f"warning: {file}: {line}" for line in doubts(spec)]
         errors = [*clashes, *(f"{file}: {line}" for line in faults(spec))]
         missing = environment_causes(settings, [spec])
-        # An environment that the family chooses is not a fault of the file.
+        # If the family chooses the environment, a missing one is not the file's fault.
         errors += [f"{file}: {line}" for line in missing if config.environment]
         lines += [f"warning: {file}: {line}" for line in missing if not config.environment]
     except UnbuiltFamily as exc:
         click.echo(f"not served: {exc}")
-        return "of a kind to come"
+        return "not served"
     except CatalogError as exc:
         errors, lines = str(exc).splitlines(), []
     for line in [*(f"error: {line}" for line in errors), *lines]:
         click.echo(line)
-    return WRONG if errors else "right"
+    return WRONG if errors else "valid"
 
 
 def _unserved(variants: Sequence[ModelConfig], settings: Settings) -> Iterator[str]:
-    """CatalogError where one is wrong."""
+    """Yield a line for each variant that this version does not serve; CatalogError if a variant is invalid."""
     for variant in variants:
         try:
             variant.resolve(settings.portable_runtime)

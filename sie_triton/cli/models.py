@@ -1,4 +1,4 @@
-"""`sie-triton models`: what is served, what a model file says, which models are known."""
+"""`sie-triton models`: served models, known models and model files."""
 
 import sys
 from collections.abc import Sequence
@@ -19,21 +19,22 @@ def models() -> None:
 
     \b
     sie-triton models ls                   models of the running server; without one, those `serve` would start
-    sie-triton models ls --known           public models whose files come with the package
-    sie-triton models show BAAI/bge-m3     what is made of a model's file, or of a directory
-    sie-triton models check my-models      every complaint about model files, including keys without effect
-    sie-triton models init ./my-model      a model file for what is in a directory, or on the hub
-    sie-triton models add org/name         serve it on the running server; rm takes it out
+    sie-triton models ls --known           public models whose model files are part of this package
+    sie-triton models show BAAI/bge-m3     resolved configuration of a model or a directory
+    sie-triton models check my-models      all problems of model files, including keys without effect
+    sie-triton models init ./my-model      write a model file for a directory or a model on the hub
+    sie-triton models add org/name         serve a model on the running server; rm removes it
     """
 
 
 @models.command()
-@click.option("--known", is_flag=True, help="the names of public models whose files come with the package")
+@click.option("--known", is_flag=True, help="list public models whose model files are part of this package")
 @settings_options(["models_dir", "model_filter", "host", "controller_port"])
 def ls(known: bool, **flags: Any) -> None:
     """List the models of the running server.
 
-    If no server answers, or with --models-dir or --model-filter, list the models that `serve` starts if none is named.
+    If no server answers, or with --models-dir or --model-filter, list the models that `serve` would start if none is
+    named.
     """
     from sie_triton.catalog import known_models
     from sie_triton.cli.model_files import list_running, list_served
@@ -49,7 +50,7 @@ def ls(known: bool, **flags: Any) -> None:
 @click.argument("model")
 @settings_options(["models_dir", "hf_fallback"])
 def show(model: str, **flags: Any) -> None:
-    """Show what is made of MODEL: a name, a directory, or a hub id."""
+    """Show the resolved configuration of MODEL: a name, a directory, or a hub id."""
     from sie_triton.cli.model_files import show as run
 
     run(model, read_settings(**flags))
@@ -59,7 +60,10 @@ def show(model: str, **flags: Any) -> None:
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, exists=True))
 @settings_options(["models_dir", "environments_dir"])
 def check(paths: Sequence[Path], **flags: Any) -> None:
-    """Say everything about model files, or directories of them (default: --models-dir); status 1 if one is wrong."""
+    """Print all problems of model files, or of directories of them (default: --models-dir).
+
+    The exit status is 1 if a file is invalid.
+    """
     from sie_triton.cli.model_files import check as run
 
     settings = read_settings(**flags)
@@ -71,31 +75,31 @@ def check(paths: Sequence[Path], **flags: Any) -> None:
 
 @models.command()
 @click.argument("model")
-@click.option("--name", help="the model's name; default: that of the hub, or of the directory")
-@click.option("--family", default="", help="what to take it for, where its files allow for several")
-@click.option("--output", type=click.Path(path_type=Path), help="write it there, not to the screen")
+@click.option("--name", help="name of the model; default: its name on the hub, or the directory's name")
+@click.option("--family", default="", help="family of the model, if its files fit several")
+@click.option("--output", type=click.Path(path_type=Path), help="file to write; default: standard output")
 @settings_options(["hf_fallback"])
 def init(model: str, name: str | None, family: str, output: Path | None, **flags: Any) -> None:
-    """Write a model file for MODEL, a directory or a hub id, of what its files say."""
+    """Write a model file for MODEL, a directory or a hub id, from the information in its files."""
     from sie_triton.cli.model_files import model_file
 
     if output is not None and output.exists():
-        raise click.UsageError(f"{output} is there already; remove it first")
+        raise click.UsageError(f"{output} already exists; remove it first")
     text = model_file(model, read_settings(**flags), name=name, family=family)
     if output is None:
         click.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
-        click.echo(f"wrote {output}; sie-triton models check {output} says more", err=True)
+        click.echo(f"wrote {output}; check it with sie-triton models check {output}", err=True)
 
 
 @models.command()
 @click.argument("model")
 @settings_options([*RUNNING, "hf_fallback"])
 def add(model: str, **flags: Any) -> None:
-    """Serve MODEL on the running server: a model file, a name that we know, a directory, or a hub id.
+    """Serve MODEL on the running server: a model file, the name of a known model, a directory, or a hub id.
 
-    What is served under its name goes on until the new one takes its place; no request fails. It stays for later
+    A model of the same name is served until the new one replaces it; no request fails. MODEL is also served after later
     starts with the same --data-dir.
     """
     from sie_triton.cli.model_files import text_of
@@ -109,7 +113,7 @@ def add(model: str, **flags: Any) -> None:
 @click.argument("model")
 @settings_options(RUNNING)
 def rm(model: str, **flags: Any) -> None:
-    """Take MODEL out of the running server; what it is working on is finished."""
+    """Remove MODEL from the running server. Its requests in progress are completed."""
     from sie_triton.controller.commands import remove
 
     remove(settings_of_running(**flags), model)

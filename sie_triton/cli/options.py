@@ -1,4 +1,4 @@
-"""One command-line option for each setting, so that flags and variables never drift apart."""
+"""Command-line options, generated from the settings so that flags and variables stay the same."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Those of the settings of these names."""
+    """Return a decorator that adds an option for each of the settings `names` to a command."""
 
     def decorate(command: Command) -> Command:
         for name in reversed(names):
@@ -24,7 +24,7 @@ def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def settings_of_running(**flags: Any) -> Settings:
-    """Options to reach a running server: --host is the address on which its Triton and its controller listen."""
+    """Read the settings of a command that calls a running server: --host is where its Triton and controller listen."""
     return read_settings(**flags, triton_host=flags.get("host"))
 
 

@@ -1,4 +1,4 @@
-"""SIEClient: items in, typed results out, over Triton's HTTP or gRPC."""
+"""Client of Triton: sends items over HTTP or gRPC and returns typed results."""
 
 from sie_triton.client.aio import AsyncSIEClient
 from sie_triton.client.sync import SIEClient

@@ -1,4 +1,4 @@
-"""The asyncio client: the same calls as SIEClient, awaited."""
+"""Client for asyncio, with the calls of SIEClient as coroutines."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class AsyncSIEClient:
-    """`async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
+    """Client for asyncio: `async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
-    `timeout` and `max_concurrency` as in SIEClient. One that is not `is_patient` asks once: what is busy is raised.
+    `timeout` and `max_concurrency` are those of SIEClient. If `is_patient` is False, nothing is retried, and a busy
+    server raises BusyError at once.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class AsyncSIEClient:
     ) -> list[EncodeResult]: ...
 
     async def encode(self, model: str, items: Any, **options: Any) -> Any:
-        """As SIEClient.encode."""
+        """Embed one item or a list of items, as SIEClient.encode does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
         async with self._explaining(call, model, deadline):
@@ -72,7 +73,7 @@ class AsyncSIEClient:
     async def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
-        """As SIEClient.score."""
+        """Rank items by relevance to a query, as SIEClient.score does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         return cast(ScoreResult, await self._results(call, model, deadline))
@@ -100,18 +101,18 @@ class AsyncSIEClient:
     async def extract(
         self, model: str, items: Any, labels: Sequence[str] = (), entities: Any = None, **options: Any
     ) -> Any:
-        """As SIEClient.extract."""
+        """Extract information from one item or a list of items, as SIEClient.extract does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
         return await self._results(call, model, deadline)
 
     async def list_models(self) -> list[str]:
-        """The models that are ready, as `org/name`."""
+        """Return the names of the models that are ready, as `org/name`."""
         return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @asynccontextmanager
     async def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> AsyncIterator[None]:
-        """On NotServed, name the models that are served; on a wrong input, name the inputs that the model takes."""
+        """On NotServed, name the models that are served; on InputError, name the inputs that the model takes."""
         try:
             yield
         except NotServed as exc:
@@ -131,7 +132,7 @@ class AsyncSIEClient:
         call.check(model, metadata)
 
     async def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
-        """Of a verb that may have an ensemble of its own."""
+        """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
         async with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
@@ -139,7 +140,7 @@ class AsyncSIEClient:
                 call.ensemble = known
                 try:
                     return call.results(await self._responses(call, deadline))
-                except InputError:  # the model may have other ensembles since
+                except InputError:  # the model's ensembles may have changed
                     self._ensembles.pop((model, call.verb.name), None)
                     if await self._ensemble(model, call.verb, deadline) == known:
                         raise
@@ -147,7 +148,7 @@ class AsyncSIEClient:
             return call.results(await self._responses(call, deadline))
 
     async def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
-        """A verb that is not the first of a model has an ensemble of its own."""
+        """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""
         if (model, verb.name) not in self._ensembles:
             name = calls.triton_name(model)
             metadata = await self._ask("get_model_metadata", deadline, lambda: {"model_name": name})

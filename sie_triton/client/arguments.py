@@ -1,4 +1,4 @@
-"""What callers give, checked before anything is sent."""
+"""Check the arguments of a call and convert them for a request, before anything is sent."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,23 +11,23 @@ from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS, TRITON_RESERVED_R
 from sie_triton.client.items import objects, utf_8
 from sie_triton.errors import InputError
 
-# Request parameters that are JSON, and may be given as mappings.
+# Request parameters that are sent as JSON; callers may pass mappings.
 JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema", "classes", "relation_labels"}
 
 ENTITY = 'give {"start": …, "end": …}; "label" is optional'
 
 
 def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
-    """Object [k] of bytes; none where there are none."""
+    """Return the labels as an object array [k] of bytes; empty for None."""
     given = [] if labels is None else _several(labels, "labels", "texts")
     for i, label in enumerate(given):
         if not isinstance(label, str):
-            raise InputError(f"labels[{i}]: must be a string, it is {type(label).__name__}")
+            raise InputError(f"labels[{i}]: must be a string, not {type(label).__name__}")
     return objects([utf_8(label, f"labels[{i}]") for i, label in enumerate(given)])
 
 
 def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] | None:
-    """Those that are known of each item: object [n] of bytes, each a JSON list; None where none are given."""
+    """Return the known entities of each item: an object array [n] of bytes, each a JSON list; None if not given."""
     if entities is None:
         return None
     lists = _several(entities, "entities", "lists")
@@ -40,13 +40,13 @@ def _encoded_list(entities: Any, name: str) -> bytes:
     found = _several(entities, name, "entities")
     for i, each in enumerate(found):
         if not isinstance(each, Mapping):
-            raise InputError(f"{name}[{i}]: must be a mapping, it is {type(each).__name__}; {ENTITY}")
+            raise InputError(f"{name}[{i}]: must be a mapping, not {type(each).__name__}; {ENTITY}")
     return utf_8(as_json([dict(each) for each in found], name), name)
 
 
 def _several(values: Any, name: str, what: str) -> list[Any]:
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise InputError(f"{name}: must be a list of {what}, it is {type(values).__name__}")
+        raise InputError(f"{name}: must be a list of {what}, not {type(values).__name__}")
     return list(values)
 
 
@@ -54,30 +54,30 @@ def as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InputError(f"{name}: cannot be written as JSON ({exc})") from exc
+        raise InputError(f"{name}: cannot be converted to JSON ({exc})") from exc
 
 
 def checked_model(model: str) -> str:
     if not isinstance(model, str) or not model:
-        raise InputError(f"model: must be a name such as org/name, it is {model!r}")
+        raise InputError(f"model: must be a name such as org/name, not {model!r}")
     utf_8(model, "model")
     return model
 
 
 def checked_concurrency(number: int) -> int:
     if not isinstance(number, int) or number < 1:
-        raise InputError(f"max_concurrency: must be 1 or more, it is {number!r}")
+        raise InputError(f"max_concurrency: must be 1 or more; got {number!r}")
     return number
 
 
 def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Request parameters of a call: its named arguments, over its `options`."""
+    """Return the request parameters of a call: its `options`, overridden by its named arguments."""
     unknown = given.keys() - known.__annotations__.keys()
     if unknown:
-        raise TypeError(f"{task}() takes no {', '.join(sorted(unknown))}; model parameters go into options={{…}}")
+        raise TypeError(f"{task}() takes no {', '.join(sorted(unknown))}; pass model parameters in options={{…}}")
     options = given.get("options")
     if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"options: must be a mapping, it is {type(options).__name__}")
+        raise InputError(f"options: must be a mapping, not {type(options).__name__}")
     named = {name: value for name, value in given.items() if name != "options" and value is not None}
     parameters = {**_as_sent(options or {}), **_as_sent(named)}
     for name, value in parameters.items():
@@ -86,7 +86,7 @@ def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict
 
 
 def _as_sent(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With lists and mappings as the strings that stand for them in a request."""
+    """Replace lists and mappings by the strings that represent them in a request."""
     sent = dict(given)
     output_types, schema = given.get("output_types"), given.get("output_schema")
     if isinstance(output_types, Iterable) and not isinstance(output_types, str):
@@ -110,6 +110,6 @@ def _check_parameter(name: str, value: Any) -> None:
     if isinstance(value, str):
         utf_8(value, name)
     elif not isinstance(value, (bool, int, float)):
-        raise InputError(f"{name}: must be a string, a number, true or false; it is {type(value).__name__}")
+        raise InputError(f"{name}: must be a string, a number, true or false; got {type(value).__name__}")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InputError(f"{name}: must fit into 64 bits, it is {value}")
+        raise InputError(f"{name}: must fit into 64 bits; got {value}")

@@ -1,4 +1,4 @@
-"""From what callers give to the requests of a server, which both clients send. No input or output here."""
+"""Convert calls to requests and responses to results, for both clients. No I/O here."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,14 +23,14 @@ from sie_triton.errors import InputError
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
 
-# About what one batch of the server may cost by default (16,384 tokens); more would only be cut there.
+# Limits of one request: about the default cost limit of a batch (16,384 tokens). The server would split a larger one.
 PIECE_BYTES = 64 * 1024
 PIECE_ITEMS = 512
 
-# What a file counts among texts: about the tokens that are read of one, and some of its bytes, which must be sent.
+# Size of a file in bytes of text: about the tokens that a model reads of it, plus a share of its bytes for sending.
 FILE_BYTES, BYTES_A_BYTE = 2048, 256
 
-# What the item that others are scored against comes in.
+# Tensors of the query of a score, by kind of input.
 QUERIES = {TEXT.name: QUERY, IMAGE.name: QUERY_IMAGE}
 
 
@@ -45,13 +45,13 @@ def size_of(kind: str, element: bytes) -> int:
 
 
 def sizes(items: Mapping[str, Bytes]) -> list[int]:
-    """Of each item, all its kinds together."""
+    """Return the size of each item, summed over its kinds of input."""
     of_kinds = [[size_of(kind, element) for element in elements] for kind, elements in items.items()]
     return [sum(each) for each in zip(*of_kinds, strict=True)]
 
 
 def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES) -> list[slice]:
-    """Consecutive items that go into one request each.
+    """Return slices of consecutive items; each slice is sent as one request.
 
     >>> pieces([3, 3, 3, 9, 1], max_items=2, max_bytes=8)
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
@@ -68,9 +68,9 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
 
 
 class Call(ABC):
-    """One call of `verb` with many items: the requests it takes. `query_bytes` come along with each item.
+    """A call of `verb` with its items, split into requests. `query_bytes` is the size of a query, counted per item.
 
-    `ensemble` is the model's until somebody finds that the verb has another name there.
+    `ensemble` is the model's name in Triton; the client replaces it if the verb has an ensemble of its own.
     """
 
     verb: ClassVar[Verb]
@@ -86,15 +86,15 @@ class Call(ABC):
         self.pieces = pieces([size + query_bytes for size in sizes(self._encoded)])
 
     def arguments(self, piece: slice) -> dict[str, Any]:
-        """Keyword arguments for `infer` of any of tritonclient's modules."""
+        """Return keyword arguments for `infer` of any of tritonclient's modules."""
         return {"model_name": self.ensemble, "inputs": self._inputs(piece), "parameters": self._parameters}
 
     @abstractmethod
     def results(self, responses: Iterable[Any]) -> Any:
-        """What the caller gets, from one response per piece."""
+        """Return the caller's result, from one response per piece."""
 
     def check(self, model: str, metadata: Any) -> None:
-        """Raise Misfit if, by the ensemble's `metadata`, the model does not take the inputs of this call."""
+        """Raise Misfit if the model, according to the ensemble's `metadata`, does not take the inputs of this call."""
         names = input_names(metadata)
         check_verb(model, self.verb, names)
         fields = {kind: f"items[{first_of(elements)}].{kind}" for kind, elements in self._encoded.items()}
@@ -110,7 +110,7 @@ class Call(ABC):
 
 
 class EncodeCall(Call):
-    """One call of `encode`, and what becomes of the responses."""
+    """A call of `encode`."""
 
     verb = VERBS["encode"]
 
@@ -133,7 +133,7 @@ class EncodeCall(Call):
 
 
 class ScoreCall(Call):
-    """One call of `score`, whose query goes with each request."""
+    """A call of `score`; the query is sent with each request."""
 
     verb = VERBS["score"]
 
@@ -142,7 +142,7 @@ class ScoreCall(Call):
         self._encoded_query = encoded_item(query, "query")
         for kind in self._encoded_query:
             if kind not in QUERIES:
-                raise InputError(f"query.{kind}: a query cannot be {kind}; give {' or '.join(QUERIES)}")
+                raise InputError(f"query.{kind}: is not allowed in a query; give {' or '.join(QUERIES)}")
         parameters = request_parameters(self.verb.name, options, ScoreOptions)
         size = sum(map(size_of, self._encoded_query, self._encoded_query.values()))
         super().__init__(tritonclient, model, listed(items), parameters, size)
@@ -157,7 +157,7 @@ class ScoreCall(Call):
         return [*query, *super()._inputs(piece)]
 
     def results(self, responses: Iterable[Any]) -> ScoreResult:
-        """All items ranked, from one response per piece."""
+        """Rank all items, from one response per piece."""
         if not self.pieces:
             return score_result(self._name, self._query, [])
         ids = [f"item-{i}" if id_of(item) is None else str(id_of(item)) for i, item in enumerate(self._items)]
@@ -174,7 +174,7 @@ class ScoreCall(Call):
 
 
 class ExtractCall(Call):
-    """One call of `extract`; labels go with each request, known entities with their items."""
+    """A call of `extract`; labels are sent with each request, known entities with their items."""
 
     verb = VERBS["extract"]
 
@@ -205,7 +205,7 @@ class ExtractCall(Call):
 
 
 def first_of(elements: Bytes) -> int:
-    """Index of the first element that is not empty; 0 if all are."""
+    """Return the index of the first element that is not empty; 0 if all are empty."""
     return next((i for i, element in enumerate(elements) if element), 0)
 
 
@@ -214,14 +214,14 @@ def triton_name(model: str) -> str:
 
 
 def own_ensemble(model: str, verb: Verb) -> str:
-    """What a verb is called that is not the first of a model."""
+    """Return the name of a verb's own ensemble; the first verb of a model has none."""
     return f"{triton_name(model)}-{verb.name}"
 
 
 def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
-    """Name of the ensemble that serves `verb`: the verb's own, or the model's; Misfit if neither serves it.
+    """Return the name of the ensemble that serves `verb`: its own, or the model's; Misfit if neither serves it.
 
-    `metadata` is that of the model's ensemble.
+    `metadata` is the metadata of the model's ensemble.
     """
     if has_own:
         return own_ensemble(model, verb)
@@ -230,7 +230,9 @@ def ensemble_of(model: str, verb: Verb, metadata: Any, *, has_own: bool) -> str:
 
 
 def model_names(statistics: Any) -> list[str]:
-    """Names clients call, from Triton's statistics (JSON or protobuf): they list what is ready, and are open to all.
+    """Return the names of models, as clients call them, from Triton's statistics (JSON or protobuf).
+
+    The statistics list all ready models and need no token.
 
     >>> model_names({"model_stats": [{"name": name} for name in ("org__m", "org__m-extract", "org__m-inference")]})
     ['org/m']

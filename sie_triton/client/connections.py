@@ -1,7 +1,7 @@
-"""One way to ask a server, `ask`, over tritonclient's four modules: the deadline is kept, and errors are ours.
+"""Connections with one method, `ask`, over tritonclient's modules: it keeps the deadline and raises our errors.
 
-tritonclient's blocking HTTP client waits for ever behind a silent server and keeps an event loop of gevent's for each
-thread that used it, so the blocking client asks its asyncio client instead, on a thread of its own.
+tritonclient's blocking HTTP client waits forever for a silent server and keeps a gevent event loop for each thread that
+used it. The blocking client therefore uses the asyncio client, on a separate thread.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ from sie_triton.errors import BusyError, Cancelled
 
 CLOSED = "the client is closed; create a new one"
 
-# Who said UNAVAILABLE, a busy server or gRPC because there is none, shows only in whether this is answered.
+# Timeout in seconds of a probe that tells whether UNAVAILABLE came from a busy server, or from gRPC without a server.
 PROBE_S = 1.0
 
-# tritonclient's own, INT32_MAX bytes; and a server that is back is found within a second, not two minutes.
+# gRPC channel options: tritonclient's message limit, INT32_MAX bytes; and a short backoff, so that a restarted server
+# is found within a second instead of two minutes.
 CHANNEL = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
@@ -33,10 +34,10 @@ CHANNEL = [
 
 
 class AsyncConnection:
-    """Of one event loop, in which it is opened by the first question. `is_met`: the server has answered something.
+    """Connection of one event loop, opened by the first call of `ask`. `is_met`: the server has responded before.
 
-    `hangs_up`: a cancelled question ends a gRPC call. Else the call goes on to its end, and its answer is dropped:
-    for a Triton that a client which hangs up in the moment of the answer can end, 24.12 and before.
+    `hangs_up`: cancelling `ask` cancels its gRPC call. Otherwise the call runs to its end and its response is dropped:
+    up to 24.12, Triton can crash if a client cancels a call at the moment of the response.
     """
 
     def __init__(self, address: Address) -> None:
@@ -53,7 +54,7 @@ class AsyncConnection:
             await self._opened.close()
 
     async def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
-        """The answer to one of tritonclient's methods."""
+        """Call one of tritonclient's methods and return its result."""
         try:
             with our_errors(self._address, deadline.left_s):
                 answer = await self._send(method, deadline.wait_s(self._address.transport), arguments)
@@ -75,7 +76,7 @@ class AsyncConnection:
         if self._address.transport == "grpc":
             call = send(client_timeout=seconds, **arguments)
             return await (call if self.hangs_up else _to_its_end(call))
-        async with asyncio.timeout(seconds):  # closes the connection when it is over
+        async with asyncio.timeout(seconds):  # the timeout also closes the connection
             return await send(**arguments)
 
     async def _is_live(self) -> bool:
@@ -101,12 +102,12 @@ async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for either
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the exception as retrieved
         raise
 
 
 class GrpcConnection:
-    """For any number of threads."""
+    """Thread-safe gRPC connection."""
 
     def __init__(self, address: Address) -> None:
         self.triton: Any = import_module("tritonclient.grpc")
@@ -118,7 +119,7 @@ class GrpcConnection:
         self._client.close()
 
     def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
-        """As AsyncConnection.ask."""
+        """Call one of tritonclient's methods and return its result, as AsyncConnection.ask does."""
         try:
             with our_errors(self._address, deadline.left_s):
                 answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
@@ -141,7 +142,7 @@ class GrpcConnection:
 
 
 class HttpConnection:
-    """For any number of threads: an AsyncConnection on the event loop of one more thread."""
+    """Thread-safe HTTP connection: an AsyncConnection on the event loop of a separate thread."""
 
     def __init__(self, address: Address) -> None:
         self._connection = AsyncConnection(address)
@@ -157,11 +158,11 @@ class HttpConnection:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._is_over.set)
-        if threading.current_thread() is not self._thread:  # the garbage collector calls from anywhere
+        if threading.current_thread() is not self._thread:  # the garbage collector may call this on any thread
             self._thread.join()
 
     def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
-        """As AsyncConnection.ask."""
+        """Call one of tritonclient's methods and return its result, as AsyncConnection.ask does."""
         answer = asyncio.run_coroutine_threadsafe(self._connection.ask(method, deadline, **arguments), self._loop)
         try:
             return answer.result()

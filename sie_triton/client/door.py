@@ -1,4 +1,4 @@
-"""Recognise SIE's door at an address that was given for Triton."""
+"""Recognise SIE's door at an address that should be Triton's."""
 
 from http.client import HTTPConnection, HTTPException
 

@@ -1,4 +1,4 @@
-"""What tritonclient and the transports raise, as our errors."""
+"""Convert exceptions of tritonclient and the transports to our errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.client.address import Address
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError, Unreachable
 
-# Status names of gRPC and HTTP → our errors.
+# Our errors by status name of gRPC or HTTP.
 ERRORS: Mapping[str, type[SIEError]] = {
     "INVALID_ARGUMENT": InputError,
     "400": InputError,
@@ -25,7 +25,7 @@ ERRORS: Mapping[str, type[SIEError]] = {
 
 MAX_NAMES = 12
 
-# What Triton puts before the words of a step.
+# Beginning of the prefix that Triton adds to a step's message.
 FRAMING = "in ensemble '"
 
 
@@ -43,7 +43,7 @@ class NotTriton(SIEError):
 
 @contextmanager
 def our_errors(address: Address, seconds: float) -> Iterator[None]:
-    """`seconds`: how long the server was given."""
+    """Context manager that raises our errors; `seconds` is the timeout that a timeout error names."""
     try:
         yield
     except InferenceServerException as exc:
@@ -57,7 +57,7 @@ def our_errors(address: Address, seconds: float) -> Iterator[None]:
 
 
 def is_of_a_step(error: SIEError) -> bool:
-    """Said by a step of a model: there is a server."""
+    """Return True if a step of a model caused the error, so that a server must be running."""
     cause = error.__cause__
     return isinstance(cause, InferenceServerException) and (cause.message() or "").startswith(FRAMING)
 
@@ -70,22 +70,24 @@ def unreachable(address: Address, cause: Exception) -> Unreachable:
 
 
 def not_served(model: str, served: Sequence[str]) -> NotServed:
-    """Names the models that are there, the most similar first."""
+    """Return an error that names the served models, the most similar first."""
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return NotServed(f"model: {model} is not served; served are {', '.join(names[:MAX_NAMES]) or 'none'}{more}", model)
+    return NotServed(
+        f"model: {model} is not served; served models: {', '.join(names[:MAX_NAMES]) or 'none'}{more}", model
+    )
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:
-    """With Triton's framing of our sentence removed."""
+    """Return our error for one of tritonclient's, without the prefix that Triton adds to the message of a step."""
     status = (exc.status() or "").rpartition(".")[2]
     if status == "DEADLINE_EXCEEDED":
         return _too_late(address, seconds)
     if status == "UNIMPLEMENTED" or (address.transport == "http" and exc.debug_details()):
-        # A proxy says with these that the server behind it is away.
+        # With these statuses, a proxy reports that the server behind it is unavailable.
         error = BusyError if status in ("502", "503", "504") else NotTriton
-        return error(f"{address}: the server at this address is not Triton (it answers {status})")
+        return error(f"{address}: the server at this address is not Triton (it answers with status {status})")
     message = exc.message() or str(exc)
     _, _, sentence = message.partition("', ")
     text = sentence if message.startswith(FRAMING) else message
@@ -98,5 +100,5 @@ def _too_late(address: Address, seconds: float) -> BusyError:
 
 
 def _broken_connections() -> tuple[type[Exception], ...]:
-    # A client that speaks gRPC has no need to import aiohttp.
+    # A gRPC client does not need to import aiohttp.
     return (OSError, modules["aiohttp"].ClientError) if "aiohttp" in modules else (OSError,)

@@ -1,4 +1,4 @@
-"""Compare the inputs of a call with the inputs in the metadata of the model's ensemble. Pure functions, no I/O."""
+"""Compare the inputs of a call with the inputs that the metadata of the model's ensemble lists. Pure functions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ class Misfit(InputError):
 
 
 def input_names(metadata: Any) -> list[str]:
-    """Names of an ensemble's inputs; `metadata` is Triton's, as JSON or protobuf."""
+    """Return the names of an ensemble's inputs; `metadata` is Triton's, as JSON or protobuf."""
     inputs = metadata["inputs"] if isinstance(metadata, dict) else metadata.inputs
     return [each["name"] if isinstance(each, dict) else each.name for each in inputs]
 
@@ -40,7 +40,7 @@ def check_kinds(model: str, names: Collection[str], tensors: Mapping[str, Tensor
 
 
 def verb_of(names: Sequence[str]) -> Verb | None:
-    """Verb that an ensemble with inputs of these names serves.
+    """Return the verb that an ensemble with inputs of these names serves; None if it serves none.
 
     >>> [verb_of(names).name for names in (["text"], ["query", "text"], ["image", "labels", "entities"])]
     ['encode', 'score', 'extract']

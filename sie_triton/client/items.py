@@ -1,4 +1,4 @@
-"""Items as callers give them → what is sent of each, by the kind of input."""
+"""Convert the items of a call to the bytes that are sent, by kind of input."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
     DOCUMENT.name: file_bytes,
 }
 
-# Beside the kinds of input; the second is SIE's way to give an image.
+# Keys of an item besides the kinds of input. SIE's own requests give an image in a list under `images`.
 IDENTITY, IMAGES = "id", "images"
 KEYS = (*ITEMS, IMAGES, IDENTITY)
-ITEM = 'send a string, or a mapping of the inputs that the model takes: {"text": …, "image": …}; "id" is optional'
+ITEM = 'send a string, or a mapping with inputs that the model takes: {"text": …, "image": …}; "id" is optional'
 
 Bytes = npt.NDArray[np.object_]
 
@@ -31,27 +31,30 @@ def is_one(items: Any) -> bool:
 
 
 def listed(items: Any) -> list[ItemLike]:
-    """The items of a call: one alone, or those of any iterable."""
+    """Return the items of a call as a list; `items` is one item or an iterable of items."""
     if is_one(items):
         return [items]
     if isinstance(items, (bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
-        raise InputError(f"items: must be an item or a list of items, it is {type(items).__name__}; {ITEM}")
+        raise InputError(f"items: must be an item or a list of items, not {type(items).__name__}; {ITEM}")
     return list(items)
 
 
 def encoded(items: Sequence[ItemLike], name: str = "items") -> dict[str, Bytes]:
-    """By each kind of input that an item has: object [n] of bytes, empty where an item has none; texts if no other."""
+    """Return an object array [n] of bytes for each kind of input that occurs in the items; only texts if none occurs.
+
+    An element is empty if its item does not have that kind.
+    """
     found = [encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)]
     kinds = [kind for kind in ITEMS if any(kind in each for each in found)] or [TEXT.name]
     return {kind: objects([each.get(kind, b"") for each in found]) for kind in kinds}
 
 
 def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
-    """By kind."""
+    """Return the bytes of one item by kind of input; `name` is its field in errors."""
     if isinstance(item, str):
         return {TEXT.name: utf_8(item, name)}
     if not isinstance(item, Mapping):
-        raise InputError(f"{name}: must be a string or a mapping, it is {type(item).__name__}; {ITEM}")
+        raise InputError(f"{name}: must be a string or a mapping, not {type(item).__name__}; {ITEM}")
     for key in item:
         if key not in KEYS:
             raise InputError(f"{name}.{key}: is not allowed; {ITEM}")
@@ -61,7 +64,7 @@ def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
     found = {kind: read(given[kind], f"{name}.{kind}") for kind, read in MEDIA.items() if kind in given}
     if TEXT.name in given:
         if not isinstance(given[TEXT.name], str):
-            raise InputError(f"{name}.text: must be a string, it is {type(given[TEXT.name]).__name__}")
+            raise InputError(f"{name}.text: must be a string, not {type(given[TEXT.name]).__name__}")
         found[TEXT.name] = utf_8(given[TEXT.name], f"{name}.text")
     if not found:
         raise InputError(f"{name}: has none of {', '.join(ITEMS)}; {ITEM}")
@@ -72,7 +75,7 @@ def _only(item: Mapping[str, Any], name: str) -> Any:
     images = item[IMAGES]
     if not isinstance(images, Sequence) or isinstance(images, (str, bytes)) or len(images) != 1 or IMAGE.name in item:
         raise InputError(
-            f"{name}: must be a list of one image, without image beside it; send each image as an item of its own"
+            f"{name}: must be a list of one image, and image must not be set too; send each image as an item of its own"
         )
     return images[0]
 

@@ -1,4 +1,4 @@
-"""Files as callers have them → the bytes that are sent. What is in them is the server's to judge."""
+"""Convert files, images and audio from callers to the bytes that are sent. The server checks their content."""
 
 import io
 import os
@@ -15,12 +15,12 @@ FILE = "give its bytes or its path"
 IMAGE = "give its bytes, its path, a PIL image, or a uint8 array [height, width, 3]"
 AUDIO = 'give its bytes, its path, or {"data": array, "sample_rate": 16000}'
 
-# What WAV calls its numbers, by the letter of a dtype.
+# Codes of WAV's sample formats, by the kind of a NumPy dtype.
 WAV_CODECS = {"i": 1, "f": 3}
 
 
 def image_bytes(image: Any, name: str) -> bytes:
-    """An image file; pictures that are none yet become PNG, which loses nothing."""
+    """Return an image file; PIL images and arrays are encoded as PNG, which is lossless."""
     if isinstance(image, np.ndarray):
         image = _picture(image, name)
     if not (hasattr(image, "save") and hasattr(image, "mode")):
@@ -29,12 +29,12 @@ def image_bytes(image: Any, name: str) -> bytes:
     try:
         image.save(written, "PNG", compress_level=1)
     except (OSError, ValueError) as exc:
-        raise InputError(f"{name}: cannot be written as PNG ({exc})") from exc
+        raise InputError(f"{name}: cannot be encoded as PNG ({exc})") from exc
     return written.getvalue()
 
 
 def audio_bytes(audio: Any, name: str) -> bytes:
-    """An audio file; samples that are none yet become WAV, as they are."""
+    """Return an audio file; arrays of samples are encoded as WAV without loss."""
     if isinstance(audio, np.ndarray):
         raise InputError(f"{name}: an array alone has no sampling rate; {AUDIO}")
     if isinstance(audio, Mapping) and isinstance(audio.get("data"), np.ndarray):
@@ -43,13 +43,13 @@ def audio_bytes(audio: Any, name: str) -> bytes:
 
 
 def file_bytes(file: Any, name: str, allowed: str = FILE) -> bytes:
-    """Bytes, a path, or SIE's {"data": bytes}; nothing is fetched from a URL."""
+    """Return the content of a file, given as bytes, a path, or SIE's {"data": bytes}. URLs are not downloaded."""
     if isinstance(file, Mapping) and "data" in file:
         file, name = file["data"], f"{name}.data"
     if isinstance(file, (bytes, bytearray, memoryview)):
         return bytes(file)
     if not isinstance(file, (str, os.PathLike)):
-        raise InputError(f"{name}: is {type(file).__name__}; {allowed}")
+        raise InputError(f"{name}: must be a file, not {type(file).__name__}; {allowed}")
     path = Path(file)
     if "://" in str(file):
         raise InputError(f"{name}: is a URL, which the client does not download; {allowed}")
@@ -64,10 +64,10 @@ def _wav(samples: Any, rate: Any, name: str) -> bytes:
     if samples.dtype.newbyteorder("=") not in (np.float64, wanted) or samples.ndim not in (1, 2) or not samples.size:
         raise InputError(
             f"{name}.data: an array {samples.dtype} {list(samples.shape)} cannot be sent as audio; "
-            "send float32 or int16 of shape [samples] or [samples, channels]"
+            "give float32 or int16 of shape [samples] or [samples, channels]"
         )
     if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)) or not 0 < rate < 1 << 31:
-        raise InputError(f"{name}.sample_rate: must be a whole number of samples a second (given {rate!r:.40})")
+        raise InputError(f"{name}.sample_rate: must be a positive integer, in samples per second; got {rate!r:.40}")
     data = samples.astype(np.dtype(wanted).newbyteorder("<")).tobytes()
     channels, width = 1 if samples.ndim == 1 else samples.shape[1], np.dtype(wanted).itemsize
     if channels * width >= 1 << 16 or len(data) >= (1 << 32) - 64:
@@ -82,7 +82,7 @@ def _picture(array: Any, name: str) -> Any:
     try:
         from PIL import Image
     except ImportError as exc:
-        raise InputError(f"{name}: sending an array needs Pillow (pip install pillow); or send a file") from exc
+        raise InputError(f"{name}: an array needs Pillow (pip install pillow); or send an image file") from exc
     try:
         return Image.fromarray(array)
     except (TypeError, ValueError) as exc:

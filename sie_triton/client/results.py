@@ -1,4 +1,4 @@
-"""From the responses of a server to what callers get."""
+"""Convert the responses of a server to results for callers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.errors import InputError, SIEError
 
-# Rows of raw bytes → what they hold.
+# NumPy dtypes of quantized rows, which arrive as raw bytes, by output dtype.
 VIEWS = {"float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
 
 
 LENGTHS_SUFFIX = "_lengths"
 
-# Every output tensor of encode that the contract has a name for.
+# All output tensors of encode that the contract names.
 OF_CONTRACT = frozenset(
     tensor.name
     for output in ENCODE_OUTPUTS.values()
@@ -56,7 +56,7 @@ def score_result(model: str, query: ItemLike, entries: list[ScoreEntry]) -> Scor
 
 
 def score_entries(response: Any, ids: Sequence[str]) -> list[ScoreEntry]:
-    """One per item, or per page of a PDF, not ranked yet."""
+    """Return one entry per item, or per page of a PDF, in the order of the items; ranks are not set yet."""
     scores, pages = output(response, SCORES).tolist(), pages_of(response, len(ids))
     places = [(name, number) for name, numbers in zip(ids, pages, strict=True) for number in numbers or [0]]
     entries: list[ScoreEntry] = []
@@ -74,10 +74,10 @@ def id_of(item: ItemLike) -> Any:
 
 
 def output(response: Any, tensor: Tensor) -> npt.NDArray[Any]:
-    """A tensor that every model of ours returns."""
+    """Return an output tensor that every model of this package has; SIEError if it is missing."""
     values: npt.NDArray[Any] | None = response.as_numpy(tensor.name)
     if values is None:
-        raise SIEError(f"model: was not rendered by sie-triton, as it has no output {tensor.name}")
+        raise SIEError(f"model: has no output {tensor.name}, so sie-triton did not render it")
     return values
 
 
@@ -90,8 +90,8 @@ def timing_of(response: Any) -> Timing:
 def encode_results(
     response: Any, items: Sequence[ItemLike], types: Iterable[str] | None, dtype: str
 ) -> list[EncodeResult]:
-    """Cut a response's tensors into one result per item; `types` None: all that are there."""
-    # A model that needs no labels answers what was meant to encode.
+    """Split a response's tensors into one result per item; `types` None: all output types in the response."""
+    # A model that extracts without labels also accepts the request of an encode.
     if response.as_numpy(EXTRACTION.name) is not None:
         raise InputError("model: does not encode; call extract")
     counts, timing = output(response, TOKEN_COUNT).tolist(), timing_of(response)
@@ -115,7 +115,7 @@ def _tell_truncated(response: Any, rows: Sequence[Any]) -> None:
 
 
 def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractResult]:
-    """Read a response's JSON, one result per item."""
+    """Decode a response's JSON into one result per item."""
     found, counts, timing = output(response, EXTRACTION), output(response, TOKEN_COUNT).tolist(), timing_of(response)
     results = [
         cast(ExtractResult, json.loads(text)) | ExtractResult(token_count=token_count, timing=timing)
@@ -126,7 +126,7 @@ def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractRes
 
 
 def of_items(response: Any, items: Sequence[ItemLike], rows: Sequence[Any]) -> list[Any]:
-    """Results of rows → of items, with their ids: that of a PDF has a result for each of its pages."""
+    """Convert results of rows to results of items with their ids; the result of a PDF contains those of its pages."""
     results, start = [], 0
     for item, numbers in zip(items, pages_of(response, len(items)), strict=True):
         of_item = rows[start : start + max(1, len(numbers))]
@@ -142,7 +142,7 @@ def of_items(response: Any, items: Sequence[ItemLike], rows: Sequence[Any]) -> l
 
 
 def pages_of(response: Any, num_items: int) -> list[list[int]]:
-    """Of each item, the numbers of the pages that were read of it; none where it is no PDF."""
+    """Return, for each item, the numbers of the pages that were read; empty unless the item is a PDF."""
     counts = response.as_numpy(NUM_PAGES.name)
     if counts is None:
         return [[]] * num_items
@@ -150,7 +150,7 @@ def pages_of(response: Any, num_items: int) -> list[list[int]]:
 
 
 def scale_values(response: Any, output_type: str) -> list[Any]:
-    """The scales of one output type, item by item; empty where there are none."""
+    """Return the scales of one output type for each item; empty if there are none."""
     scales = ENCODE_OUTPUTS[output_type].scales if output_type in ENCODE_OUTPUTS else None
     found = None if scales is None else response.as_numpy(scales.name)
     if scales is None or found is None or not len(found):
@@ -159,7 +159,7 @@ def scale_values(response: Any, output_type: str) -> list[Any]:
 
 
 def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:
-    """One output type, item by item; empty where the model has no such output, or the request did not want it."""
+    """Return one output type for each item; empty if the model does not have it or the request did not select it."""
     if output_type not in ENCODE_OUTPUTS:
         return own_values(response, output_type)
     output = ENCODE_OUTPUTS[output_type]
@@ -179,13 +179,13 @@ def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:
 
 
 def own_values(response: Any, name: str) -> list[Any]:
-    """An output of a family's own: a tensor of that name, ragged where there is another with `_lengths` behind it."""
+    """Return a family's own output for each item: a tensor `name`, ragged if there is also `name`_lengths."""
     values = response.as_numpy(name)
     return [] if values is None else split(values, response.as_numpy(f"{name}{LENGTHS_SUFFIX}"))
 
 
 def own_outputs(response: Any) -> list[str]:
-    """The names of outputs that are not the contract's."""
+    """Return the names of the outputs that the contract does not define."""
     found = response.get_response()
     outputs = found["outputs"] if isinstance(found, dict) else found.outputs
     names = [each["name"] if isinstance(each, dict) else each.name for each in outputs]
@@ -195,7 +195,7 @@ def own_outputs(response: Any) -> list[str]:
 
 
 def split(values: npt.NDArray[Any], lengths: npt.NDArray[Any] | None) -> list[npt.NDArray[Any]]:
-    """Item by item; `lengths` None: one row each."""
+    """Split rows by item; `lengths` None: one row per item."""
     if lengths is None:
         return list(values)
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

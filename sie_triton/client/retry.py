@@ -1,7 +1,7 @@
-"""Until when a call may take, and what is tried again: only UNAVAILABLE, with jitter, within the caller's time.
+"""Deadline of a call, and retries: only on UNAVAILABLE, with backoff and jitter, within the caller's timeout.
 
-No verb changes anything on the server, so a request that it did not take, or that it took and did not
-answer because it ended, can be sent again.
+No verb changes the state of the server. A request can therefore be sent again if the server refused it, or ended before
+it responded.
 """
 
 import logging
@@ -17,16 +17,16 @@ from sie_triton.errors import BusyError, InputError, Unreachable
 
 _log = logging.getLogger(__name__)
 
-# Without a time of the caller's, a server that is busy or away is asked again for so long,
+# Without a timeout of the caller's: how long calls to a busy or unreachable server are retried, in seconds,
 PATIENCE_S = 30.0
-# and one that never answered this client, so that its address may be wrong, for so long.
+# and the same for a server that has never responded to this client, because its address may be wrong.
 FIRST_PATIENCE_S = 2.0
 
-# The server answers at the deadline itself; the transport gives up a little later. A gRPC client that hangs up in the
-# moment of the answer can end Triton 24.10, so that there it is much later.
+# Time between the deadline and the timeout of the transport, in seconds: the server itself responds at the deadline.
+# Over gRPC the time is longer, because Triton 24.10 can crash if a client cancels a call at the moment of the response.
 GRACE_S = {"http": 0.25, "grpc": 1.0}
 
-# Without a time of the caller's, one request; a large model may have to be loaded for it.
+# Timeout of one request without a timeout of the caller's, in seconds; the request may have to load a large model.
 NETWORK_TIMEOUT_S = 600.0
 
 MAX_TIMEOUT_S = 86_400.0
@@ -36,14 +36,14 @@ def checked_timeout(timeout: float | None) -> float | None:
     is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and 0 < timeout <= MAX_TIMEOUT_S):
         raise InputError(
-            f"timeout: must be seconds above 0, {MAX_TIMEOUT_S:.0f} at most, or None for no limit; it is {timeout!r}"
+            f"timeout: must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, or None for no limit; got {timeout!r}"
         )
     return timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`at` is monotonic seconds, None for no limit."""
+    """Deadline of a call; `at` is in seconds of the monotonic clock, None for no limit."""
 
     at: float | None
 
@@ -57,11 +57,14 @@ class Deadline:
         return NETWORK_TIMEOUT_S if self.at is None else max(0.0, self.at - monotonic())
 
     def wait_s(self, transport: str) -> float:
-        """When the transport gives up."""
+        """Return the timeout of the transport, in seconds."""
         return self.left_s + (0 if self.at is None else GRACE_S[transport])
 
     def parameters(self) -> dict[str, int]:
-        """Keyword arguments for tritonclient's `infer`: what the server is told, in microseconds."""
+        """Return keyword arguments for tritonclient's `infer`: the timeout of the server, in microseconds.
+
+        BusyError if the deadline has passed.
+        """
         if self.at is None:
             return {}
         if not self.left_s:
@@ -69,7 +72,10 @@ class Deadline:
         return {"timeout": max(1, int(self.left_s * 1e6))}
 
     def retrying(self, is_met: Callable[[], bool]) -> dict[str, Any]:
-        """Keyword arguments for tenacity's Retrying and AsyncRetrying. `is_met`: has the server ever answered?"""
+        """Return keyword arguments for tenacity's Retrying and AsyncRetrying.
+
+        `is_met` returns True if the server has responded to this client before.
+        """
         patience = PATIENCE_S if self.at is None else self.left_s
 
         def is_over(state: RetryCallState) -> bool:

@@ -1,4 +1,4 @@
-"""The blocking client."""
+"""Blocking client."""
 
 import os
 import threading
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class SIEClient:
-    """`SIEClient("http://host:8000")`, `SIEClient("grpc://host:8001")` or `SIEClient("host:8001")`.
+    """Client of a server: `SIEClient("http://host:8000")`, `SIEClient("grpc://host:8001")` or `SIEClient("host:8001")`.
 
-    May be shared by threads. Close it, or use it as a context manager. Many items are sent as several
-    requests, at most `max_concurrency` at a time. `timeout`, in seconds, holds for each call as a whole;
-    within it a server that is busy, or ended and is started again, is asked again.
+    Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
+    `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
+    the server is busy or restarts.
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
@@ -75,9 +75,9 @@ class SIEClient:
     ) -> list[EncodeResult]: ...
 
     def encode(self, model: str, items: Any, **options: Any) -> Any:
-        """Embed one item (→ one result) or a list of items (→ a list, in the same order).
+        """Embed one item and return its result, or a list of items and return a list in the same order.
 
-        Raises InputError, BusyError (Unreachable: nobody answers), LoadError or ModelError; see sie_triton.errors.
+        Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError; see sie_triton.errors.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
@@ -87,7 +87,7 @@ class SIEClient:
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
-        """Rank `items` by how relevant each is to `query`; raises as `encode` does."""
+        """Rank `items` by their relevance to `query`. Raises the same errors as `encode`."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         return cast(ScoreResult, self._results(call, model, deadline))
@@ -113,23 +113,23 @@ class SIEClient:
     ) -> list[ExtractResult]: ...
 
     def extract(self, model: str, items: Any, labels: Sequence[str] = (), entities: Any = None, **options: Any) -> Any:
-        """Find what is in one item, or in each of a list of items, by `labels`.
+        """Extract entities, relations, classes or objects from one item, or from each of a list of items.
 
-        `labels` are what to look for, where the model has none of its own. `entities` are those that are known, each
-        with `start` and `end`, for models that find what is between them: a list, or for a list of items one for each.
-        Raises as `encode` does.
+        `labels` name what to find, for models without labels of their own. `entities` are known entities, each with
+        `start` and `end`, for models that find relations between them: a list for one item, or a list of lists for a
+        list of items. Raises the same errors as `encode`.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
         return self._results(call, model, deadline)
 
     def list_models(self) -> list[str]:
-        """The models that are ready, as `org/name`."""
+        """Return the names of the models that are ready, as `org/name`."""
         return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @contextmanager
     def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> Iterator[None]:
-        """On NotServed, name the models that are served; on a wrong input, name the inputs that the model takes."""
+        """On NotServed, name the models that are served; on InputError, name the inputs that the model takes."""
         try:
             yield
         except NotServed as exc:
@@ -149,7 +149,7 @@ class SIEClient:
         call.check(model, metadata)
 
     def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
-        """Of a verb that may have an ensemble of its own."""
+        """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
         with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
@@ -157,7 +157,7 @@ class SIEClient:
                 call.ensemble = known
                 try:
                     return call.results(self._responses(call, deadline))
-                except InputError:  # the model may have other ensembles since
+                except InputError:  # the model's ensembles may have changed
                     self._ensembles.pop((model, call.verb.name), None)
                     if self._ensemble(model, call.verb, deadline) == known:
                         raise
@@ -165,7 +165,7 @@ class SIEClient:
             return call.results(self._responses(call, deadline))
 
     def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
-        """A verb that is not the first of a model has an ensemble of its own."""
+        """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""
         if (model, verb.name) not in self._ensembles:
             name = calls.triton_name(model)
             metadata = self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
@@ -207,7 +207,7 @@ class SIEClient:
             return self._opened
 
     def _open(self) -> GrpcConnection | HttpConnection:
-        if self._closing is not None:  # threads and connections stay behind in the process that forked this one
+        if self._closing is not None:  # after a fork: threads and connections exist only in the parent process
             self._closing.detach()
             self.__dict__.pop("_pool", None)
         opened = (HttpConnection if self._address.transport == "http" else GrpcConnection)(self._address)

@@ -1,4 +1,4 @@
-"""What goes into the client and what comes out."""
+"""Types of the client's arguments and results."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 
 class Item(dict[str, Any]):
-    """One thing to encode, score or extract from: `Item("…")`, `Item(image=…)`, with what the model reads of it.
+    """Input to encode, score or extract from: `Item("…")`, `Item(image=…)`, with the kinds that the model reads.
 
-    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]; `audio` is
-    the bytes of a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate":
-    16000}; `document` is bytes or a path. Results carry the `id` back. Items are plain dicts; `{"text": "…"}` and a
-    bare string do as well. Other keys are refused.
+    `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]. `audio` is the bytes of
+    a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate": 16000}.
+    `document` is bytes or a path. The result contains the `id`. Items are plain dicts; `{"text": "…"}` and a string are
+    equivalent. Other keys are refused.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ ItemLike = str | Mapping[str, Any]
 
 
 class Timing(TypedDict):
-    """Where the request's time went, in milliseconds; the same for all items of a request."""
+    """Times of a request's phases, in milliseconds; the same for all items of a request."""
 
     queue_ms: float
     preprocess_ms: float
@@ -44,19 +44,19 @@ class Timing(TypedDict):
 
 
 class SparseVector(TypedDict):
-    """`indices` int32 [entries], ascending; `values` float32 [entries]."""
+    """Sparse vector: `indices` int32 [entries], ascending; `values` float32 [entries]."""
 
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
 
 
 class EncodeResult(TypedDict, total=False):
-    """One item's outputs; only those asked for are there.
+    """Outputs of one item; only requested outputs are present.
 
-    `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the `output_dtype` asked for;
-    `binary` and `ubinary` hold eight entries in a byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
-    int8 and uint8 where the model's file asks for them: an entry q stands for scales[1] + scales[0] · q.
-    An image that is a PDF has `pages` in place of outputs: a result of each, whose number from 1 is `page`.
+    `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`;
+    `binary` and `ubinary` hold eight entries per byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
+    int8 and uint8 if the model file configures them: an entry q stands for scales[1] + scales[0] · q. The result of a
+    PDF has `pages` instead of outputs: one result per page, with its number from 1 as `page`.
     """
 
     id: str
@@ -75,9 +75,9 @@ class EncodeResult(TypedDict, total=False):
 
 
 class ScoreEntry(TypedDict):
-    """`item_id`: the item's id, else "item-" and its position; `rank` 0: the most relevant.
+    """Score of one item. `item_id` is the item's id, else "item-" and its position. `rank` 0 is the most relevant.
 
-    `page`, from 1, if the item is a PDF. `truncated` is present, and true, if the model read only the item's beginning.
+    `page`, from 1, is present if the item is a PDF; `truncated`, always true, if the model read only the beginning.
     """
 
     item_id: str
@@ -88,9 +88,9 @@ class ScoreEntry(TypedDict):
 
 
 class ScoreResult(TypedDict, total=False):
-    """`scores` are ranked, the most relevant first; `timing` is that of the slowest request.
+    """Ranked `scores`, the most relevant first. `timing` is that of the slowest request.
 
-    `token_count` is the sum over the items, with the query wherever it is read together with one.
+    `token_count` is the sum over the items, including the query for each item that the model reads together with it.
     """
 
     model: str
@@ -101,10 +101,11 @@ class ScoreResult(TypedDict, total=False):
 
 
 class Entity(TypedDict, total=False):
-    """`start` and `end`, exclusive, are Unicode code points: `text` is the item's `text[start:end]`.
+    """Entity in a text, or words read in an image.
 
-    What was read in an image has no place in a text, but a `bbox` where the model knows it: left, top, right and bottom
-    in pixels of the upright image.
+    `start` and `end` (exclusive) count Unicode code points: `text` is the item's `text[start:end]`. Words read in an
+    image have no `start` and `end`, but a `bbox` if the model knows it: left, top, right and bottom, in pixels of the
+    upright image.
     """
 
     text: str
@@ -116,7 +117,7 @@ class Entity(TypedDict, total=False):
 
 
 class Object(TypedDict):
-    """Something seen in an image; `bbox` as in Entity."""
+    """Object in an image; `bbox` as in Entity."""
 
     label: str
     score: float
@@ -124,7 +125,7 @@ class Object(TypedDict):
 
 
 class Relation(TypedDict):
-    """From `head` to `tail`, which are words of the item as in Entity."""
+    """Relation from `head` to `tail`, both words of the item; their `start` and `end` are as in Entity."""
 
     head: str
     tail: str
@@ -137,17 +138,17 @@ class Relation(TypedDict):
 
 
 class Classification(TypedDict):
-    """A label of the whole item."""
+    """Label of a whole item."""
 
     label: str
     score: float
 
 
 class ExtractResult(TypedDict, total=False):
-    """What was found in one item; a model leaves empty what it does not look for.
+    """Findings in one item; kinds that a model does not extract are empty.
 
-    `entities` stand in the order of the text. `data` is filled after an `output_schema`. `token_count` is the sum over
-    the pieces that a long item is read in. An image that is a PDF has `pages` in place of all that: a result of each.
+    `entities` are in the order of the text. `data` follows the `output_schema`. `token_count` is the sum over the
+    pieces in which a long item is read. The result of a PDF has `pages` instead: one result per page.
     """
 
     id: str
@@ -165,7 +166,7 @@ class ExtractResult(TypedDict, total=False):
 class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; `options` are further request parameters of the model.
 
-    `lora` and `pages`: as in encode. `timeout`: seconds for the whole call, retries included.
+    `lora` and `pages`: as in EncodeOptions. `timeout`: seconds for the whole call, including retries.
     """
 
     instruction: str
@@ -179,8 +180,8 @@ class ScoreOptions(TypedDict, total=False):
 class EncodeOptions(TypedDict, total=False):
     """Keyword arguments of `encode`; `options` are further request parameters of the model.
 
-    `lora`: the name of one of the model's LoRA adapters, over what the profile says; "" for none. `pages` of images
-    that are PDFs: 1-3,8 or 5-. `timeout`: seconds for the whole call, retries included.
+    `lora`: name of the LoRA adapter to apply; overrides the profile's; "" applies none. `pages`: pages of images that
+    are PDFs, such as 1-3,8 or 5-. `timeout`: seconds for the whole call, including retries.
     """
 
     output_types: Sequence[str]
@@ -197,10 +198,10 @@ class EncodeOptions(TypedDict, total=False):
 class ExtractOptions(TypedDict, total=False):
     """Keyword arguments of `extract`; `options` are further request parameters of the model.
 
-    `threshold`: the least score, from 0 to 1, of what is told, or one by label. `label_descriptions`: by label, what
-    the model reads in its place. `flat_ner`: no entity lies in another. `multi_label`: the same words may have several
-    labels. `output_schema`: what `data` shall look like, a JSON schema or a pydantic model. `lora`, `pages`: as in
-    encode. `timeout`: seconds for the whole call, retries included.
+    `threshold`: minimum score of a finding, from 0 to 1, or a mapping by label. `label_descriptions`: texts that the
+    model reads instead of the labels, by label. `flat_ner`: entities do not contain other entities. `multi_label`: the
+    same words may have several labels. `output_schema`: structure of `data`, as a JSON schema or a pydantic model.
+    `lora`, `pages`: as in EncodeOptions. `timeout`: seconds for the whole call, including retries.
     """
 
     threshold: float | Mapping[str, float] | None

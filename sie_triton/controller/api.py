@@ -1,4 +1,4 @@
-"""The controller's HTTP door: models and their states, changes of them, load and evict, health, Prometheus metrics."""
+"""HTTP API of the controller: models and their states, changes, load and evict, health, Prometheus metrics."""
 
 import asyncio
 import contextlib
@@ -30,8 +30,8 @@ from sie_triton.serving import UNKNOWN, WRONG
 log = logging.getLogger(__name__)
 
 WRONG_TOKEN = """\
-the bearer token is missing or wrong; give SIE_ADMIN_TOKEN as the server has it; where it has none, its own user's \
-commands find one in --data-dir
+the bearer token is missing or wrong; set SIE_ADMIN_TOKEN to the server's value; if the server has none, run the \
+command as the server's user with its --data-dir, where the token is stored
 """  # noqa: S105
 
 # Paths of probes; they need no token.
@@ -43,7 +43,7 @@ MAX_FILE_BYTES = 1024**2
 
 
 def application(controller: Controller, admin_token: str, readers: Sequence[str] = ()) -> web.Application:
-    """Run the controller's rounds for as long as it is served.
+    """Return the application; it runs the controller's rounds while it is served.
 
     Changes need `admin_token` as bearer token. Reads need it or one of `readers`; without `readers` they need no token.
     """
@@ -70,7 +70,7 @@ def application(controller: Controller, admin_token: str, readers: Sequence[str]
 
 
 def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
-    """Answer 401 to a request without the required token, before anything else in it is read."""
+    """Return middleware that answers 401 to a request without the required token before it reads anything else."""
     admin, all_tokens = [admin_token.encode()], [each.encode() for each in (admin_token, *readers)]
 
     @web.middleware
@@ -113,17 +113,16 @@ async def _rounds(app: web.Application) -> AsyncIterator[None]:
     controller.close()
 
 
-# Else 409.
+# HTTP errors by reason of a refusal; 409 for all others.
 REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNKNOWN: web.HTTPNotFound}
 
 
 class Api:
-    """Handlers of the controller's routes.
+    """Handlers of the controller's routes, called on aiohttp's event loop; Triton and weights are awaited on threads.
 
-    aiohttp's event loop calls them; what waits for Triton or for weights runs on other threads. They raise aiohttp's
-    errors: 400 for a wrong model file, 404 for a model that is not served, 409 for one out of
-    service and for a name that is taken, 413 for a file of more than MAX_FILE_BYTES, 502 for what Triton refuses, 503
-    for weights that cannot be loaded.
+    They raise aiohttp's HTTP errors: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
+    out of service or a name that is taken, 413 for a file larger than MAX_FILE_BYTES, 502 if Triton refuses the
+    request, 503 if weights cannot be loaded.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -158,17 +157,17 @@ class Api:
         return web.json_response(self._described(self._find(request), self._controller.loras.in_memory()))
 
     async def add(self, request: web.Request) -> web.Response:
-        """A model file as the body; returns when the model is in service."""
+        """Serve the model of the model file in the body; return when it is in service."""
         outcome = await _changed(self._controller.changes.add(await request.read()))
         return web.json_response({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
     async def remove(self, request: web.Request) -> web.Response:
-        """Returns when no new request reaches the model."""
+        """Remove the model; return when no new request reaches it."""
         outcome = await _changed(self._controller.changes.remove(_name(request)))
         return web.json_response({"model": sie_name(outcome.model), "done": "removed"})
 
     async def act(self, request: web.Request) -> web.Response:
-        """Returns when Triton has done it."""
+        """Load, evict or unload the model; return when Triton has done so."""
         action = request.match_info["action"]
         act = {"load": self._controller.load, "evict": self._evict, "unload": self._controller.unload}[action]
         try:
@@ -177,7 +176,7 @@ class Api:
         except InferenceServerException as exc:
             raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
         except NotServed as exc:
-            raise web.HTTPConflict(text=f"{exc}; load puts it into service again\n") from exc
+            raise web.HTTPConflict(text=f"{exc}; load it to put it back into service\n") from exc
         except LoadError as exc:
             raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return web.json_response({"model": sie_name(model), "done": action})
@@ -186,13 +185,13 @@ class Api:
         return web.json_response(await asyncio.to_thread(self._controller.loras.listed, self._find(request).name))
 
     async def add_lora(self, request: web.Request) -> web.Response:
-        """The body is {"name": …, "source": …} as JSON; from then on requests may name it."""
+        """Add the adapter in the body, {"name": …, "source": …} as JSON; later requests may name it."""
         model, given = self._find(request).name, await _lora_in(request)
         done = await _done(self._controller.loras.add, model, *given)
         return web.json_response({"model": sie_name(model), "name": given[0], "done": done})
 
     async def remove_lora(self, request: web.Request) -> web.Response:
-        """Requests that are in progress go on with it."""
+        """Remove the adapter; requests in progress continue to use it."""
         model, name = self._find(request).name, request.match_info["name"]
         done = await _done(self._controller.loras.remove, model, name)
         return web.json_response({"model": sie_name(model), "name": name, "done": done})
@@ -208,21 +207,21 @@ class Api:
             known = ", ".join(map(sie_name, served)) or "none"
             reason = unserved(self._controller.changes.problems).get(sie_name(name))
             said = f" ({reason})" if reason else ""
-            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served{said}; served are {known}\n")
+            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served{said}; served models: {known}\n")
         return found
 
     def _served(self) -> dict[str, Model]:
         return {model.name: model for model in self._controller.models.values() if not model.is_removed}
 
     def _described(self, model: Model, adapters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """With the file that it comes from, as far as that is known; `adapters` are the bytes of those in memory."""
+        """Return one model as JSON, with its source if known; `adapters` are the bytes of LoRA adapters in memory."""
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
         described |= {"failure_message": self._controller.failure_message(model) or None}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:
-        """The name of a model that may be out of service."""
+        """Return the name of the request's model, which may be out of service; HTTPNotFound if it is unknown."""
         name = _name(request)
         if not await asyncio.to_thread(self._controller.knows, name):
             self._find(request)
@@ -241,17 +240,17 @@ async def _changed(change: Future[Outcome]) -> Outcome:
 
 
 async def _done(change: Callable[..., str], *given: str) -> str:
-    """To an adapter."""
+    """Run a change of an adapter on a thread, and return its result; its errors become HTTP errors."""
     try:
         return await asyncio.to_thread(change, *given)
     except Refused as exc:
         raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
     except OSError as exc:
-        raise web.HTTPInternalServerError(text=f"the adapter cannot be written down: {exc}\n") from exc
+        raise web.HTTPInternalServerError(text=f"the list of adapters cannot be written: {exc}\n") from exc
 
 
 async def _lora_in(request: web.Request) -> tuple[str, str]:
-    wanted = 'body: must be JSON as {"name": "banking", "source": "org/name"}\n'
+    wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     try:
         given = json.loads(await request.read())
     except (ValueError, RecursionError) as exc:
@@ -266,7 +265,7 @@ def _name(request: web.Request) -> str:
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """One model as JSON; times in seconds."""
+    """Return the state of one model as JSON, with times in seconds."""
     record, now = model.record, monotonic_ns()
     used = record["last_used_ns"]
     return {

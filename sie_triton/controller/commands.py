@@ -1,4 +1,4 @@
-"""What `sie-triton status`, `load` and `evict` do: ask a running controller."""
+"""Implementation of `sie-triton status`, `load`, `evict`, `models add` and `models rm` by a running controller."""
 
 import json
 import time
@@ -23,12 +23,12 @@ MODELS = "/v1/models"
 REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
 
-# A load may also have to wait for room, and for Triton.
+# Time for a response beyond the timeout of a load, in seconds: a load may also wait for memory and for Triton.
 ANSWER_S = 180
 
 
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
-    """Print the table, or the JSON it is made of, once, or keep it up to date; `picture` is an SVG file to write."""
+    """Print the table or its data as JSON; `watch` keeps the table up to date. `picture` is an SVG file to write."""
     if as_json:
         Console().print_json(data=ask(settings, MODELS))
         return
@@ -55,7 +55,7 @@ def act(settings: Settings, model: str, action: str) -> None:
 
 
 def add(settings: Settings, model_file: str) -> None:
-    """Have the model of `model_file`, its text, served; in the place of what was served under its name."""
+    """Serve the model of `model_file`, given as text; it replaces a model of the same name."""
     done = ask(settings, MODELS, "PUT", model_file.encode())
     Console().print(f"{done['model']}: {done['done']}", highlight=False)
 
@@ -66,7 +66,7 @@ def remove(settings: Settings, model: str) -> None:
 
 
 def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:
-    """The controller's JSON; ServerError says why there is none."""
+    """Return the controller's response, decoded from JSON; ServerError with the reason if there is none."""
     url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
     request = urllib.request.Request(url, data=body, method=method)
     if token := _token(settings, method):
@@ -78,10 +78,12 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
         raise ServerError(exc.read().decode(errors="replace").strip()) from exc
     except OSError as exc:
         raise ServerError(
-            f"no controller answers at {url}; is a server running? --host and --controller-port say where"
+            f"no controller answers at {url}; check that a server is running, and set --host and --controller-port"
         ) from exc
     except (ValueError, HTTPException) as exc:
-        raise ServerError(f"what answers at {url} is no controller; --host and --controller-port say where") from exc
+        raise ServerError(
+            f"the server at {url} is not a controller; set --host and --controller-port to the controller's"
+        ) from exc
 
 
 def _token(settings: Settings, method: str) -> str:

@@ -1,4 +1,4 @@
-"""What `sie-triton lora` does: ask a running controller for the LoRA adapters of a model, and change them."""
+"""Implementation of `sie-triton lora`: list and change the LoRA adapters of a model through a running controller."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
     elif answer["loras"]:
         Console().print(table(answer))
     elif answer["takes_loras"]:
-        _tell(f"{answer['model']}: none; sie-triton lora add {answer['model']} NAME SOURCE adds one")
+        _tell(f"{answer['model']}: no adapters; add one with sie-triton lora add {answer['model']} NAME SOURCE")
     else:
         _tell(f"{answer['model']}: models of its family take no LoRA adapters")
 
@@ -38,15 +38,15 @@ def remove(settings: Settings, model: str, name: str) -> None:
 
 
 def located(source: str) -> str:
-    """A directory of whoever asks as the server finds it; an id of the hub as it is."""
+    """Return a directory as an absolute path, because the server runs in another one; return a hub id unchanged."""
     path = Path(source).expanduser()
     return str(path.absolute()) if source.startswith(PATHS) or path.is_dir() else source
 
 
 def table(answer: Any) -> Table:
-    """By name; those in memory with their size."""
+    """Return the table of a model's adapters, in the order of the response; sizes only of those in memory."""
     made = Table(title=f"LoRA adapters of {answer['model']}")
-    for name in ("name", "where", "from", "state"):
+    for name in ("name", "location", "origin", "state"):
         made.add_column(name, overflow="fold")
     for name in ("memory", "last used"):
         made.add_column(name, justify="right")

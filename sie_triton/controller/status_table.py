@@ -1,4 +1,4 @@
-"""The controller's JSON → the table of `sie-triton status`, and the lines below it."""
+"""Format the controller's JSON as the table of `sie-triton status` and the lines below it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,9 +23,10 @@ Column = Sequence[RenderableType]
 
 
 def table_of(answer: Any, width: int) -> RenderableType:
-    """Table of models, at most `width` characters wide if the names allow it, with the memory below it.
+    """Return the table of models, with a line about memory below it.
 
-    Models in memory come first, then the others by name. Columns without any value are left out.
+    The table is at most `width` characters wide if the names allow it. Models in memory come first; models are sorted
+    by name. Columns without values are left out.
     """
     columns = {name: cells for name, cells in _columns(answer).items() if any(cells)}
     made = _table(columns)
@@ -60,7 +61,7 @@ def engine_of(model: Mapping[str, Any]) -> str:
 
 
 def _columns(answer: Any) -> dict[str, Column]:
-    """Cells of one row by column; a cell without a value is falsy."""
+    """Return the cells of all rows by column; a cell without a value is falsy."""
     models = sorted(answer["models"], key=lambda model: (model["state"] == "cold", model["model"]))
     limit = max(1, answer["memory"]["limit_bytes"])
     used = [model["memory_bytes"] for model in models]
@@ -87,7 +88,7 @@ def _table(columns: Mapping[str, Column]) -> Table:
 
 
 def _width(table: Table) -> int:
-    """Natural width of the table, in characters."""
+    """Return the natural width of the table, in characters."""
     console = Console(width=10_000)
     return console.measure(table).maximum
 

@@ -1,1 +1,1 @@
-"""SIE's own HTTP in front of Triton: a process that reads requests, asks Triton over gRPC, and writes answers."""
+"""SIE's own HTTP in front of Triton: a process that reads requests, calls Triton over gRPC, and writes responses."""

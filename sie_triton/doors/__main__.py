@@ -1,4 +1,4 @@
-"""`python -m sie_triton.doors`: one process of the door, by the settings in its environment."""
+"""`python -m sie_triton.doors`: run one process of the door with the settings in its environment."""
 
 from sie_triton.doors.run import run
 from sie_triton.settings import read_settings

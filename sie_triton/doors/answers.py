@@ -1,4 +1,4 @@
-"""Results of the client → answers as SIE's own server writes them."""
+"""Convert results of the client to the response bodies of SIE's own server."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ BITS = ("binary", "ubinary")
 
 
 def encoded(model: str, results: Sequence[EncodeResult], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
-    """`dims`: of each output, as far as it is known."""
+    """Return the body of an encode response; `dims` are the dimensions of each output, as far as they are known."""
     items = [_vectors(result, dtype, dims) for result in results]
     return {"model": model, "items": items, "timing": timing_of(results)}
 
 
 def needs_dims(result: EncodeResult, dtype: str) -> bool:
-    """Cannot what is answered tell its dimensions?"""
+    """Return True if the dimensions cannot be derived from the result."""
     return dtype in BITS or "sparse" in result or "pages" in result
 
 
@@ -35,12 +35,12 @@ def extracted(model: str, results: Sequence[ExtractResult]) -> dict[str, Any]:
 
 
 def timing_of(results: Iterable[Any]) -> dict[str, float]:
-    """That of the slowest of the requests that this one was sent as."""
+    """Return the times of the slowest of the requests to Triton that this request was split into."""
     return told(max((result["timing"] for result in results), key=lambda timing: timing["total_ms"]))
 
 
 def told(timing: Timing) -> dict[str, float]:
-    """By SIE's names; a request that waits for its batch is in a queue."""
+    """Return the times under SIE's names; the time in queue includes the wait for a batch."""
     return {
         "total_ms": timing["total_ms"],
         "queue_ms": timing["queue_ms"] + timing["batch_wait_ms"],
@@ -72,13 +72,13 @@ def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[
 
 
 def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
-    """One dimension is one vector, two are one for each token."""
+    """Describe an array: with one dimension a vector, with two a vector for each token."""
     kind = dtype if name in ENCODE_OUTPUTS else str(values.dtype)
     if kind in BITS:
-        values = values.view(np.uint8)  # SIE has bits so, whichever they are called
+        values = values.view(np.uint8)  # SIE sends both bit formats as uint8
     size = values.shape[-1] * (8 if kind in BITS else 1)
     if 0 <= size - dims.get(name, size) < 8:
-        size = dims.get(name, size)  # the last byte may not be full
+        size = dims.get(name, size)  # the last byte may be partly unused
     if values.ndim == 2:
         return {"token_dims": size, "num_tokens": len(values), "dtype": kind, "values": values}
     return {"dims": size, "dtype": kind, "values": values}

@@ -1,4 +1,4 @@
-"""The ASGI application of a door: one table of routes, in front of which each dialect has its file."""
+"""ASGI application of a door: one table with the routes of all dialects. Each dialect has its own module."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from sie_triton.settings import words
 
 METHODS = ("GET", "POST")
 
-# Each gives the routes of one dialect.
+# Functions that return the routes of one dialect each.
 DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     sie.routes,
     models.routes,
@@ -46,12 +46,12 @@ async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})
         return
-    message = f"{scope['path'][:200]}: there is no such route; /docs lists those that there are"
+    message = f"{scope['path'][:200]}: there is no such route; /docs lists all routes"
     await failure_response(Failure(404, "NOT_FOUND", message))(scope, receive, send)
 
 
 def answering(app: ASGIApp) -> ASGIApp:
-    """Says in each answer which server gave it; a wrong method is answered as all failures are."""
+    """Return middleware that adds the server's version to each response, and gives 405 the shape of other failures."""
     header = (b"x-sie-server-version", version("sie-triton").encode())
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +63,7 @@ def answering(app: ASGIApp) -> ASGIApp:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        scope["app"] = app  # Starlette raises then, and answers nothing of its own
+        scope["app"] = app  # makes Starlette raise HTTPException instead of sending its own response
         try:
             await app(scope, receive, send_with)
         except HTTPException as exc:

@@ -1,4 +1,4 @@
-"""Triton, as the routes see it."""
+"""Interface to Triton for the routes."""
 
 import asyncio
 import re
@@ -17,30 +17,31 @@ from sie_triton.errors import SIEError
 from sie_triton.records.calls import CallBook, OpenCall
 from sie_triton.settings import Settings
 
-# Requests that one large one is sent as, at a time.
+# Maximum number of concurrent requests to Triton that one large request is split into.
 MAX_CONCURRENCY = 16
 
-# Of Triton: 25.01. One before can end when a gRPC client hangs up in the moment of its answer.
+# Server version of Triton 25.01. Earlier versions can crash if a client cancels a gRPC call at the moment of the
+# response.
 HANGS_UP_SAFELY = (2, 54)
 
-# Between questions to a Triton that does not answer yet.
+# Polling interval while Triton does not respond yet, in seconds.
 LEARN_S = 1.0
 
-# What Triton may take to say how it is.
+# Timeout of calls to Triton other than inference, in seconds.
 QUESTION_S = 5.0
 
 Items = Sequence[Mapping[str, Any]]
 
 
 class Client(AsyncSIEClient):
-    """Cancelled calls go on to their end, until somebody knows that Triton survives a client that hangs up."""
+    """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._connection.hangs_up = False
 
     async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
-        """Charge the answer to the memory of its request; Failure 503 if there is too little."""
+        """Charge the response to the memory of its request; Failure 503 if there is too little."""
         response = await super()._infer(call, piece, deadline)
         hold(sum(map(len, response.get_response().raw_output_contents)))
         return response
@@ -52,15 +53,15 @@ class Client(AsyncSIEClient):
 class Backend:
     """gRPC channel to Triton, owned by one event loop. It never retries: errors tell the client when to retry.
 
-    The calls are those of AsyncSIEClient, with lists of items, and raise as they do; `seconds` is how long each may
-    take. `parameters` are request parameters; None stands for one that was not given. A cancelled
-    call ends in the stages too: they stop computing it.
+    The calls are those of AsyncSIEClient with lists of items, and raise the same errors; `seconds` is the timeout of a
+    call. `parameters` are request parameters; those that are None were not given. If a call is cancelled, the stages
+    stop computing it too.
     """
 
     def __init__(self, settings: Settings) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
         self._client = Client(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
-        self._questions = AsyncConnection(Address.parse(address))  # never behind a request of megabytes
+        self._questions = AsyncConnection(Address.parse(address))  # separate, so that large requests do not delay it
         self._learning: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
@@ -79,7 +80,7 @@ class Backend:
         await self._questions.close()
 
     async def _learn(self) -> None:
-        """From Triton, as soon as it answers: may a call that nobody waits for be cancelled?"""
+        """Ask Triton for its version, until it responds, and allow cancellation if the version supports it."""
         while True:
             try:
                 metadata = await self.ask("get_server_metadata")
@@ -119,7 +120,7 @@ class Backend:
         return self._calls.call()
 
     async def names(self) -> list[str]:
-        """Of the models that are served, as `org/name`."""
+        """Return the names of the served models, as `org/name`."""
         return await self._client.list_models()
 
     async def is_live(self) -> bool:
@@ -129,7 +130,7 @@ class Backend:
             return False
 
     async def ask(self, method: str, **arguments: Any) -> Any:
-        """Anything but inference, by a method of tritonclient's."""
+        """Call a method of tritonclient other than `infer` and return its result."""
         return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
 
 
@@ -146,7 +147,7 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def _ensemble(model: str) -> str:
-    """`model`, which is none of the steps that Triton knows by names of their own."""
+    """Return `model`; NotServed if it is a step, which Triton would serve as a model of its own."""
     if model.endswith(STEP_SUFFIXES):
-        raise NotServed(f"model: {model} is a step of one; ask the model itself")
+        raise NotServed(f"model: {model} is a step of a model; call the model itself")
     return model

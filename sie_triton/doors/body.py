@@ -9,10 +9,10 @@ from starlette.types import Receive
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.memory import Held, out_of_memory
 
-# Timeout of a body, in seconds; each BYTES_A_SECOND received add another second.
+# Timeout of a body, in seconds; every BYTES_A_SECOND bytes received extend it by one second.
 BODY_S, BYTES_A_SECOND = 10.0, 256 * 1024
 
-# Closes the connection without waiting for the rest of the body.
+# Response header that closes the connection without waiting for the rest of the body.
 CLOSE = {"Connection": "close"}
 
 
@@ -23,8 +23,10 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
     bodies in progress hold too much memory. A slow upload is ended when other requests need its memory.
     """
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Failure(415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not read; send the body as it is")
-    with suppress(ValueError):  # HTTP's own parser has refused what is no number
+        raise Failure(
+            415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not supported; send it uncompressed"
+        )
+    with suppress(ValueError):  # the HTTP parser has already refused an invalid number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
     try:
@@ -56,10 +58,12 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
 
 
 def _too_large(max_bytes: int) -> Failure:
-    message = f"body: has more than {max_bytes} bytes, the most that SIE_DOOR_MAX_BODY_BYTES allows; send fewer items"
+    message = f"body: has more than {max_bytes} bytes, the limit of SIE_DOOR_MAX_BODY_BYTES; send fewer items"
     return Failure(413, "PAYLOAD_TOO_LARGE", message, headers=CLOSE)
 
 
 def _too_slow() -> Failure:
-    message = f"body: did not arrive within {BODY_S:.0f} s, plus one second for each {BYTES_A_SECOND} bytes"
+    message = (
+        f"body: did not arrive within {BODY_S:.0f} s plus one second for each {BYTES_A_SECOND} bytes; send it faster"
+    )
     return Failure(408, "REQUEST_TIMEOUT", message, headers=CLOSE)

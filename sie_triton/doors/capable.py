@@ -1,4 +1,4 @@
-"""Default model of a request that names none, and the reason why a model cannot serve a request."""
+"""Choose the model of a request that names none, and explain why a model cannot serve a request."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from sie_triton.errors import InputError, SIEError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
-# What may be asked of a model, in words.
+# Kinds of result that such requests ask for, in the words of error messages.
 DENSE, SPARSE, SCORES = "dense vectors", "sparse vectors", "scores"
 ABLE: dict[str, Callable[[ModelSpec], bool]] = {
     DENSE: lambda spec: "dense" in spec.dims,
@@ -22,23 +22,23 @@ ABLE: dict[str, Callable[[ModelSpec], bool]] = {
 
 
 def able(specs: Iterable[ModelSpec], what: str) -> list[ModelSpec]:
-    """Those that give `what`, one of ABLE, for texts."""
+    """Return the models that return `what`, one of ABLE, for texts."""
     return [spec for spec in specs if TEXT.name in spec.inputs and ABLE[what](spec)]
 
 
 class Capable:
-    """By SIE_DOOR_TEI_MODEL, the first of them that can; without it the only one that can."""
+    """Chooses models by SIE_DOOR_TEI_MODEL: the first named model that can; without names the only served one."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._named = words(door.settings.door_tei_model)
 
     async def model(self, what: str) -> str:
-        """One that gives `what`, one of ABLE, for texts."""
+        """Return the name of the model to use for `what`, one of ABLE; raises as `spec` does."""
         return (await self.spec(what)).model
 
     async def spec(self, what: str) -> ModelSpec:
-        """The same; Failure says what to set."""
+        """Return the specification of that model; if the choice is not clear, Failure names the setting to change."""
         candidates = self._named or await self._door.backend.names()
         specs = await asyncio.gather(*map(self._spec, candidates))
         found = able([spec for spec in specs if spec is not None], what)
@@ -47,7 +47,7 @@ class Capable:
         raise _unclear(what, self._named or [spec.model for spec in found], is_named=bool(self._named))
 
     async def any(self) -> tuple[str, ModelSpec]:
-        """What is given, and by whom: the first of ABLE of which that is clear."""
+        """Return the first kind of result in ABLE with a clear choice of model, and that model's specification."""
         unclear = None
         for what in ABLE:
             try:
@@ -65,9 +65,9 @@ class Capable:
 
 
 class Explaining:
-    """Context manager that replaces an InputError by the reason in the model's specification, if there is one.
+    """Context manager that explains an InputError by the model's specification, if the model cannot serve the request.
 
-    Triton's own messages name tensors if a request does not fit the kind of model.
+    Triton's own message would name tensors instead.
     """
 
     __slots__ = ("_door", "_items", "_model", "_output", "_verb")
@@ -98,7 +98,7 @@ def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -
     if verb not in spec.tasks:
         return f"model: {spec.model} does not {verb}; its tasks: {', '.join(spec.tasks)}"
     if output and output not in spec.dims:
-        return f"model: {spec.model} gives no {output} vectors; it gives {', '.join(spec.dims)}"
+        return f"model: {spec.model} does not return {output} vectors; it returns {', '.join(spec.dims)}"
     unread = [kind for kind in ITEMS if kind in kinds and kind not in spec.inputs]
     return f"{unread[0]}: {spec.model} does not read it; it reads {', '.join(spec.inputs)}" if unread else ""
 
@@ -106,9 +106,9 @@ def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -
 def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:
     names = ", ".join(models)
     if is_named:
-        message = f"SIE_DOOR_TEI_MODEL: none of {names} is served and gives {what}; name one that does"
+        message = f"SIE_DOOR_TEI_MODEL: none of {names} is served and returns {what}; name a model that does"
     elif models:
-        message = f"several models give {what}: {names}; set SIE_DOOR_TEI_MODEL to the one that is meant"
+        message = f"several models return {what}: {names}; set SIE_DOOR_TEI_MODEL to one of them"
     else:
-        message = f"no model that is served gives {what}; serve one, or use another route"
+        message = f"no served model returns {what}; serve one, or use another route"
     return Failure(404, "MODEL_NOT_FOUND", message)

@@ -11,14 +11,14 @@ from sie_triton.doors.connections import Connections, Phase
 # Timeout of a request's headers, in seconds, from the first byte of the request or the start of the connection.
 HEAD_S = 10.0
 
-# Timeout for the rest of a body whose request has been answered already, in seconds. A connection that meets it stays
-# open: the client may have sent its next request by then.
+# Timeout for the rest of a body whose request has already been answered, in seconds. If the rest arrives in time, the
+# connection stays open for the client's next request.
 REST_S = 2.0
 
-# Minimum speed at which a client must read an answer: READ_BYTES every READ_S seconds.
+# Minimum speed at which a client must read a response: READ_BYTES every READ_S seconds.
 READ_BYTES, READ_S = 256 * 1024, 10.0
 
-# Answer to a connection beyond the limit.
+# Response to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -27,7 +27,7 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """Connection of a door. h11 limits the size of a head; `read_body` limits the size and duration of a body."""
+    """Connection of a door. h11 limits the size of headers; `read_body` limits the size and duration of a body."""
 
     _head: asyncio.TimerHandle | None = None
     _answer: asyncio.TimerHandle | None = None
@@ -45,13 +45,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._expect_no_head()
-        elif self._head is None:  # part of a head, or the end of a body whose request was answered before it
+        elif self._head is None:  # part of the headers, or the end of a body whose request was answered earlier
             self._expect_head()
         self._tell_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400 to bytes that are not HTTP; if an answer has begun already, abort the connection instead."""
-        if self.cycle is not None:  # the request ends here; a later answer to it is dropped
+        """Answer 400 to bytes that are not HTTP; if a response has begun already, abort the connection instead."""
+        if self.cycle is not None:  # the request ends here; a later response to it is dropped
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -66,7 +66,7 @@ class Connection(H11Protocol):
         self._tell_phase()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over; from now on it counts towards the limit of watchers."""
+        """Hand the connection over to the WebSocket; from now on it counts towards the limit of watchers."""
         self._leave()
         super().handle_websocket_upgrade(event)
 
@@ -84,7 +84,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def give_way(self) -> None:
-        """Abort, because another connection takes this one's place."""
+        """Abort the connection to make room for another one."""
         self.transport.abort()
 
     def _leave(self) -> None:

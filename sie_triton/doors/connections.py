@@ -19,10 +19,10 @@ def affordable(num_connections: int) -> int:
 class Phase(IntEnum):
     """Progress of a connection. Connections in earlier phases are closed first."""
 
-    NEW = 0  # no complete head of a request so far
+    NEW = 0  # headers of the first request are incomplete
     KEPT = 1  # idle between two requests
-    READING = 2  # receives the body of a request
-    WORKING = 3  # a request is being answered
+    READING = 2  # the body of a request is being received
+    WORKING = 3  # a request is being processed
 
 
 class Client(Protocol):
@@ -34,7 +34,7 @@ class Client(Protocol):
 
 
 class Connections:
-    """Up to `limit` connections, so that the process never runs out of descriptors. Belongs to one event loop.
+    """At most `limit` open connections, so that the process never runs out of descriptors. Belongs to one event loop.
 
     >>> class Socket:
     ...     def give_way(self): crowd.leave(self)
@@ -57,7 +57,7 @@ class Connections:
         return self._phases.get(client)
 
     def enter(self, client: Client) -> bool:
-        """Admit `client` as NEW; at the limit, close a connection for it. False if all others are WORKING."""
+        """Admit `client` as NEW; at the limit, close another connection. Return False if all others are WORKING."""
         if len(self._phases) >= self._limit:
             waiting = (each for phase in Phase if phase is not Phase.WORKING for each in self._by_phase[phase])
             victim = next(waiting, None)
@@ -78,7 +78,7 @@ class Connections:
             self._by_phase[phase][client] = None
 
     def leave(self, client: Client) -> None:
-        """Forget `client`, which may have left before."""
+        """Remove `client`; do nothing if it has left already."""
         phase = self._phases.pop(client, None)
         if phase is not None:
             del self._by_phase[phase][client]

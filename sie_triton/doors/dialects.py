@@ -1,4 +1,4 @@
-"""What /openapi.json says of the routes of other people's HTTP."""
+"""Documents of the routes of other HTTP dialects in /openapi.json."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from sie_triton.spec import ModelSpec
 
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
 VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score"}
-NOT_READ = {"description": "not read"}
+NOT_READ = {"description": "ignored"}
 COUNT = INTEGER | {"minimum": 1, "maximum": LARGEST_COUNT}
 
 OPENAI_FAILURE = {"message": STRING, "type": STRING, "param": optional(STRING), "code": STRING}
@@ -56,7 +56,7 @@ SPARSE_VECTORS = several(several(fields({"index": INTEGER, "value": NUMBER}, "in
 
 RANK_FIELDS = several(STRING | {"maxLength": LONGEST_FIELD}, minItems=1, maxItems=MAX_RANK_FIELDS) | {
     "uniqueItems": True,
-    "description": "fields to read from documents that are objects, one line each; default: text",
+    "description": "fields that are read from documents that are objects, one line each; default: text",
 }
 ONCE = "a document is read once, up to the model's maximum length"
 
@@ -96,7 +96,7 @@ def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
 
 
 def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
-    """Return the route documents by path; `named` are the models in SIE_DOOR_TEI_MODEL."""
+    """Return the documents of the routes by path; `named` are the models in SIE_DOOR_TEI_MODEL."""
     texts = partial(_embed_body, max_items)
     ranks = partial(_rank_body, max_items)
     bodies: Mapping[str, tuple[str, Callable[[Schema], Schema], Any, Schema]] = {
@@ -142,7 +142,7 @@ def _of_one(
     answer: Schema,
     specs: Sequence[ModelSpec],
 ) -> Schema:
-    """Return the operation of a route that serves one model; without an example unless that model is unambiguous."""
+    """Return the operation of a route that serves one model, with an example only if that model is unambiguous."""
     models = _meant(able(specs, what), named)
     summary = f"{what[0].upper()}{what[1:]} of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
     made = _posted(

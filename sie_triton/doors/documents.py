@@ -1,4 +1,4 @@
-"""What /openapi.json says of SIE's own routes, made of the contract: parameters, inputs, outputs."""
+"""Documents of SIE's own routes in /openapi.json, generated from the contract: parameters, inputs, outputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ from sie_triton.doors.schemas import (
 from sie_triton.doors.wire import JSON, MEDIA_TYPES, MSGPACK
 from sie_triton.spec import ModelSpec
 
-# Content types of a body and of an answer; requests may spell msgpack in several ways.
+# Content types of a request and of a response; requests may use several names of msgpack.
 READ = tuple(MEDIA_TYPES)
 WRITTEN = (JSON, MSGPACK)
 
@@ -34,9 +34,9 @@ WRITTEN = (JSON, MSGPACK)
 NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
 
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
-FILE = either(fields({"data": BASE64, "format": {"description": "not read"}}, "data"), BASE64)
+FILE = either(fields({"data": BASE64, "format": {"description": "ignored"}}, "data"), BASE64)
 IDENTITY = either(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
-# In Python's terms: Python counts more characters as blank than ECMAScript does.
+# Follows Python, which counts more characters as whitespace than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
 TIMES = ("total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
@@ -79,7 +79,7 @@ def _able(specs: Iterable[ModelSpec], verb: str) -> list[Model]:
 
 
 def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, answer: Mapping[str, Any]) -> Schema:
-    """Return the operation; its example works with the first model of its path."""
+    """Return the operation; its example works with the first model in the enum of the path parameter."""
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
     example = None if tried is None else _example(verb, tried)
     first = sorted(models, key=lambda model: model is not tried)
@@ -129,7 +129,7 @@ def _item(models: Sequence[Model]) -> Schema:
 
 
 def _example(verb: str, model: Model) -> Schema:
-    """Return the contract's example as a request to SIE's routes."""
+    """Return the contract's example as the body of a request to SIE's routes."""
     given = VERBS[verb].example(model)
     body: Schema = {"items": [{"text": text} for text in given[TEXT.name]]}
     if QUERY.name in given:

@@ -1,4 +1,4 @@
-"""One route: the client's token, its body within limits, a handler, and failures in the route's own shape.
+"""Processing of a request by one route: check the token, read the body within limits, call the handler.
 
 ASGI → Request → handler → Response, or Failure → dialect → Response
 """
@@ -31,19 +31,19 @@ from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 
-# How long a request may take, in seconds, as its client wants it; and the most that is allowed.
+# Header with the client's timeout of a request, in seconds, and its maximum.
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
 # Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
 SMALL_BODY_BYTES = 32 * 1024
 
-# Upper bound for the copies of a body in memory at a time: as it came, decoded, as tensors, and as it goes to Triton.
+# Upper bound for the copies of a body in memory at a time: as received, decoded, as tensors, and as sent to Triton.
 COPIES = 4
 
 
 class Door:
-    """What all routes of a process share. Belongs to one event loop."""
+    """State shared by all routes of a process. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -77,7 +77,8 @@ class Request:
     async def read(self, receive: Receive, types: Sequence[str], held: Held) -> None:
         """Read and decode the body of a POST; raise Failure if it is refused.
 
-        A large body is measured and decoded on a thread: msgpack is measured in Python, which would block the loop.
+        A large body is measured and decoded on a thread, because msgpack is measured in Python, which would block the
+        event loop.
         """
         self.kind = media_type(self.header("content-type"), types)
         body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
@@ -92,12 +93,12 @@ class Request:
     def parsed(self) -> dict[str, Any]:
         """Return the body; raise Failure 400 unless it is an object."""
         if not isinstance(self.content, dict):
-            raise invalid(f"body: must be an object, it is {type(self.content).__name__}")
+            raise invalid(f"body: must be an object, not {type(self.content).__name__}")
         return self.content
 
     @property
     def seconds(self) -> float:
-        """How long the answer may take."""
+        """Timeout of the request, in seconds; Failure 400 if the client's header is invalid."""
         given = self.header(TIMEOUT_HEADER)
         if given is None:
             return self.door.settings.door_timeout_s
@@ -105,7 +106,7 @@ class Request:
             seconds = float(given)
             if math.isfinite(seconds) and 0 < seconds <= MAX_TIMEOUT_S:
                 return seconds
-        raise invalid(f"{TIMEOUT_HEADER}: must be seconds above 0, {MAX_TIMEOUT_S:.0f} at most; it is {given[:40]!r}")
+        raise invalid(f"{TIMEOUT_HEADER}: must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds; got {given[:40]!r}")
 
     def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> "Answer":
         """Return an Answer with `value`, which may contain arrays, in the media type that the client accepts."""
@@ -114,7 +115,7 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """Answer of a handler, not serialized yet. `kind` is the media type; `value` may contain arrays."""
+    """Response of a handler before serialization. `kind` is the media type; `value` may contain arrays."""
 
     value: Any
     kind: str
@@ -125,18 +126,18 @@ class Answer(NamedTuple):
 
 
 Handler = Callable[[Request], Awaitable[Response | Answer]]
-Dialect = Callable[[Failure], Any]  # → what the body of a failure is, as JSON
+Dialect = Callable[[Failure], Any]  # returns the body of a failure, as JSON
 
 
 def detail(failure: Failure) -> Any:
-    """SIE's own."""
+    """Return the body of a failure in SIE's own dialect."""
     return {"detail": {"code": failure.code, "message": failure.message, **failure.more}}
 
 
 class Endpoint:
-    """An ASGI application: what Starlette's Route is given.
+    """ASGI application of one of Starlette's routes.
 
-    `retold` gives a failure the status that the route's clients expect, and `dialect` its body. `is_open` means
+    `retold` gives a failure the status that the route's clients expect, and `dialect` gives it a body. `is_open` means
     that no token is needed. `types` are the accepted media types of a body. `document` makes the route's operation in
     /openapi.json from the served models.
     """
@@ -175,7 +176,7 @@ class Endpoint:
                 await response(scope, receive, send if is_small else send_all(send))
 
     async def _answered(self, request: Request, receive: Receive, held: Held) -> Response | None:
-        """Return the answer; None if the client has disconnected."""
+        """Return the response; None if the client has disconnected."""
         try:
             if self._is_open:
                 self._door.trust.check_browser(request.headers)
@@ -231,7 +232,7 @@ def send_all(send: Send) -> Send:
 
 
 def _ending() -> Failure:
-    return Failure(503, "SERVER_UNAVAILABLE", "the server ends before this was ready; retry", retry_after_s=AWAY_S)
+    return Failure(503, "SERVER_UNAVAILABLE", "the server shut down before it responded; retry", retry_after_s=AWAY_S)
 
 
 async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -241,7 +242,7 @@ async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
 
 
 def _trace_id(request: Request) -> str:
-    """That of the client, where it has one: of a traceparent, or the id it gave."""
+    """Return the client's trace id, from its traceparent or X-Request-ID header; else a random one."""
     _, _, rest = (request.header("traceparent") or "").partition("-")
     given = rest.partition("-")[0] or request.header("x-request-id") or ""
     return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else uuid4().hex

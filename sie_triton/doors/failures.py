@@ -1,4 +1,4 @@
-"""What went wrong, as HTTP says it: a status, SIE's code, and when to try again."""
+"""Failures of requests as HTTP responses: a status, SIE's error code, and when to retry."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 from sie_triton.client.failures import NotServed
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, SIEError, Unreachable
 
-# Seconds until a model that is being loaded is asked for again; adapters are small.
+# Retry-After in seconds, while a model is loaded, while an adapter is loaded (which is small), and for a busy or
+# unavailable server.
 LOADING_S, LORA_LOADING_S, BUSY_S, AWAY_S = 5, 1, 5, 2
 
-# Reasons of a LoadError → SIE's class of it, and after how many seconds it may be tried again, None: not by itself.
+# SIE's error class and Retry-After in seconds by reason of a LoadError; None: a retry alone does not help.
 LOAD_CLASSES: Mapping[str, tuple[str, int | None]] = {
     "not found": ("NOT_FOUND", None),
     "gated": ("GATED", None),
@@ -22,9 +23,9 @@ LOAD_CLASSES: Mapping[str, tuple[str, int | None]] = {
 
 
 class Failure(Exception):
-    """A request that is not answered with what it asked for. `message` goes to the client: one line.
+    """Error response to a request. `message` is sent to the client, as one line.
 
-    `retry_after_s`: None where trying again does not help. `field` is what the request has wrong, where it is known.
+    `retry_after_s` is None if a retry does not help.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class Failure(Exception):
 
     @property
     def field(self) -> str:
-        """
+        """Invalid field of the request, taken from the message; empty if unknown.
+
         >>> Failure(400, "INVALID_INPUT", "items[3].text: must be a string").field, Failure(500, "X", "it broke").field
         ('items[3].text', '')
         """
@@ -60,7 +62,7 @@ def invalid(message: str) -> Failure:
 
 
 def failure_of(error: SIEError) -> Failure:
-    """Of what Triton, or the client that asks it, says."""
+    """Return the failure for an error of Triton or of the client that calls it."""
     message = " ".join(str(error).split())
     if isinstance(error, NotServed):
         return Failure(404, "MODEL_NOT_FOUND", message)

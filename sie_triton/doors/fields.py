@@ -1,4 +1,4 @@
-"""Fields of a request's body, taken one by one and checked before any work begins."""
+"""Take the fields of a request's body one by one, and check them before any work begins."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.errors import InputError
 
-# Parameters that choose the form of an answer. Only SIE's own routes take them: other dialects have one form.
+# Parameters that choose the form of a response. Only SIE's own routes take them: other dialects have one form.
 OURS = ("output_types", "output_dtype")
 
 # Maximum length of a model's name with its profile, in characters.
 LONGEST_MODEL = 512
 
-# Maximum number of request parameters, and of characters of all of them: they travel with every request made from a
-# body.
+# Maximum number of request parameters, and of characters in all of them: every request to Triton that is made from a
+# body carries them.
 MAX_OPTIONS = 64
 LONGEST_OPTIONS = 250_000
 
-# Maximum number of rank_fields, and of characters of each: every document is read once for each of them.
+# Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
 MAX_RANK_FIELDS = 16
 LONGEST_FIELD = 100
 
@@ -28,14 +28,14 @@ FILE_BYTES_A_CHARACTER = 16
 
 
 class Fields:
-    """Fields of an object. A null field counts as absent. Fields that no route takes are request parameters.
+    """Fields of a JSON object. A null field counts as absent. Fields that a route does not take are request parameters.
 
-    `max_items` is the maximum length of a list. InputError begins with the name of the field.
+    `max_items` is the maximum length of a list. The message of an InputError begins with the name of the field.
     """
 
     def __init__(self, body: Any, max_items: int) -> None:
         if not isinstance(body, Mapping):
-            raise InputError(f"body: must be a JSON object, it is {kind_of(body)}")
+            raise InputError(f"body: must be a JSON object, not {kind_of(body)}")
         self._left = {name: value for name, value in body.items() if value is not None}
         self._max_items = max_items
 
@@ -45,7 +45,7 @@ class Fields:
     def text(self, name: str) -> str:
         value = self._needed(name, "a string")
         if not isinstance(value, str):
-            raise InputError(f"{name}: must be a string, it is {kind_of(value)}")
+            raise InputError(f"{name}: must be a string, not {kind_of(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -64,7 +64,7 @@ class Fields:
     def boolean(self, name: str, default: bool) -> bool:
         value = self._left.pop(name, default)
         if not isinstance(value, bool):
-            raise InputError(f"{name}: must be true or false, it is {kind_of(value)}")
+            raise InputError(f"{name}: must be true or false, not {kind_of(value)}")
         return value
 
     def count(self, name: str) -> int | None:
@@ -72,14 +72,14 @@ class Fields:
         value = self._left.pop(name, None)
         number = whole(value)
         if value is not None and (number is None or not 1 <= number <= LARGEST_COUNT):
-            raise InputError(f"{name}: must be an integer from 1 to {LARGEST_COUNT}, it is {shown(value)}")
+            raise InputError(f"{name}: must be an integer from 1 to {LARGEST_COUNT}, not {shown(value)}")
         return number
 
     def choice(self, name: str, *choices: str) -> str | None:
         """Take one of `choices`; None if absent."""
         value: str | None = self._left.pop(name, None)
         if value is not None and value not in choices:
-            raise InputError(f"{name}: must be one of {', '.join(choices)}, it is {shown(value)}")
+            raise InputError(f"{name}: must be one of {', '.join(choices)}; got {shown(value)}")
         return value
 
     def look(self, name: str) -> Any:
@@ -105,7 +105,7 @@ class Fields:
 
     def _counted(self, value: Any, name: str, wanted: str) -> list[Any]:
         if not isinstance(value, list):
-            raise InputError(f"{name}: must be {wanted}, it is {kind_of(value)}")
+            raise InputError(f"{name}: must be {wanted}, not {kind_of(value)}")
         if not value:
             raise InputError(f"{name}: is empty; give at least one")
         check_count(len(value), name, self._max_items)
@@ -114,26 +114,26 @@ class Fields:
     def _texts(self, value: Any, name: str, wanted: str) -> list[str]:
         for i, each in enumerate(self._counted(value, name, wanted)):
             if not isinstance(each, str):
-                raise InputError(f"{name}[{i}]: must be a string, it is {kind_of(each)}")
+                raise InputError(f"{name}[{i}]: must be a string, not {kind_of(each)}")
         found: list[str] = value
         return found
 
 
 def check_count(number: int, name: str, max_items: int) -> None:
     if number > max_items:
-        raise InputError(f"{name}: has {number} entries, and SIE_DOOR_MAX_ITEMS allows {max_items} in a request")
+        raise InputError(f"{name}: has {number} entries; SIE_DOOR_MAX_ITEMS allows {max_items} per request")
 
 
 def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: int) -> None:
     """Raise InputError if `query`, multiplied by the number of items, exceeds the body limit `max_bytes`.
 
-    The query travels with every item or few. A file counts with 1/FILE_BYTES_A_CHARACTER of its bytes.
+    The query is sent again with every few items. A file counts with 1/FILE_BYTES_A_CHARACTER of its bytes.
     """
     size = len(query) if isinstance(query, str) else len(query) // FILE_BYTES_A_CHARACTER
     if size * len(items) > max_bytes:
         raise InputError(
-            f"{name}: {len(query)} {'characters' if isinstance(query, str) else 'bytes'} with each of {len(items)} "
-            "items are more than SIE_DOOR_MAX_BODY_BYTES allows; send a shorter query, or fewer items"
+            f"{name}: {len(query)} {'characters' if isinstance(query, str) else 'bytes'} for each of {len(items)} "
+            "items exceed SIE_DOOR_MAX_BODY_BYTES; send a shorter query, or fewer items"
         )
 
 
@@ -144,7 +144,7 @@ def checked_model(name: str) -> str:
 
 
 def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return request parameters; InputError if there are too many or one is too long. The model checks their values."""
+    """Return the request parameters; InputError if they are too many or too long. The model checks their values."""
     if len(options) > MAX_OPTIONS:
         raise InputError(f"body: has {len(options)} request parameters; send at most {MAX_OPTIONS}")
     for name in options:

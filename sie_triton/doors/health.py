@@ -1,4 +1,4 @@
-"""Is the door alive, can it be asked something, and what does the server do? Probes need no token."""
+"""Routes for liveness, readiness, health and status of the server. Liveness and readiness probes need no token."""
 
 import asyncio
 import time
@@ -54,13 +54,13 @@ async def healthz(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """503 while this process drains, and while Triton does not answer."""
+    """Answer 503 while this process drains, and while Triton does not respond."""
     trouble = await _trouble(request.door)
     return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
 
 
 async def health(request: Request) -> Answer:
-    """As SIE's clients ask for the capacity of a server."""
+    """Return the capacity of the server in the format of SIE's clients."""
     told = await status(request.door)
     loaded = told["loaded_models"]
     worker = {
@@ -85,7 +85,7 @@ async def health(request: Request) -> Answer:
 
 
 async def status(door: Door) -> dict[str, Any]:
-    """What watchers are told: all that the controller and Triton say of the server now."""
+    """Return the status that watchers receive, from the controller and Triton."""
     trouble, states = await asyncio.gather(_trouble(door), door.served.states())
     models = [
         {

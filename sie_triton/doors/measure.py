@@ -19,15 +19,15 @@ MAX_DEPTH = 64
 VALUE_BYTES = 128
 
 
-# A string of JSON with its quotes. Possessive, so that no input makes it go back.
+# A string of JSON with its quotes. Possessive quantifiers, so that no input causes backtracking.
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def json_values(body: bytes | bytearray) -> int:
     """Return an upper bound for the number of values; Failure 413 beyond MAX_VALUES.
 
-    Each value but the first follows a comma, a colon or a bracket. Those within strings are left out only if they make
-    the number too large: finding the strings takes longer.
+    Each value except the first follows a comma, a colon or a bracket. Characters within strings are excluded only if
+    the count would otherwise be too large, because finding the strings takes longer.
 
     >>> json_values(b'{"items": ["a", "b"]}'), json_values(b"[[],[]]")
     (4, 5)
@@ -67,7 +67,7 @@ def check_depth(value: Any) -> None:
 def msgpack_values(body: bytes | bytearray) -> int:
     """Return the number of values; Failure 413 beyond MAX_VALUES, 400 if nested deeper than MAX_DEPTH or truncated.
 
-    Reads only the heads of values and decodes nothing.
+    Reads only the header of each value and decodes nothing.
 
     >>> import msgpack
     >>> msgpack_values(msgpack.packb({"items": ["a", "b"], "n": 1.5}))
@@ -122,7 +122,7 @@ def _fixed(first: int) -> tuple[int, int]:
     return 1, (first & 0x0F) * (1 if first >= 0x90 else 2)
 
 
-# First bytes from 0xC0 on: size of the head in bytes, format of the length in it, and members per unit of that length.
+# First bytes from 0xC0 on: size of the header in bytes, format of the length in it, and members per unit of the length.
 # For strings, binary data and extensions, the length counts bytes, not members.
 HEADS: tuple[tuple[int, str, int], ...] = (
     *[(1, "", 0)] * 4,  # nil, the unused first byte, false, true
@@ -139,9 +139,11 @@ HEADS: tuple[tuple[int, str, int], ...] = (
 
 def _allowed(num_values: int) -> int:
     if num_values > MAX_VALUES:
-        raise Failure(413, "PAYLOAD_TOO_LARGE", f"body: has more than {MAX_VALUES} values; send fewer items a request")
+        raise Failure(
+            413, "PAYLOAD_TOO_LARGE", f"body: has more than {MAX_VALUES} values; send fewer items per request"
+        )
     return num_values
 
 
 def _too_deep() -> Failure:
-    return invalid(f"body: objects and lists are nested more than {MAX_DEPTH} deep")
+    return invalid(f"body: objects and lists are nested more than {MAX_DEPTH} levels deep")

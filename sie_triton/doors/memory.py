@@ -1,4 +1,4 @@
-"""Memory limit of all requests of a door together: bodies during upload, their decoded content and large answers."""
+"""Memory limit of all requests of a door together: bodies during upload, their decoded content and responses."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
 
-# Age in seconds from which an upload may be ended for newer requests when memory is short.
+# Age in seconds from which an upload may be ended in favour of newer requests when memory is short.
 SLOW_S = 2.0
 
 
@@ -33,7 +33,7 @@ class Held:
         del self._memory.requests[self]
 
     def take(self, num_bytes: int) -> None:
-        """Reserve more; Failure 503 if ending slow uploads does not free enough, or if this upload was ended."""
+        """Reserve more memory; Failure 503 if ending slow uploads does not free enough, or if this upload was ended."""
         if self.is_cut:
             raise out_of_memory()
         self._memory.make_room(num_bytes, self)
@@ -56,7 +56,7 @@ _current: ContextVar[Held | None] = ContextVar("held", default=None)
 
 
 def hold(num_bytes: int) -> None:
-    """Reserve more for the request of this task until it is answered; Failure 503 if there is no memory for it."""
+    """Reserve more memory for the request of this task until its response is sent; Failure 503 if there is none."""
     if held := _current.get():
         held.take(num_bytes)
 
@@ -74,7 +74,7 @@ class Memory:
         return Held(self)
 
     def make_room(self, num_bytes: int, wanted_by: Held) -> None:
-        """End slow uploads, oldest first, until `num_bytes` are free; if that cannot be, end none: Failure 503."""
+        """End slow uploads, oldest first, until `num_bytes` are free; if they do not suffice, end none: Failure 503."""
         missing = self.used + num_bytes - self._max_bytes
         if missing <= 0:
             return
@@ -89,7 +89,7 @@ class Memory:
 
 def out_of_memory() -> Failure:
     message = (
-        "the requests in progress hold all the memory that SIE_DOOR_MAX_MEMORY_BYTES allows; retry later, or send "
+        "the requests in progress use all the memory that SIE_DOOR_MAX_MEMORY_BYTES allows; retry later, or send "
         "smaller requests"
     )
     return Failure(503, "RESOURCE_EXHAUSTED", message, retry_after_s=BUSY_S, headers={"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Which models there are, as SIE's clients read it and as OpenAI's do: their route is the same."""
+"""Routes that list the served models, in a format that serves both SIE's and OpenAI's clients: they share the route."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ of_models = operation("Served models and their states.", answer={"type": "object
 
 def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     path = model_parameter([spec.model for spec in specs])
-    return operation("One of them.", answer={"type": "object"}, parameters=[path])(specs)
+    return operation("One served model and its state.", answer={"type": "object"}, parameters=[path])(specs)
 
 
 async def models(request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""OpenAI's HTTP: POST /v1/embeddings. Its way to list models and its errors are here too."""
+"""Routes of OpenAI's HTTP API: POST /v1/embeddings, and its formats for listed models and errors."""
 
 import re
 from base64 import b64encode
@@ -21,19 +21,19 @@ from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_4
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
-# Ids of OpenAI's tokenizer, which its clients send, are other words to a model's own, and nothing tells them apart.
+# OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and could not detect it.
 IDS_REFUSED = (
-    "input: holds token ids, and they are those of another tokenizer than the model's; send texts "
+    "input: contains token ids, which belong to another tokenizer than the model's; send texts "
     "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
 )
 
-# OpenAI's names for ours, where it has one; else ours in lower case.
+# OpenAI's error codes by our codes; our other codes are sent in lower case.
 CODES = {"MODEL_NOT_FOUND": "model_not_found", "UNAUTHORIZED": "invalid_api_key"}
 SERVER_ERROR, REQUEST_ERROR, BUSY_ERROR = "server_error", "invalid_request_error", "rate_limit_error"
 
 FINAL = {"X-Should-Retry": "false"}
 
-# What the contract and the client call it → the field of the body.
+# Fields of the body by the names that the contract and the client use.
 FIELDS = {"text": "input", "items": "input"}
 
 
@@ -57,7 +57,7 @@ async def _encoded(request: Request, wanted: "Embeddings") -> list[EncodeResult]
 
 
 class Embeddings(NamedTuple):
-    """What a body asks for; `options` are request parameters."""
+    """Content of an embeddings request; `options` are request parameters."""
 
     model: str
     texts: list[str]
@@ -66,7 +66,7 @@ class Embeddings(NamedTuple):
 
 
 def asked(fields: Fields) -> Embeddings:
-    """InputError names the field."""
+    """Read an embeddings request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):
         raise InputError(IDS_REFUSED)
@@ -77,7 +77,7 @@ def asked(fields: Fields) -> Embeddings:
 
 
 def profile_of(model: str) -> tuple[str, str | None]:
-    """A model and, behind a colon, one of its profiles.
+    """Split a model name from the profile after a colon, if any.
 
     >>> profile_of("org/name"), profile_of("org/name:fast")
     (('org/name', None), ('org/name', 'fast'))
@@ -97,7 +97,7 @@ def _holds_ids(given: Any) -> bool:
 
 
 def answer(model: str, results: Sequence[Mapping[str, Any]], is_base64: bool) -> dict[str, Any]:
-    """Of encode's results; vectors stay arrays, or are base64 of little-endian float32."""
+    """Return the response body for encode's results, with vectors as arrays, or as base64 of little-endian float32."""
     num_tokens = sum(result["token_count"] for result in results)
     data = [
         {"object": "embedding", "index": i, "embedding": as_base64(result["dense"]) if is_base64 else result["dense"]}
@@ -112,13 +112,13 @@ def as_base64(vector: Any) -> str:
 
 
 def described(model: str) -> dict[str, Any]:
-    """As it lists one. When it was made nobody knows."""
+    """Return a model as OpenAI's API lists it; its creation time is unknown, so 0."""
     owner = model.partition("/")[0] if "/" in model else "sie"
     return {"id": model, "object": "model", "created": 0, "owned_by": owner}
 
 
 def error(failure: Failure) -> dict[str, Any]:
-    """The body of a failure."""
+    """Return the body of a failure."""
     kind = BUSY_ERROR if failure.status == FULL else SERVER_ERROR if failure.status >= 500 else REQUEST_ERROR
     param = param_of(failure.message) if failure.status in (400, 404) else None
     code = CODES.get(failure.code, failure.code.lower())
@@ -126,13 +126,13 @@ def error(failure: Failure) -> dict[str, Any]:
 
 
 def retold(failure: Failure) -> Failure:
-    """Its clients try again what has a status from 500 up, unless they are told not to."""
+    """Return the failure for OpenAI's clients, which retry statuses from 500 on unless a header tells them not to."""
     is_final = failure.status >= 500 and failure.retry_after_s is None
     return changed(failure, failure.status, FINAL) if is_final else full_is_429(failure)
 
 
 def param_of(message: str) -> str | None:
-    """The field that our sentences begin with.
+    """Return the field of the body that one of our messages begins with; None if there is none.
 
     >>> param_of("parameter dimensions: 0 is not allowed; …"), param_of("text[3]: …"), param_of("Triton: it is away")
     ('dimensions', 'input', None)

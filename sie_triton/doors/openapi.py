@@ -1,4 +1,4 @@
-"""/openapi.json, made of the contract and of what is served; /docs, the same as a page that fetches nothing."""
+"""/openapi.json, generated from the contract and the served models; /docs, the same as a self-contained HTML page."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,10 +14,10 @@ from sie_triton.doors.schemas import STRING, fields
 from sie_triton.doors.wire import JSON, MSGPACK
 from sie_triton.spec import ModelSpec
 
-# What is served → a route's operation.
+# Makes a route's operation from the specifications of the served models.
 Document = Callable[[Sequence[ModelSpec]], Mapping[str, Any]]
 
-# The page takes nothing from anywhere.
+# The page loads nothing, from this server or another.
 POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 STYLE = "body{font:15px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}pre{background:#f4f4f4;padding:.8em;\
@@ -27,18 +27,18 @@ vertical-align:top}"
 FAILURE = fields({"detail": fields({"code": STRING, "message": STRING}, "code", "message")}, "detail")
 
 STATUSES = {
-    "400": "the request is wrong, or this model does not support it; the message names the field",
+    "400": "the request is invalid, or this model does not support it; the message names the field",
     "401": "the bearer token is missing or wrong",
     "403": "the Origin or the Host of the request is not allowed",
     "404": "the model is not served",
     "408": "the body arrived too slowly",
     "413": "the body is too large",
     "415": "the body has an unsupported Content-Type, or is compressed",
-    "429": "the server is full: Retry-After",
+    "429": "the server is busy; retry after Retry-After seconds",
     "500": "internal error; the door's log has the details",
-    "502": "the model cannot be loaded: error_class, permanent",
-    "503": "the model is being loaded, or the server is busy: Retry-After",
-    "504": "the time passed: Retry-After",
+    "502": "the model cannot be loaded; see error_class and permanent",
+    "503": "the model is being loaded, or the server is busy; retry after Retry-After seconds",
+    "504": "the timeout of the request passed; retry after Retry-After seconds",
 }
 OF_GET = ("401", "403", "404", "500", "503")
 
@@ -83,7 +83,7 @@ async def _document(door: Door) -> dict[str, Any]:
 
 
 def paths(routes: Iterable[BaseRoute], specs: Sequence[ModelSpec]) -> dict[str, Any]:
-    """Of every route whose endpoint has a document."""
+    """Return the operations of all routes whose endpoint has a document, by path and method."""
     found: dict[str, Any] = {}
     for route in routes:
         endpoint = getattr(route, "endpoint", None)
@@ -120,7 +120,7 @@ def posted(
     written: Sequence[str] = (JSON,),
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the operation of a route with a body. `example` None: no example works now."""
+    """Return the operation of a route with a body. `example` is None if no example would work."""
     content = {"schema": schema} | ({} if example is None else {"example": example})
     return {
         "summary": summary,
@@ -135,7 +135,7 @@ def responses(answer: Any, types: Sequence[str]) -> dict[str, Any]:
 
 
 def failures(*statuses: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the responses of these statuses, with the schema of SIE's failures or another one."""
+    """Return the responses for these statuses, with the schema of SIE's failures, or `schema`."""
     content = {JSON: {"schema": schema or {"$ref": "#/components/schemas/Failure"}}}
     return {status: {"description": STATUSES[status], "content": content} for status in statuses}
 
@@ -143,12 +143,12 @@ def failures(*statuses: str, schema: Mapping[str, Any] | None = None) -> dict[st
 def model_parameter(names: Sequence[str]) -> dict[str, Any]:
     schema = STRING | ({"enum": list(names)} if names else {})
     example = {"example": names[0]} if names else {}
-    told = "org/name; its slash may be sent as it is, or as %2F"
+    told = "org/name; the slash may be sent unescaped, or as %2F"
     return {"name": "model", "in": "path", "required": True, "schema": schema, "description": told, **example}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The document, for people."""
+    """Return the document as an HTML page."""
     parts = [
         _operation(method, path, operation)
         for path, methods in document["paths"].items()
@@ -187,7 +187,7 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
-    """Describe the values that a schema allows, apart from null.
+    """Describe the values that a schema allows, except null.
 
     >>> in_words({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": ["string", "null"]}]})
     'list of a, b; or string'

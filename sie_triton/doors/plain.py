@@ -1,4 +1,4 @@
-"""What routes of other people's HTTP share: JSON in and out, whoever asks."""
+"""Code shared by the routes of other HTTP dialects, whose requests and responses are always JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,23 +23,23 @@ def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def in_order(result: Mapping[str, Any]) -> list[float]:
-    """The scores of a result, whose entries are ranked, in the order of its items."""
+    """Return the scores of a ranked result in the order of its items."""
     entries = sorted(result["scores"], key=lambda entry: int(entry["item_id"].removeprefix("item-")))
     return [entry["score"] for entry in entries]
 
 
 def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None) -> Answer:
-    """`timing` by SIE's names; arrays may be in `value`."""
+    """Return a response with `value`, which may contain arrays, and headers with `timing`, given under SIE's names."""
     return Answer(value, JSON, {**timing_headers(timing), **(headers or {})})
 
 
 def full_is_429(failure: Failure) -> Failure:
-    """Elsewhere, a server that cannot take a request now says that there are too many."""
+    """Change the status of a busy server to 429, which clients of other dialects expect."""
     return changed(failure, FULL, {}) if failure.code == "RESOURCE_EXHAUSTED" else failure
 
 
 def changed(failure: Failure, status: int, headers: Mapping[str, str]) -> Failure:
-    """The same with another status, and with more headers."""
+    """Return a copy of the failure with another status and additional headers."""
     return Failure(
         status,
         failure.code,

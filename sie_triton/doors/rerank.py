@@ -1,7 +1,7 @@
-"""Cohere's and Jina's HTTP: POST /v1/rerank and /v2/rerank.
+"""Routes of Cohere's and Jina's HTTP APIs: POST /v1/rerank and /v2/rerank.
 
-`relevance_score` is the score that the model gives everybody: from 0 to 1 of a cross-encoder whose files name a sigmoid
-or no activation, a logit where they name Identity (cross-encoder/ms-marco-*), a sum of MaxSim's.
+`relevance_score` is the model's own score: from 0 to 1 for a cross-encoder whose files name a sigmoid or no activation,
+a logit if they name Identity (cross-encoder/ms-marco-*), the sum of MaxSim for a late-interaction model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, i
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
-# Cohere's search unit: one query with so many documents.
+# Maximum number of documents in one of Cohere's search units.
 DOCUMENTS_PER_UNIT = 100
 
-ONCE = "a document is read once, as far as the model reads; leave it out"
+ONCE = "is not supported, because a document is read once, up to the model's maximum length; omit it"
 
 
 def routes(door: Door) -> list[Route]:
@@ -59,7 +59,7 @@ async def rerank(version: str, request: Request) -> Answer:
 
 
 class Rerank(NamedTuple):
-    """What a body asks for; `texts` are what is read of `documents`, `options` request parameters."""
+    """Content of a rerank request; `texts` are read from `documents`, and `options` are request parameters."""
 
     model: str
     query: str
@@ -71,7 +71,7 @@ class Rerank(NamedTuple):
 
 
 def asked(fields: Fields) -> Rerank:
-    """InputError names the field."""
+    """Read a rerank request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     query, documents = fields.text("query"), fields.items("documents", "a list of strings or of objects with text")
     texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
@@ -88,7 +88,7 @@ def _refuse_what_cannot_be(fields: Fields) -> None:
         raise InputError(f"max_tokens_per_doc: {ONCE}")
     spans = fields.given("relevant_spans")
     if spans is not None and not (isinstance(spans, Mapping) and spans.get("mode") == "disabled"):
-        raise InputError("relevant_spans: are not found here; leave it out")
+        raise InputError("relevant_spans: are not supported; omit the field")
 
 
 def _rank_fields(given: Any) -> list[str]:
@@ -100,7 +100,7 @@ def _rank_fields(given: Any) -> list[str]:
         if not isinstance(name, str) or len(name) > LONGEST_FIELD:
             raise InputError(f"rank_fields[{i}]: must be a name of at most {LONGEST_FIELD} characters")
     if len(set(given)) < len(given):
-        raise InputError("rank_fields: a name occurs twice; give each once")
+        raise InputError("rank_fields: a name occurs twice; give each name once")
     return given
 
 
@@ -109,19 +109,22 @@ def _texts(documents: Sequence[Any], rank_fields: Sequence[str]) -> list[str]:
 
 
 def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
-    """Return a line for each of `rank_fields` in the document. No field occurs twice, so the body bounds the length."""
+    """Return a line for each of `rank_fields` in the document. No field occurs twice, so the body bounds the length.
+
+    InputError if the document has none of the fields, or one that is not a string.
+    """
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping):
         raise InputError(f"{name}: must be a string or an object with {', '.join(rank_fields)}")
     values = [document[field] for field in rank_fields if document.get(field) is not None]
     if not values or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{name}: must have {' or '.join(rank_fields)}, as a string")
+        raise InputError(f"{name}: must have {' or '.join(rank_fields)} as a string")
     return "\n".join(values)
 
 
 def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: int) -> dict[str, Any]:
-    """As both have it. `scores` are those of the documents, in their order; `version` is the route's."""
+    """Return the response body, for clients of both. `scores` are in the order of the documents."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n]
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.returns_documents:
@@ -143,5 +146,5 @@ def _returned(document: Any) -> Any:
 
 
 def error(failure: Failure) -> dict[str, Any]:
-    """The body of a failure: Cohere's clients read `message`, Jina's `detail`."""
+    """Return the body of a failure: Cohere's clients read `message`, Jina's `detail`."""
     return {"message": failure.message, "detail": failure.message, "code": failure.code, **failure.more}

@@ -1,4 +1,4 @@
-"""One process of the door: it shares its port with others of its kind, and drains when it is told to end."""
+"""Run one process of the door. Several processes share the port; each drains on SIGTERM."""
 
 import logging
 import socket
@@ -13,10 +13,10 @@ from sie_triton.processes.freed import keep_returning
 from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
 
-# What is in progress is answered for so long after SIGTERM.
+# Maximum time that requests in progress have to finish after SIGTERM, in seconds.
 DRAIN_S = 7
 
-# Longer than clients keep a connection that they do not use, so that none writes into one that is being closed.
+# Keep-alive timeout in seconds: longer than clients keep idle connections, so that the client always closes first.
 KEEP_ALIVE_S = 75
 
 MAX_HEAD_BYTES = 32 * 1024
@@ -29,7 +29,7 @@ BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
-    """Until it has drained, what is still asked is told so."""
+    """uvicorn's server, which reports that it is draining during shutdown, and sends a heartbeat each second."""
 
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    # Its warnings are of requests that are none: anybody could fill the disk with them.
+    # uvicorn warns about invalid requests, so that any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     door = Door(settings)
     config = uvicorn.Config(
@@ -75,8 +75,9 @@ def run(settings: Settings) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Others may listen there too: the system gives each connection to one of them."""
-    # Of TCP by name: else asyncio leaves Nagle on, and an answer of two writes waits for an acknowledgement.
+    """Return a listening socket that shares its port: the system gives each connection to one of the processes."""
+    # asyncio disables Nagle's algorithm only if a socket names its protocol. With the algorithm, the second write of a
+    # response waits for an acknowledgement.
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

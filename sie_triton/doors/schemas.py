@@ -1,4 +1,4 @@
-"""JSON schema of requests and answers: a vocabulary, and the parameters that models take."""
+"""JSON schemas of requests and responses: basic schemas, and the parameters that models take."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

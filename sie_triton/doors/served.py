@@ -1,4 +1,4 @@
-"""What is served and how it is: from the configurations that Triton has, and from the controller."""
+"""Served models and their states, from Triton's model configurations and from the controller."""
 
 import asyncio
 import json
@@ -17,17 +17,17 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.settings import Settings, words
 from sie_triton.spec import ModelSpec
 
-# A model's configuration is asked for again after so long, its state after so short.
+# Cache lifetimes of a model's configuration and of its state, in seconds.
 CONFIG_S, STATE_S = 30.0, 0.2
 
 CONTROLLER_S = 2.0
 
 SPEC = "sie_spec"
 
-# Of the controller → SIE's; one whose process died is about to come back.
+# SIE's states by the controller's. A model whose process died is being restarted, so it counts as loading.
 STATES = {"cold": "available", "loading": "loading", "resident": "loaded", "failed": "failed", "dead": "loading"}
 
-# What scores and extractions are called among outputs.
+# Names of scores and extractions among a model's outputs.
 OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 
 
@@ -35,7 +35,7 @@ OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 class States:
     """Model states by name, from the controller; empty if it does not answer.
 
-    `unserved` gives the reason for each model that is not served because its file is wrong.
+    `unserved` gives the reason for each model that is not served because its file is invalid.
     """
 
     unserved: Mapping[str, str]
@@ -45,7 +45,7 @@ class States:
 
 
 class Served:
-    """Belongs to one event loop."""
+    """Cached specifications and states of the served models. Belongs to one event loop."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
         self._models = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}/v1/models")
@@ -57,17 +57,17 @@ class Served:
         self._asking = asyncio.Lock()
 
     async def models(self) -> list[dict[str, Any]]:
-        """All, by name."""
+        """Return all served models with their states, sorted by name."""
         specs, states = await asyncio.gather(self.specs(), self.states())
         return [described(spec, states.models.get(spec.model)) for spec in specs]
 
     async def specs(self) -> list[ModelSpec]:
-        """Of all models, by name."""
+        """Return the specifications of all served models, sorted by name."""
         found = await asyncio.gather(*map(self._spec_if_served, await self._backend.names()))
         return [spec for spec in found if spec is not None]
 
     async def model(self, name: str) -> dict[str, Any]:
-        """NotServed."""
+        """Return one model with its state; NotServed if it does not exist."""
         spec, states = await asyncio.gather(self.spec(name), self.states())
         return described(spec, states.models.get(spec.model))
 
@@ -75,14 +75,14 @@ class Served:
         return (await self.spec(name)).dims
 
     async def spec(self, name: str) -> ModelSpec:
-        """NotServed where there is no such model."""
+        """Return the specification of a model; NotServed if it does not exist."""
         known = self._specs.get(name)
         if known is None or known[0] < monotonic():
             known = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
         return known[1]
 
     async def why_not(self, error: NotServed) -> NotServed:
-        """Return `error` with the reason if the model's file is wrong; else `error` itself."""
+        """Return `error` with the reason if the model's file is invalid; else `error` itself."""
         reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
         return NotServed(f"model: {error.model} is not served: {reason}") if reason else error
 
@@ -99,13 +99,13 @@ class Served:
             return None
 
     async def _read(self, name: str) -> ModelSpec:
-        """The specification travels with a model's steps, which its ensemble names."""
+        """Read the specification from the configuration of the model's first step, which its ensemble names."""
         try:
             ensemble = await self._backend.ask("get_model_config", model_name=triton_name(name))
             steps = ensemble.config.ensemble_scheduling.step
             step = await self._backend.ask("get_model_config", model_name=steps[0].model_name if steps else "")
             return ModelSpec.from_json(step.config.parameters[SPEC].string_value)
-        except (InputError, ValueError, KeyError) as exc:  # unknown to Triton, or none of this package's
+        except (InputError, ValueError, KeyError) as exc:  # unknown to Triton, or not a model of this package
             self._specs.pop(name, None)
             raise not_served(name, await self._backend.names()) from exc
 
@@ -120,12 +120,12 @@ class Served:
 
 
 def state_of(told: Mapping[str, Any]) -> str:
-    """By SIE's names; what nobody knows can be asked."""
+    """Return SIE's name of a state; a model of unknown state is available."""
     return STATES.get(told.get("state", ""), "available")
 
 
 def described(spec: ModelSpec, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One model, as SIE's clients know it; `state` None: nobody knows."""
+    """Return a model in the format of SIE's clients; `state` is None if it is unknown."""
     told = state or {}
     profiles = [*(profile.name for profile in spec.profiles), *spec.apart]
     return {

@@ -1,4 +1,4 @@
-"""SIE's own routes: encode, score and extract, in JSON or msgpack."""
+"""Routes of SIE's own HTTP API: encode, score and extract, in JSON or msgpack."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -75,7 +75,7 @@ def parameters_in(found: Mapping[str, Any], *named: str) -> dict[str, Any]:
     if params is None:
         return {}
     if not isinstance(params, dict):
-        raise invalid(f"params: must be an object, it is {type(params).__name__}")
+        raise invalid(f"params: must be an object, not {type(params).__name__}")
     named_ones = {name: params[name] for name in named if params.get(name) is not None}
     return checked_options(_options(params, "params.options") | named_ones)
 
@@ -85,7 +85,7 @@ def _options(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-        raise invalid(f"{name}: must be an object, it is {type(options).__name__}")
+        raise invalid(f"{name}: must be an object, not {type(options).__name__}")
     return options
 
 
@@ -94,7 +94,7 @@ def _labels(given: Any) -> list[str]:
         return []
     _check_names(given, "params.labels", allow_text=False)
     if len(given) > MAX_LABELS:
-        raise invalid(f"params.labels: are {len(given)}; send at most {MAX_LABELS}")
+        raise invalid(f"params.labels: has {len(given)} labels; send at most {MAX_LABELS}")
     found: list[str] = given
     return found
 
@@ -104,7 +104,7 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
     if given is None or (allow_text and isinstance(given, str)):
         return
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise invalid(f"{name}: must be a list of strings, it is {type(given).__name__}")
+        raise invalid(f"{name}: must be a list of strings, not {type(given).__name__}")
 
 
 def _answer(request: Request, answer: dict[str, Any]) -> Answer:

@@ -1,4 +1,4 @@
-"""HTTP of Hugging Face's text-embeddings-inference, which serves one model and whose requests name none."""
+"""Routes of Hugging Face's text-embeddings-inference, which serves a single model, so that requests name none."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -20,16 +20,16 @@ from sie_triton.errors import InputError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
-# What sentence-transformers' files call the prompts of each role.
+# Names of prompts in sentence-transformers' files; True for those of queries.
 ROLES = {"query": True, "document": False, "passage": False, "corpus": False}
 
 TOKENS_HEADER = "X-Compute-Tokens"
 
-# Its kinds of error, and the statuses that it gives them.
+# The API's kinds of error, and two of its statuses.
 UNHEALTHY, BACKEND, OVERLOADED, VALIDATION = "Unhealthy", "Backend", "Overloaded", "Validation"
 FAILED, WRONG = 424, 422
 
-# Our status → its own, where it has another.
+# The API's statuses by ours, if they differ.
 STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
 KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 500: BACKEND, 502: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
 
@@ -58,7 +58,7 @@ def routes(door: Door) -> list[Route]:
 
 
 class Tei:
-    """The handlers."""
+    """Handlers of the routes."""
 
     def __init__(self, capable: Capable) -> None:
         self._capable = capable
@@ -96,14 +96,14 @@ def _embedded(answer: Any, results: Sequence[Any]) -> Answer:
 
 
 class Embed(NamedTuple):
-    """What a body asks for; `options` are request parameters."""
+    """Content of an embed request; `options` are request parameters."""
 
     texts: list[str]
     options: dict[str, Any]
 
 
 class Rerank(NamedTuple):
-    """What a body asks for; `options` are request parameters."""
+    """Content of a rerank request; `options` are request parameters."""
 
     query: str
     texts: list[str]
@@ -112,51 +112,51 @@ class Rerank(NamedTuple):
 
 
 def embed_asked(fields: Fields) -> Embed:
-    """Also of /embed_sparse. InputError names the field."""
+    """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
     _check_truncation(fields)
     texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
     return Embed(texts, fields.options(is_query=is_query))
 
 
 def rerank_asked(fields: Fields) -> Rerank:
-    """InputError names the field."""
+    """Read a rerank request; InputError names the invalid field."""
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
-        raise InputError("raw_scores: what the model gives is what its files say; leave it out")
+        raise InputError("raw_scores: is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
     return Rerank(query, texts, fields.boolean("return_text", False), fields.options())
 
 
 def _check_truncation(fields: Fields) -> None:
     if not fields.boolean("truncate", True):
-        raise InputError("truncate: a text longer than the model reads is always cut; give true, or leave it out")
+        raise InputError("truncate: must be true, because texts that are too long are always truncated; omit it")
     if fields.given("truncation_direction") not in RIGHT:
-        raise InputError("truncation_direction: a text is cut on the right; leave it out")
+        raise InputError("truncation_direction: must be right, because texts are always truncated there; omit it")
 
 
 def _is_query(prompt_name: Any) -> bool | None:
     if prompt_name is None:
         return None
     if not isinstance(prompt_name, str) or prompt_name not in ROLES:
-        raise InputError(f"prompt_name: must be one of {', '.join(ROLES)}, it is {shown(prompt_name)}")
+        raise InputError(f"prompt_name: must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
     return ROLES[prompt_name]
 
 
 def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Of encode's results."""
+    """Return the response body of /embed_sparse for encode's results."""
     rows = [(result["sparse"]["indices"].tolist(), result["sparse"]["values"]) for result in results]
     return [[{"index": i, "value": value} for i, value in zip(*row, strict=True)] for row in rows]
 
 
 def rerank_answer(asked: Rerank, scores: Sequence[float]) -> list[dict[str, Any]]:
-    """`scores` are those of the texts, in their order."""
+    """Return the response body of /rerank, the most relevant first; `scores` are in the order of the texts."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
     results = [{"index": index, "score": scores[index]} for index in ranked]
     return [each | {"text": asked.texts[int(each["index"])]} for each in results] if asked.returns_text else results
 
 
 def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
-    """The model as /info has it. Where a model pools is in its own files: `pooling` tells only what its file says."""
+    """Return the response body of /info. `pooling` is "unknown" unless the model file sets it."""
     runtime, label = spec.runtime, "LABEL_0"
     pooling = "splade" if what == SPARSE else str(spec.options.get("pooling") or "unknown")
     kinds = {SCORES: {"reranker": {"id2label": {"0": label}, "label2id": {label: 0}}}}
@@ -179,11 +179,11 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
 
 
 def error(failure: Failure) -> dict[str, str]:
-    """The body of a failure."""
+    """Return the body of a failure."""
     return {"error": failure.message, "error_type": KINDS.get(failure.status, VALIDATION)}
 
 
 def retold(failure: Failure) -> Failure:
-    """With the status that it has there."""
+    """Return the failure with the status that text-embeddings-inference gives it."""
     found = full_is_429(failure)
     return changed(found, STATUSES.get(found.status, found.status), {})

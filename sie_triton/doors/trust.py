@@ -1,4 +1,4 @@
-"""Access control: bearer tokens, and protection from foreign web pages in a browser that can reach the door."""
+"""Access control: bearer tokens, and protection against foreign web pages in a browser that can reach the door."""
 
 import hmac
 import ipaddress
@@ -20,7 +20,7 @@ class Trust:
         self._is_private = ipaddress.ip_address(settings.host).is_loopback and not self._is_needed
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Failure 401 if a required token is missing, 403 for a web page that may not call."""
+        """Raise Failure 401 if a required token is missing, 403 for a web page that is not allowed."""
         self.check_browser(headers)
         self._check_token(headers.get(b"authorization"))
 
@@ -36,18 +36,18 @@ class Trust:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         is_own = origin.partition("://")[2] == host
         if origin and not is_own and not {"*", origin} & self._origins:
-            message = f"Origin: pages of {origin[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
+            message = f"Origin: pages from {origin[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
             raise Failure(403, "FORBIDDEN", message)
 
     def _may_be_called(self, name: str) -> bool:
-        if name in ("", "localhost") or is_address(name):  # such as probes use; no page can choose either
+        if name in ("", "localhost") or is_address(name):  # probes use these; no web page can choose them
             return True
         return name in self._hosts if self._hosts else not self._is_private
 
     def _check_token(self, authorization: bytes | None) -> None:
-        """Raise Failure 401 unless the header holds one of the tokens, as Bearer, or bare as SIE's clients may send it.
+        """Raise Failure 401 unless the header holds a token, after Bearer, or alone, as SIE's clients may send it.
 
-        Every token is compared, in constant time, so that time tells nothing about any.
+        Every token is compared, in constant time, so that timing reveals none of them.
         """
         if not self._is_needed:
             return
@@ -56,7 +56,7 @@ class Trust:
         if scheme.lower() == b"bearer":
             given = token.strip()
         if not sum([hmac.compare_digest(given, known) for known in self._tokens]):
-            message = "the bearer token is missing or wrong; send Authorization: Bearer and one of SIE_AUTH_TOKENS"
+            message = "the bearer token is missing or wrong; send Authorization: Bearer with one of SIE_AUTH_TOKENS"
             raise Failure(401, "UNAUTHORIZED", message, headers={"WWW-Authenticate": "Bearer"})
 
 

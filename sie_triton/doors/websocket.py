@@ -1,6 +1,6 @@
-"""WebSocket (RFC 6455) for what a server only tells: what clients send is read for its end, and left out.
+"""WebSocket (RFC 6455) on which only the server sends texts. Messages of clients are ignored, except close and ping.
 
-uvicorn hands the connection over, with the request that asked for it; an ASGI application accepts it and sends texts.
+uvicorn hands over the connection with its upgrade request; an ASGI application accepts it and sends texts.
 """
 
 import asyncio
@@ -19,14 +19,15 @@ TEXT, CLOSE, PING, PONG = 0x1, 0x8, 0x9, 0xA
 FINAL, MASKED = 0x80, 0x80
 MAX_FRAME_BYTES = 64 * 1024
 
-# A client that does not read what it is told is cut after that.
+# Timeout of a write in seconds; beyond it a client that does not read is disconnected.
 WRITE_S = 10.0
 
 NORMAL, GOING_AWAY, WRONG, TOO_BIG = 1000, 1001, 1002, 1009
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """
+    """Return an unmasked final frame.
+
     >>> frame(TEXT, b"hi").hex(), len(frame(TEXT, bytes(200))), len(frame(TEXT, bytes(70000)))
     ('81026869', 204, 70010)
     """
@@ -41,7 +42,8 @@ def frame(opcode: int, payload: bytes = b"") -> bytes:
 
 
 def accept_key(key: bytes) -> bytes:
-    """
+    """Return the value of Sec-WebSocket-Accept for a Sec-WebSocket-Key.
+
     >>> accept_key(b"dGhlIHNhbXBsZSBub25jZQ==")
     b's3pPLMBiTxaQ9kYGzzhZRbK+xOo='
     """
@@ -49,7 +51,7 @@ def accept_key(key: bytes) -> bytes:
 
 
 class WebSocket(asyncio.Protocol):
-    """As uvicorn's own protocols of that kind."""
+    """Protocol of one connection, with the interface of uvicorn's own WebSocket protocols."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self._app = config.loaded_app
@@ -78,7 +80,7 @@ class WebSocket(asyncio.Protocol):
         self._flow.resume_writing()
 
     def shutdown(self) -> None:
-        """The server ends."""
+        """Close the connection, because the server shuts down."""
         self._end(GOING_AWAY)
 
     def data_received(self, data: bytes) -> None:
@@ -144,7 +146,7 @@ class WebSocket(asyncio.Protocol):
                 self._transport.abort()
 
     def _read_frame(self) -> bool:
-        """One, if it is whole."""
+        """Process one frame of the buffer; return False if it is incomplete or closes the connection with an error."""
         buffer = self._buffer
         if len(buffer) < 2:
             return False

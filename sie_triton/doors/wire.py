@@ -1,6 +1,6 @@
-"""Bodies of requests and answers: JSON, and msgpack with arrays as msgpack_numpy 0.4.8 writes them.
+"""Bodies of requests and responses: JSON, and msgpack with arrays in the format of msgpack_numpy 0.4.8.
 
-msgpack_numpy itself is not used: it reads a body of kind "O" with pickle, which would run what a client sends.
+msgpack_numpy itself is not used: it unpickles arrays of kind "O", which would execute code from clients.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
 
 MAX_DIMENSIONS = 8
 
-# Number of list members in an answer that are serialized before other requests get a turn.
+# Number of list members in a response that are serialized before other requests get a turn.
 MEMBERS_A_TURN = 8
 
 MEDIA_TYPES = {
@@ -47,7 +47,7 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     name = (content_type or JSON).partition(";")[0].strip().lower()
     kind = MEDIA_TYPES.get(name, "")
     if kind not in allowed:
-        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not read; send {' or '.join(allowed)}")
+        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
     return kind
 
 
@@ -65,7 +65,7 @@ def read_json(body: Body) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        raise invalid(f"body: is no JSON ({exc})") from exc
+        raise invalid(f"body: is not valid JSON ({exc})") from exc
     check_depth(value)
     return value
 
@@ -74,11 +74,11 @@ def read_msgpack(body: Body) -> Any:
     try:
         return msgpack.unpackb(body, object_hook=_array)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as exc:
-        raise invalid(f"body: is no msgpack ({type(exc).__name__}: {exc})") from exc
+        raise invalid(f"body: is not valid msgpack ({type(exc).__name__}: {exc})") from exc
 
 
 def write_json(value: Any) -> bytes:
-    """Arrays become lists; halves have no type in JSON of their own, and are written as the numbers they are."""
+    """Return `value` as JSON. Arrays become lists, and float16 values become numbers."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -88,7 +88,7 @@ def write_msgpack(value: Any) -> bytes:
 
 
 async def written(value: Any, kind: str) -> bytes:
-    """Serialize an answer in media type `kind`. Other requests get a turn between the members of a long list.
+    """Serialize a response in media type `kind`. Other requests get a turn between the members of a long list.
 
     Serializing a hundred megabytes of JSON takes a second.
     """
@@ -126,7 +126,9 @@ async def _parts(value: Any, packer: Any) -> AsyncIterator[bytes]:
 
 
 def answer_type(accept: str | None, content_type: str) -> str:
-    """What the answer to a POST is written as: what `accept` names first, msgpack if it is not there at all.
+    """Return the media type of the response to a POST: the first that `accept` names; msgpack without `accept`.
+
+    If `accept` names neither, the response has the type of the request's body.
 
     >>> answer_type(None, JSON), answer_type("*/*", JSON), answer_type("application/x-msgpack", JSON)
     ('application/msgpack', 'application/json', 'application/msgpack')
@@ -151,13 +153,13 @@ def _packed(value: Any) -> Any:
         }
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} has no place in an answer")
+    raise TypeError(f"{type(value).__name__} cannot be serialized")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in an answer")
+    raise TypeError(f"{type(value).__name__} cannot be serialized")
 
 
 def _array(found: dict[Any, Any]) -> Any:

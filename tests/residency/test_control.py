@@ -29,7 +29,7 @@ def test_load_and_evict_want_the_token(crowd):
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(urllib.request.Request(url, method="POST", headers=headers))
         assert caught.value.code == 401
-    with pytest.raises(ServerError, match="test/nope is not served; served are test/model-0"):
+    with pytest.raises(ServerError, match="test/nope is not served; served models: test/model-0"):
         crowd.act("test/nope", "evict")
 
 

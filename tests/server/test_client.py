@@ -112,7 +112,7 @@ def test_nothing_else_is_tried_again(strict_server, address):
 
 
 def test_an_unknown_model_is_answered_with_those_that_are_served(client):
-    served = f"model: test/tinny is not served; served are {TINY}, {TINY_NO_HOOK}, .*{MINILM}"
+    served = f"model: test/tinny is not served; served models: {TINY}, {TINY_NO_HOOK}, .*{MINILM}"
     for ask in (lambda: client.encode("test/tinny", "a"), lambda: client.score("test/tinny", "a", ["b"])):
         with pytest.raises(InputError, match=served):
             ask()
@@ -121,7 +121,7 @@ def test_an_unknown_model_is_answered_with_those_that_are_served(client):
 def test_the_asyncio_client_names_what_is_served_too(server):
     async def ask():
         async with AsyncSIEClient(server.grpc) as client:
-            with pytest.raises(InputError, match=r"model: minilm is not served; served are .*MiniLM"):
+            with pytest.raises(InputError, match=r"model: minilm is not served; served models: .*MiniLM"):
                 await client.encode("minilm", ["a"] * 600)
 
     asyncio.run(ask())

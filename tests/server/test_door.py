@@ -198,9 +198,9 @@ def test_more_items_than_one_request_to_triton_holds(http, sie):
 
 WRONG = [
     (f"/v1/encode/{TINY}", {"items": []}, 400, "items: is empty"),
-    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0]: has no text"),
+    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0]: must have text"),
     (f"/v1/encode/{TINY}", {"items": [{"text": 3}]}, 400, "items[0].text: must be a string"),
-    (f"/v1/encode/{TINY}", {"items": [{"image": "/etc/passwd"}]}, 400, "items[0].image: is no base64"),
+    (f"/v1/encode/{TINY}", {"items": [{"image": "/etc/passwd"}]}, 400, "items[0].image: is not valid base64"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"shape": 1}}}, 400, "parameter shape: unknown"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"timeout": 1}}}, 400, "options.timeout"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"output_types": ["sparse"]}}, 400, "parameter output_types"),
@@ -209,7 +209,7 @@ WRONG = [
     (f"/v1/score/{TINY}", {"query": "a", "items": ["a"]}, 400, "does not score"),
     (f"/v1/score/{CROSS_ENCODER}", {"items": ["a"]}, 400, "query: is missing"),
     (f"/v1/extract/{GLINER}", {"items": ["a"], "params": {"labels": "person"}}, 400, "labels: must be a list"),
-    ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; served are"),
+    ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; served models:"),
     (f"/v1/encode/{TINY}-inference", {"items": ["a"]}, 404, "is a step"),
 ]
 

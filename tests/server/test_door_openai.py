@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named(client, given, param, message):
 
 
 def test_a_model_that_is_not_served(client):
-    with pytest.raises(openai.NotFoundError, match=f"no/such is not served; served are .*{MINILM}") as caught:
+    with pytest.raises(openai.NotFoundError, match=f"no/such is not served; served models: .*{MINILM}") as caught:
         client.embeddings.create(model="no/such", input="x")
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 

@@ -259,7 +259,7 @@ def is_open(host: str, port: int) -> bool:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("test/tinny", r"error: model: test/tinny is not served; served are test/tiny, .*"),
+        ("test/tinny", r"error: model: test/tinny is not served; served models: test/tiny, .*"),
         (OWL, rf"error: model: {OWL} reads image.*; perf sends texts only"),
     ],
 )

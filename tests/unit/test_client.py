@@ -167,7 +167,7 @@ def test_a_model_of_somebody_else(kind, fake):
         raises_exactly(
             lambda: client.encode(MODEL, "a"),
             SIEError,
-            "model: was not rendered by sie-triton, as it has no output token_count",
+            "model: has no output token_count, so sie-triton did not render it",
         )
 
 

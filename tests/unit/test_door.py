@@ -129,7 +129,7 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
 
 
 def test_something_else_at_the_port_is_told_in_one_line(door):
-    with pytest.raises(ServerError, match="is no controller"):
+    with pytest.raises(ServerError, match="is not a controller"):
         ask(door, "/metrics")
 
 
@@ -205,7 +205,7 @@ def test_models_come_with_their_files_and_problems(door, controller, child):
     assert listed.stdout.split() == ["org/a", "cold", "/m/a.yaml"]
     assert listed.stderr == "not served: not valid YAML\n"
     assert answer["unserved"] == {"b": "not valid YAML"}
-    text = "b is not served (not valid YAML); served are org/a\n"
+    text = "b is not served (not valid YAML); served models: org/a\n"
     assert status_of(door, "/v1/models/b") == (404, text)
     controller.changes.serving["org__a"] = ""
     wait_for(lambda: not ask(door, "/v1/models")["models"])

@@ -67,7 +67,7 @@ def test_what_errors_repeat_is_short():
         ({"labels": np.array(["a", "b"])}, "labels: must be a list"),
         ({"labels": np.zeros(())}, "labels: must be a list"),
         ({"labels": ["a", np.zeros(2)]}, "labels: must be a list of strings"),
-        ({"labels": ["a"] * 5000}, "labels: are 5000; send at most 4096"),
+        ({"labels": ["a"] * 5000}, "labels: has 5000 labels; send at most 4096"),
         ({"options": np.zeros(2)}, "params.options: must be an object"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_query_counts_once_for_each_item():
     check_query("x" * 10, ["a"] * 10, "query", 100)
     check_query(b"x" * 160, ["a"] * 10, "query", 100)
     for query in ("x" * 11, b"x" * 176):
-        with pytest.raises(InputError, match=f"^query: {len(query)} (characters|bytes) with each of 10 items"):
+        with pytest.raises(InputError, match=f"^query: {len(query)} (characters|bytes) for each of 10 items"):
             check_query(query, ["a"] * 10, "query", 100)
 
 
@@ -125,7 +125,7 @@ def test_a_query_and_its_items_are_bounded_together():
     for path, body in bodies.items():
         found = post(door_of(door_max_body_bytes=1000)[0], body, path)
         assert found.status_code in (400, 422), path
-        assert "100 characters with each of 11 items" in found.text, path
+        assert "100 characters for each of 11 items" in found.text, path
 
 
 def test_a_rate_of_samples_is_an_integer():
@@ -153,7 +153,7 @@ class Models:
         ("/v1/encode/a/sparse", {"items": [{"image": "AAAA"}]}, "image: a/sparse does not read it; it reads text"),
         ("/v1/encode/a/sparse", {"items": ["a"]}, "what Triton says"),
         ("/v1/embeddings", {"model": "a/ranker", "input": "x"}, "model: a/ranker does not encode; its tasks: score"),
-        ("/v1/embeddings", {"model": "a/sparse", "input": "x"}, "model: a/sparse gives no dense vectors; it gives sp"),
+        ("/v1/embeddings", {"model": "a/sparse", "input": "x"}, "model: a/sparse does not return dense vectors"),
     ],
 )
 def test_a_model_of_another_kind_is_described(path, body, message):

@@ -62,9 +62,9 @@ def test_the_first_that_can_of_those_that_are_named():
 @pytest.mark.parametrize(
     ("what", "named", "message"),
     [
-        (DENSE, "", "several models give dense vectors: a/embedder, a/other; set SIE_DOOR_TEI_MODEL"),
-        (SCORES, "", "no model that is served gives scores"),
-        (SCORES, "a/embedder,a/gone", "SIE_DOOR_TEI_MODEL: none of a/embedder, a/gone is served and gives scores"),
+        (DENSE, "", "several models return dense vectors: a/embedder, a/other; set SIE_DOOR_TEI_MODEL"),
+        (SCORES, "", "no served model returns scores"),
+        (SCORES, "a/embedder,a/gone", "SIE_DOOR_TEI_MODEL: none of a/embedder, a/gone is served and returns scores"),
     ],
 )
 def test_where_it_is_not_clear_what_to_set_is_said(what, named, message):

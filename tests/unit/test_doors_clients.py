@@ -133,6 +133,6 @@ def test_more_texts_than_the_operator_allows():
     triton = Triton()
     door = door_before(triton, door_max_items=2)
     assert len(asyncio.run(embedded(door, texts="ab")).data) == 2
-    with pytest.raises(openai.BadRequestError, match="input: has 3 entries, and SIE_DOOR_MAX_ITEMS allows 2") as caught:
+    with pytest.raises(openai.BadRequestError, match="input: has 3 entries; SIE_DOOR_MAX_ITEMS allows 2") as caught:
         asyncio.run(embedded(door, texts="abc"))
     assert (caught.value.param, triton.num_asked) == ("input", 1)

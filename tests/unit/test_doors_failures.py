@@ -102,7 +102,7 @@ def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
     monkeypatch.setattr(door.served, "states", told)
     for name, message in (
         ("my/dense", "model: my/dense is not served: dense.yaml: tasks occurs twice"),
-        ("my/other", "model: my/other is not served; served are my/one"),
+        ("my/other", "model: my/other is not served; served models: my/one"),
     ):
         backend.failure = not_served(name, ["my/one"])
         answer = post(door, path=f"/v1/encode/{name}")

@@ -120,13 +120,13 @@ def test_a_body_is_nested_as_deep_as_allowed_and_no_deeper():
             if is_allowed:
                 read_json(content)
             else:
-                with pytest.raises(Failure, match="more than 64 deep"):
+                with pytest.raises(Failure, match="more than 64 levels deep"):
                     read_json(content)
         packed = b"\x91" * deep + b"\xc0"
         if is_allowed:
             assert measure.msgpack_values(packed) == deep + 1
         else:
-            with pytest.raises(Failure, match="more than 64 deep"):
+            with pytest.raises(Failure, match="more than 64 levels deep"):
                 measure.msgpack_values(packed)
 
 

@@ -35,14 +35,14 @@ def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ([], "body: must be a JSON object, it is a list"),
+        ([], "body: must be a JSON object, not a list"),
         ({"input": "x"}, "model: is missing"),
-        ({"model": 3, "input": "x"}, "model: must be a string, it is a number"),
+        ({"model": 3, "input": "x"}, "model: must be a string, not a number"),
         ({"model": "m"}, "input: is missing"),
         ({"model": "m", "input": []}, "input: is empty"),
-        ({"model": "m", "input": {"text": "x"}}, "input: must be a string or a list of strings, it is an object"),
-        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string, it is a list"),
-        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, it is null"),
+        ({"model": "m", "input": {"text": "x"}}, "input: must be a string or a list of strings, not an object"),
+        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string, not a list"),
+        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, not null"),
         ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
         ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
         ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
@@ -55,7 +55,7 @@ def test_what_is_wrong_is_named(body, message):
 
 @pytest.mark.parametrize("ids", [[15339, 1917], [[15339, 1917], [42]], [0]])
 def test_token_ids_are_refused_with_the_way_out(ids):
-    with pytest.raises(InputError, match=r"^input: holds token ids.*check_embedding_ctx_length=False"):
+    with pytest.raises(InputError, match=r"^input: contains token ids.*check_embedding_ctx_length=False"):
         asked({"model": "m", "input": ids})
 
 

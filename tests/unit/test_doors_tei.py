@@ -39,11 +39,11 @@ def test_what_is_asked_for():
     [
         ({"inputs": None}, "inputs: is missing"),
         ({"inputs": []}, "inputs: is empty"),
-        ({"inputs": ["x"] * 101}, "inputs: has 101 entries, and SIE_DOOR_MAX_ITEMS allows 100"),
-        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, it is a list"),
-        ({"truncate": False}, "truncate: a text longer than the model reads is always cut"),
-        ({"truncation_direction": "Left"}, "truncation_direction: a text is cut on the right"),
-        ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus, it is 'web'"),
+        ({"inputs": ["x"] * 101}, "inputs: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
+        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, not a list"),
+        ({"truncate": False}, "truncate: must be true, because"),
+        ({"truncation_direction": "Left"}, "truncation_direction: must be right"),
+        ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus; got 'web'"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -56,9 +56,9 @@ def test_what_is_wrong_is_named(change, message):
     [
         ({"texts": []}, "texts: is empty"),
         ({"texts": None}, "texts: is missing; give a list of strings"),
-        ({"texts": "a"}, "texts: must be a list of strings, it is a string"),
+        ({"texts": "a"}, "texts: must be a list of strings, not a string"),
         ({"query": None}, "query: is missing"),
-        ({"raw_scores": True}, "raw_scores: what the model gives"),
+        ({"raw_scores": True}, "raw_scores: is not supported"),
     ],
 )
 def test_what_is_wrong_with_a_query_is_named(change, message):

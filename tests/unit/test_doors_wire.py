@@ -76,7 +76,7 @@ def test_what_is_no_msgpack_is_refused_and_no_pickle_is_read(body):
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 5000, b'"\\ud800"', b"NaN"])
 def test_what_is_no_json_is_refused(body):
-    with pytest.raises(Failure, match=r"^body: is no JSON"):
+    with pytest.raises(Failure, match=r"^body: is not valid JSON"):
         read_json(body)
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_json_is_refused(body):
 def test_no_string_is_ever_a_path(kind, tmp_path):
     (tmp_path / "abcd").write_bytes(b"secret")
     for given in (str(tmp_path / "abcd"), {"data": str(tmp_path / "abcd")}, "../x", "file:///etc/passwd"):
-        with pytest.raises(Failure, match="is no base64"):
+        with pytest.raises(Failure, match="is not valid base64"):
             item_in({kind: given}, "items[0]")
     assert item_in({kind: "abcd"}, "items[0]") == {kind: b"i\xb7\x1d"}
 
@@ -93,13 +93,13 @@ def test_no_string_is_ever_a_path(kind, tmp_path):
     ("item", "message"),
     [
         (3, "must be a string or an object"),
-        ({}, "has no text"),
-        ({"id": "a", "metadata": {}}, "has no text"),
+        ({}, "must have text"),
+        ({"id": "a", "metadata": {}}, "must have text"),
         ({"text": "a", "id": []}, r"items\[0\].id: must be a string"),
-        ({"video": b"1"}, "video: no model reads it"),
+        ({"video": b"1"}, "video: is not supported"),
         ({"images": [b"1", b"2"]}, "list of one image"),
         ({"images": b"1"}, "list of one image"),
-        ({"image": {"data": 3}}, r"items\[0\].image: is int"),
+        ({"image": {"data": 3}}, r"items\[0\].image: must be a file, not int"),
     ],
 )
 def test_an_item_that_is_none_is_told_what_is_wrong(item, message):

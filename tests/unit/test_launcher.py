@@ -201,7 +201,7 @@ def test_a_relative_data_directory_is_the_same_wherever_the_controller_runs(else
 def test_a_host_is_resolved_to_an_address():
     assert read_settings(host="localhost").host == "127.0.0.1"
     assert read_settings(host="0.0.0.0").host == "0.0.0.0"
-    with pytest.raises(SettingsError, match=r"^--host=no host: is no IPv4 address, and no name of one"):
+    with pytest.raises(SettingsError, match=r"^--host=no host: must be an IPv4 address, or a host name"):
         read_settings(host="no host")
 
 
@@ -222,7 +222,7 @@ def test_a_plain_path_is_taken_as_it_is(tmp_path):
 
 def test_a_data_directory_that_others_can_write_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(ServerError, match=r"--data-dir=.* can be written by other users; chmod go-w it; choose"):
+    with pytest.raises(ServerError, match=r"--data-dir=.* can be written by other users; run chmod go-w on it; choose"):
         lock(tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_memory_of_adapters_is_counted(door, served, capsys):
 REFUSED = (
     ("a b", "org/x", 400, r"name: must be 1 to 200 letters .* \(given 'a b'\)"),
     ("x" * 201, "org/x", 400, "name: must be 1 to 200 letters"),
-    ("new", "x", 400, r"source: must be an id of the model hub \(org/name, .* \(given 'x'\)"),
+    ("new", "x", 400, r"source: must be an id on the model hub \(org/name, .* \(given 'x'\)"),
     ("new", "./x", 400, r"source: \./x must begin with /"),
     ("new", "/nowhere/at/all", 400, "source: /nowhere/at/all is no directory that the server can read"),
     ("new", "/usr", 400, r"source: /usr has no adapter_config\.json; give an adapter's directory"),
@@ -168,7 +168,7 @@ def test_what_cannot_be_removed_is_told(door, served):
 
 
 def test_a_body_that_is_none_is_refused(door, served):
-    wanted = 'body: must be JSON as {"name": "banking", "source": "org/name"}\n'
+    wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     for body in (b"", b"[]", b"{", b'{"name": "a"}', b'{"name": "a", "source": 1}', b"[" * 10**5, b"\xff"):
         assert status_of(door, PATH, "PUT", body, **admin(door)) == (400, wanted)
 
@@ -187,7 +187,7 @@ def test_a_model_that_takes_none_and_one_that_is_not_served(door, controller, se
     assert put(door, "a", "org/x", none) == (409, "none: models of its family take no LoRA adapters\n")
     assert ask(door, none) == {"model": "none", "takes_loras": False, "loras": []}
     code, text = put(door, "a", "org/x", "/v1/models/org__b/loras")
-    assert (code, text) == (404, "org/b is not served; served are none, org/a\n")
+    assert (code, text) == (404, "org/b is not served; served models: none, org/a\n")
     controller.changes.files = None
     code, text = put(door, "a", "org/x")
     assert code == 409
@@ -246,7 +246,7 @@ def cells_of(line):
 def test_a_model_without_any_says_what_to_do(door, controller, served):
     assert "none: models of its family take no LoRA adapters" in run(door, "ls", "none").output
     controller.changes.files = Serving((), {}, "/", models={"none": Served("/m", "", {})})
-    assert "none: none; sie-triton lora add none NAME SOURCE adds one" in run(door, "ls", "none").output
+    assert "none: no adapters; add one with sie-triton lora add none NAME SOURCE" in run(door, "ls", "none").output
 
 
 def test_help_teaches_with_an_example():

@@ -146,7 +146,7 @@ def test_a_worker_in_the_place_of_a_dead_one_has_its_adapters(stage):
 def test_an_adapter_that_the_model_has_not_is_refused(stage):
     (answer,) = run(stage, [by("d", 1)])
     assert isinstance(answer, InputError)
-    assert "parameter lora: 'd' is no adapter of m; give one of a, b, c" in str(answer)
+    assert "parameter lora: m has no adapter 'd'; give one of a, b, c" in str(answer)
 
 
 # --- a worker with weights

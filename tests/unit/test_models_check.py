@@ -64,14 +64,14 @@ def test_a_fault_is_an_error_with_the_file_before_it(tmp_path, weights, monkeypa
         damage(weights)
     path = written(tmp_path / "model.yaml", weights, **changes)
     said = check(path, 1)
-    assert said[-1] == "1 files, 1 wrong"
+    assert said[-1] == "1 files, 1 invalid"
     (line,) = said[:-1]
     assert line.startswith(f"error: {path}: ")
     assert re.search(complaint, line), line
 
 
 def test_what_can_be_served_is_right(tmp_path, weights):
-    assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 right"]
+    assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 valid"]
 
 
 def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory):
@@ -82,26 +82,24 @@ def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory
     assert line.startswith(
         f"warning: {path}: adapter_path: {directory} is recognised as cross_encoder, which does score"
     )
-    assert last == "1 files, 1 right"
+    assert last == "1 files, 1 valid"
 
 
 def test_two_files_of_one_directory_cannot_have_one_name(tmp_path, weights):
     first, second = (written(tmp_path / name, weights) for name in ("a.yaml", "b.yaml"))
     line, last = check(tmp_path, 1)
-    assert line.startswith(
-        f"error: {first} and {second}: both would be served as my__model; give one of them another sie_id"
-    )
-    assert last == "2 files, 1 right, 1 wrong"
+    assert line.startswith(f"error: {first} and {second}: both would be served as my__model; give one of them another sie_id")
+    assert last == "2 files, 1 invalid, 1 valid"
     (tmp_path / "other").mkdir()
     shutil.move(second, tmp_path / "other")
     said = CliRunner().invoke(cli, ["models", "check", str(tmp_path), str(tmp_path / "other")]).output
-    assert said == "2 files, 2 right\n"
+    assert said == "2 files, 2 valid\n"
 
 
 def test_one_wrong_file_hides_no_other(tmp_path, weights):
     (tmp_path / "a.yaml").write_text("sie_id: [")
     (tmp_path / "b.yaml").write_text(tiny_model_file("my/tiny", weights))
-    assert check(tmp_path, 1)[-1] == "2 files, 1 right, 1 wrong"
+    assert check(tmp_path, 1)[-1] == "2 files, 1 invalid, 1 valid"
 
 
 def test_weights_that_are_cut_off_are_found_where_only_the_model_file_says_what_they_are(tmp_path, minilm_directory):
@@ -109,6 +107,6 @@ def test_weights_that_are_cut_off_are_found_where_only_the_model_file_says_what_
     loadtime = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
     path = tmp_path / "model.yaml"
     path.write_text(model_file("my/model", directory, "llm_reranker", {"score": {}}, loadtime=loadtime))
-    assert check(path) == ["1 files, 1 right"]
+    assert check(path) == ["1 files, 1 valid"]
     cut_off(directory)
     assert "model.safetensors: has" in check(path, 1)[0]

@@ -64,19 +64,19 @@ def test_a_file_for_a_directory(tiny_directory, tmp_path):
     config = load_file(written)
     assert (config.sie_id, config.weights, config.dims) == ("my/tiny", str(tiny_directory), {"dense": 64})
     assert written.read_text().startswith("# modules.json: Transformer, Pooling")
-    assert "is there already" in run("init", tiny_directory, "--output", written, status=2).output
+    assert "already exists" in run("init", tiny_directory, "--output", written, status=2).output
 
 
 def test_all_is_said_of_files(directory, tmp_path):
     said = run("check", directory).output.splitlines()
     served, planned = len(reference_files.SERVED), len(reference_files.PLANNED)
-    assert said[-1] == f"{served + planned} files, {planned} of a kind to come, {served} right"
+    assert said[-1] == f"{served + planned} files, {planned} not served, {served} valid"
     assert any("org__rope.yaml: profiles.candle: profiles.default: adapter_path" in line for line in said)
     assert any(line.startswith("note: ") and "mem_fraction_static: is not needed" in line for line in said)
     (tmp_path / "bad.yaml").write_text("sie_id: 5")
     said = run("check", tmp_path / "bad.yaml", directory / "org__st.yaml", status=1).output.splitlines()
     assert said[0].startswith(f"error: {tmp_path}/bad.yaml: sie_id: ")
-    assert said[-1] == "2 files, 1 right, 1 wrong"
+    assert said[-1] == "2 files, 1 invalid, 1 valid"
 
 
 def test_there_must_be_something_to_check():

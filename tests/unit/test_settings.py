@@ -68,7 +68,7 @@ def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
 @pytest.mark.parametrize("content", [b"- a", b"1: 2", b"hello", b"\xff\xfe", b"a: ["])
 def test_a_file_that_holds_no_settings_is_refused_in_a_line(tmp_path, content):
     (tmp_path / "sie.yaml").write_bytes(content)
-    with pytest.raises(SettingsError, match=r"^sie.yaml: (must hold one setting a line|not valid YAML)"):
+    with pytest.raises(SettingsError, match=r"^sie.yaml: (must contain one setting per line|not valid YAML)"):
         read_settings()
 
 

@@ -57,7 +57,7 @@ def test_a_key_that_occurs_twice_in_a_model_file_is_named(tmp_path, tiny_directo
         (b"http_port: 1\nhost: localhost\nhttp_port: 2\n", "line 3: http_port occurs twice, first in line 1"),
         (b"http_port: [", "not valid YAML: while parsing"),
         (b"\xff\xfe\xff", "not valid YAML: 'utf-8' codec can't decode"),
-        (b"[http_port]", "must hold one setting a line"),
+        (b"[http_port]", "must contain one setting per line"),
     ],
 )
 def test_what_is_wrong_in_the_settings_file_is_one_line_with_its_path(tmp_path, monkeypatch, content, problem):
