@@ -88,7 +88,9 @@ def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory
 def test_two_files_of_one_directory_cannot_have_one_name(tmp_path, weights):
     first, second = (written(tmp_path / name, weights) for name in ("a.yaml", "b.yaml"))
     line, last = check(tmp_path, 1)
-    assert line.startswith(f"error: {first} and {second}: both would be served as my__model; give one of them another sie_id")
+    assert line.startswith(
+        f"error: {first} and {second}: both would be served as my__model; give one of them another sie_id"
+    )
     assert last == "2 files, 1 invalid, 1 valid"
     (tmp_path / "other").mkdir()
     shutil.move(second, tmp_path / "other")
