@@ -12,7 +12,7 @@ from sie_triton.errors import InputError, SIEError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
-# Kinds of result that such requests ask for, in the words of error messages.
+# Kinds of result that a route may need, in the words of error messages.
 DENSE, SPARSE, SCORES = "dense vectors", "sparse vectors", "scores"
 ABLE: dict[str, Callable[[ModelSpec], bool]] = {
     DENSE: lambda spec: "dense" in spec.dims,

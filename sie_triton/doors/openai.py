@@ -21,7 +21,7 @@ from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_4
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
-# OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and could not detect it.
+# OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
 IDS_REFUSED = (
     "input: contains token ids, which belong to another tokenizer than the model's; send texts "
     "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"

@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    # uvicorn warns about invalid requests, so that any client could fill the disk.
+    # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     door = Door(settings)
     config = uvicorn.Config(

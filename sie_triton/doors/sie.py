@@ -47,7 +47,7 @@ async def encode(request: Request) -> Answer:
 async def score(request: Request) -> Answer:
     door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     if found.get("query") is None:
-        raise invalid('query: is missing; send an item as {"text": …}')
+        raise invalid('query: is missing; send an item such as {"text": …}')
     query, items = item_in(found["query"], "query"), items_in(found, door.settings.door_max_items)
     for kind in (TEXT.name, IMAGE.name):
         if isinstance(query.get(kind), (str, bytes)):

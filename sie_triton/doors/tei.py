@@ -131,7 +131,7 @@ def _check_truncation(fields: Fields) -> None:
     if not fields.boolean("truncate", True):
         raise InputError("truncate: must be true, because texts that are too long are always truncated; omit it")
     if fields.given("truncation_direction") not in RIGHT:
-        raise InputError("truncation_direction: must be right, because texts are always truncated there; omit it")
+        raise InputError("truncation_direction: must be right, where texts are always truncated; omit it")
 
 
 def _is_query(prompt_name: Any) -> bool | None:

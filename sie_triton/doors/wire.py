@@ -169,7 +169,7 @@ def _array(found: dict[Any, Any]) -> Any:
     try:
         return np.frombuffer(found[b"data"], _array_type(found)).reshape(_shape(found[b"shape"]))
     except (KeyError, TypeError, ValueError) as exc:
-        raise invalid(f"body: an array in it cannot be read ({exc})") from exc
+        raise invalid(f"body: contains an array that cannot be read ({exc})") from exc
 
 
 def _array_type(found: Mapping[Any, Any]) -> np.dtype[Any]:
@@ -181,5 +181,5 @@ def _array_type(found: Mapping[Any, Any]) -> np.dtype[Any]:
 
 def _shape(given: Any) -> list[int]:
     if not isinstance(given, list) or len(given) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in given):
-        raise ValueError(f"its shape must be at most {MAX_DIMENSIONS} integers from 0")
+        raise ValueError(f"its shape must be a list of at most {MAX_DIMENSIONS} integers, each at least 0")
     return given
