@@ -46,7 +46,7 @@ def _of_another_kind() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "webm", (b"\x1a\x45\xdf\xa3" + bytes(100), NONE)
     yield "avi", (b"RIFF\x64\x00\x00\x00AVI LIST" + bytes(100), NONE)
     yield "a format that is not read", (saved(sound(0.1), kind="AIFF"), NONE)
-    yield "one behind a tag", (TAG + saved(sound(0.1), kind="AIFF"), "is AIFF, which is not read; send one of WAV")
+    yield "one behind a tag", (TAG + saved(sound(0.1), kind="AIFF"), "is AIFF, which is not supported; send one of WAV")
     yield "ogg of a film", (b"OggS" + bytes(22) + b"\x01\x2a\x80theora" + bytes(100), NONE)
 
 

@@ -22,7 +22,7 @@ Rows = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """How a family extracts.
+    """Extraction by a family.
 
     `labels`: whether a request may or must send labels; `entities`: whether it must send known entities. `computed`:
     the tensors that a forward pass returns for each piece of an item. `findings` turns the rows of one item's pieces
@@ -80,7 +80,7 @@ class Ragged(NamedTuple):
 
     @property
     def of_items(self) -> Array:
-        """One row per item: the lengths, or the values if there are no lengths."""
+        """Return one row per item: the lengths, or the values if there are no lengths."""
         return self.values if self.lengths is None else self.lengths
 
 
@@ -89,7 +89,7 @@ Features = Mapping[str, Ragged]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One sub-batch: the packed features of `num_items` items, without padding.
+    """A sub-batch: the packed features of `num_items` items, without padding.
 
     `is_query`: bool [items]. `outputs`: the output types that any item needs. `options`: the family's own request
     parameters, one mapping per item; empty if the family has none. `loras`: the LoRA adapter of each item, "" for none;
@@ -131,7 +131,7 @@ class Part:
 
 @dataclass(slots=True)
 class Computed:
-    """One request after its forward pass: its options, and its tensors by name."""
+    """A request after its forward pass: its options, and its tensors by name."""
 
     options: Mapping[str, ParameterValue]
     tensors: Rows

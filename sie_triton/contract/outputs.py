@@ -23,7 +23,7 @@ from sie_triton.contract.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output type.
+    """An output type of encode.
 
     `made_of` names the output type that postprocess computes it from; empty: the forward pass computes it.
     `quantized` holds vectors in fewer bits. `scales`, present if the model file asks for it, decodes an entry q of int8

@@ -49,7 +49,7 @@ class Answering:
 
 
 class Verb(ABC):
-    """One task of models. Stateless; any thread may call any method."""
+    """A task of models. Stateless; any thread may call any method."""
 
     name: ClassVar[str]
 

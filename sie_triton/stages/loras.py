@@ -1,7 +1,4 @@
-"""The LoRA adapters of a model's worker, a cache that evicts the least recently used adapter.
-
-An adapter is loaded on first use, while other work goes on.
-"""
+"""Cache of LoRA adapters in a model's worker: loads on first use, and evicts the least recently used."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,8 +33,7 @@ LOOK_S = 0.02
 TELL_EVERY_S = 1.0
 SWEEP_S = 2.0
 
-# Maximum number of requests that wait for one adapter. They count towards the limit on requests in progress, and more
-# of them would make the server refuse requests for other adapters.
+# Maximum number of requests that wait for one adapter: they count towards the limit on all requests in progress.
 MOST_WAITING = 100
 
 
@@ -88,10 +84,7 @@ class Loras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """True if `work` can run; False if it must `wait` for its adapter.
-
-        Raise LoadError if loading the adapter has failed recently, and BusyError if too many requests wait for it.
-        """
+        """False if `work` must `wait`. LoadError if its adapter has failed recently, BusyError if too many wait."""
         if not work.lora:
             return True
         with self._changed:
@@ -128,10 +121,7 @@ class Loras:
 
     @contextmanager
     def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
-        """Give those of `loras` that the worker holds; they stay there within the context.
-
-        Jobs of the others have been answered.
-        """
+        """Give those of `loras` that the worker holds and keeps within the context; jobs of others are answered."""
         if not loras:
             yield frozenset()
             return
