@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
-from sie_triton.engines.torch.probe import TOLERANCE, relative_error
+from sie_triton.engines.torch.probe import TOLERANCE, check_range, relative_error
 from sie_triton.engines.torch.rows import spare_rows
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
@@ -110,6 +110,7 @@ class PackedVisionTower(Tower):
         if expected is not None:
             error = relative_error(self.vectors(pixels, shapes), expected)
             if not error <= TOLERANCE[self.dtype]:
+                check_range(error, self.dtype)
                 message = f"images of several shapes together differ from transformers' own by {error:.0e}"
                 raise LoadError(message, "unsupported")
             measurements.put(probe_images=error)
