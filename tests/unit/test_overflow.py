@@ -1,5 +1,6 @@
 """Numbers that float16 does not hold: found when a model is loaded, and never answered."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,11 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.probe import choose_path, probe
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.families import Adapter, family, load_adapter
+from sie_triton.families.grounding_dino.adapter import Text
+from sie_triton.families.grounding_dino.adapter import _seen as grounding_dino
+from sie_triton.families.labelled_words import states_at
+from sie_triton.families.objects import tensors
+from sie_triton.families.owlv2.adapter import OwlAdapter
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as worker
@@ -211,3 +217,30 @@ def test_a_threshold_that_a_label_does_not_have_is_no_such_number():
     none = np.array([NAN], np.float32)
     rows = {"label_thresholds": none, "spans": np.ones(3, np.int32), "text": np.frombuffer(b"x", np.uint8)}
     assert isinstance(answer(rows, label_thresholds=none), Computed)
+
+
+@pytest.mark.parametrize(("place", "is_refused"), [(1, True), (2, False)])
+def test_states_of_words_and_labels_that_are_not_finite_are_an_error(place, is_refused):
+    """Where they are compared with thresholds: nothing would be found, as if there were nothing."""
+    ids, places, one = np.zeros(3, np.int32), np.array([1], np.int32), np.array([1], np.int32)
+    features = {"input_ids": Ragged(ids, np.array([3], np.int32)), "word_tokens": Ragged(places, one)}
+    hidden = torch.zeros(3, 2)
+    hidden[place] = NAN
+    with pytest.raises(ModelError, match=r"word_tokens: .* not finite") if is_refused else nullcontext():
+        states_at(hidden, Batch(features, np.zeros(1, np.bool_)), "word_tokens")
+
+
+def test_objects_whose_scores_are_not_finite_are_an_error():
+    """One of two boxes; those below their thresholds go."""
+    text = Text(np.array([5], np.int32), np.array([1], np.int32), np.array([0.5], np.float32))
+    logits, boxes = np.array([[NAN], [-9]], np.float32), np.full((2, 4), 0.5, np.float32)
+    seen = grounding_dino(logits, boxes, text, np.array([8, 8], np.int32), {})
+    assert np.isnan(seen.scores).tolist() == [True]
+    assert isinstance(answer(tensors([seen])), Failed)
+    best = SimpleNamespace(
+        _class_head=lambda *_: (torch.from_numpy(logits[None]), None), _files=SimpleNamespace(pads_to_square=True)
+    )
+    seen = OwlAdapter._seen(
+        best, torch.zeros(2, 4), boxes, torch.zeros(1, 4), text.thresholds, np.array([8, 8], np.int32), {}
+    )
+    assert isinstance(answer(tensors([seen])), Failed)
