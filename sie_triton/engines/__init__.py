@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from sie_triton.engines.base import Encoder, Engine
+from sie_triton.engines.base import Encoder, Engine, Overflow
 from sie_triton.extension import class_named
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec
 
-__all__ = ["ENGINES", "IN_NURSERY", "Encoder", "Engine", "open_engine"]
+__all__ = ["ENGINES", "IN_NURSERY", "Encoder", "Engine", "Overflow", "open_engine"]
 
 ENGINES: Mapping[str, str] = {
     TORCH: "sie_triton.engines.torch.engine:TorchEngine",

@@ -13,6 +13,10 @@ from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 
+class Overflow(LoadError):
+    """The number format of the engine does not hold what this model computes; see Engine.widen."""
+
+
 class Encoder:
     """What an engine has made of a checkpoint: runs one sub-batch, in one of several ways that give the same.
 
@@ -61,6 +65,11 @@ class Engine:
 
     # Graphs are files, which a process of its own writes; else they are made of what is in memory.
     graphs_are_files: bool = True
+
+    def widen(self) -> None:
+        """After Overflow, compute in a format of a larger range from now on; LoadError if there is none, or none may be
+        taken. The model is loaded again then."""
+        raise LoadError("this model's numbers overflow", "unsupported")
 
     def may_have_graphs(self) -> Mapping[str, Encoder]:
         """Encoders that may be faster as graphs, by the part of the model that they are, "" where it has but one."""

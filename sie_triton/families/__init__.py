@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from sie_triton.contract import ENCODE_OUTPUTS, Model
-from sie_triton.engines import Engine
+from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.extension import class_named
 from sie_triton.families.base import Adapter, Family, Options, Recognised
@@ -160,7 +160,15 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
     """Load the weights in `directory`; raise LoadError saying what is wrong with them or with the model file."""
     kind = family(spec.family)
     load = import_module(module).load if (module := kind.loaders.get(spec.engine)) else kind.load
-    adapter: Adapter = load(spec, directory, engine)
+    try:
+        adapter: Adapter | None = load(spec, directory, engine)
+    except Overflow:
+        adapter = None
+    if adapter is None:
+        # Outside the handler: the exception holds on to the weights.
+        engine.widen()
+        engine.free_unused_memory()
+        adapter = load(spec, directory, engine)
     if "encode" in spec.tasks:
         check_dims(model_of(spec), kind, adapter)
     return adapter

@@ -24,6 +24,7 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
+from sie_triton.worker.answers import check_finite
 from sie_triton.worker.calibration import Sampler, calibrate
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
@@ -196,6 +197,7 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> C
     try:
         with graphs.beside(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
             rows = adapter.forward(batch)
+        check_finite(rows, batch)
         return Computed(rows, graphs.news())
     except SIEError as exc:
         return Failed(str(exc), code=exc.code)

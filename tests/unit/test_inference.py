@@ -194,7 +194,14 @@ def test_an_item_that_never_fits_is_refused_alone(inference):
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
             True,
         ),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA driver error: out of memory"), True),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), False),
         (RuntimeError("shape mismatch"), False),
+        (ValueError("CUDA out of memory"), False),
     ],
 )
 def test_what_counts_as_out_of_memory(error, expected):

@@ -17,6 +17,7 @@ from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.faults import is_out_of_memory
 from sie_triton.engines.torch.graphs import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
@@ -31,8 +32,8 @@ from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 
-# torch's CPU allocator raises a plain RuntimeError with this in its text.
-CPU_ALLOCATOR = "can't allocate memory"
+# A measurement: this model's numbers do not fit into float16.
+OVERFLOWS = "overflows_float16"
 
 # What CUDA itself takes on the device for each process, roughly.
 CUDA_CONTEXT_BYTES = 500_000_000
@@ -60,6 +61,11 @@ class TorchEngine(Engine):
         self.dtype = choose_dtype(spec.runtime.precision, device)
         self.graphs_are_files = device == "cpu"
         self._settled: dict[str, Encoder] = {}
+        if measurements.get(OVERFLOWS):
+            self.avoid_float16()
+        if device != "cpu":
+            # Sub-batches are nearly all of new shapes, and cuDNN's attention builds a plan for each.
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def load(self, directory: Path, auto: Any = None, config: Mapping[str, Any] | None = None) -> PreTrainedModel:
         """config.json, or `config` in its place, and the safetensors there, as transformers' class `auto`; LoadError
@@ -73,6 +79,14 @@ class TorchEngine(Engine):
                 message = "float16 cannot be served: this model's numbers overflow in it"
                 raise LoadError(f"{message}; write compute_precision: bfloat16 into its model file", "unsupported")
             self.dtype = torch.bfloat16
+
+    def widen(self) -> None:
+        """In bfloat16, in the next process too. What was compared in float16 is compared again."""
+        self.avoid_float16()
+        log.warning("%s: float16 does not hold this model's numbers: using bfloat16", self.spec.model)
+        compared = ("probe_images", *map(probe_name, self._settled))
+        self._settled.clear()
+        self.measurements.put(**{OVERFLOWS: True, **dict.fromkeys(compared)})
 
     def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
         """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""
@@ -113,7 +127,7 @@ class TorchEngine(Engine):
         `part`: of a model that has more than one; `max_length` is its own then.
         """
         longest = max_length or self.spec.max_sequence_length
-        verdict = choose_path(encoder, longest, self.measurements, f"probe_{part}" if part else "probe")
+        verdict = choose_path(encoder, longest, self.measurements, probe_name(part))
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
         self._settled[part] = encoder
@@ -142,11 +156,7 @@ class TorchEngine(Engine):
             release_team()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return (
-            super().is_out_of_memory(error)
-            or isinstance(error, torch.OutOfMemoryError)
-            or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error))
-        )
+        return is_out_of_memory(error)
 
     def free_unused_memory(self) -> None:
         """And return what PyTorch keeps of a GPU's memory for later."""
@@ -156,6 +166,11 @@ class TorchEngine(Engine):
 
     def used_bytes(self) -> int:
         return used_bytes(self.device)
+
+
+def probe_name(part: str) -> str:
+    """Under which measurements have the verdict on it."""
+    return f"probe_{part}" if part else "probe"
 
 
 def used_bytes(device: str) -> int:

@@ -17,7 +17,7 @@ from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, Encoder, Graph
-from sie_triton.engines.torch.probe import TOLERANCE, WINDOW_SETTINGS, relative_error
+from sie_triton.engines.torch.probe import TOLERANCE, WINDOW_SETTINGS, largest_error, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
@@ -153,8 +153,8 @@ def probe_graph(encoder: Encoder, graph: Form) -> float:
             raise LoadError(f"the graph cannot be run: {first_line(exc)}") from exc
         if states.shape != expected.shape or not bool(torch.isfinite(states).all()):
             raise LoadError(f"the graph gives {list(states.shape)} or no numbers where {list(expected.shape)} are due")
-        worst = max(worst, relative_error(states, expected))
-    if worst > TOLERANCE[encoder.dtype]:
+        worst = largest_error([worst, relative_error(states, expected)])
+    if not worst <= TOLERANCE[encoder.dtype]:
         raise LoadError(f"the graph differs from the packed path by {worst:.0e}")
     return worst
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
-from sie_triton.engines.torch.probe import TOLERANCE, relative_error
+from sie_triton.engines.torch.probe import TOLERANCE, check_range, relative_error
 from sie_triton.engines.torch.rows import spare_rows
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
@@ -114,6 +114,7 @@ class PackedVisionTower(Tower):
         if expected is not None:
             error = relative_error(self.vectors(pixels, shapes), expected)
             if not error <= TOLERANCE[self.dtype]:
+                check_range(error, self.dtype)
                 message = f"packed images of several shapes differ from transformers' results by {error:.0e}"
                 raise LoadError(message, "unsupported")
             measurements.put(probe_images=error)

@@ -147,7 +147,8 @@ def _seen(
     which = labels_of(scores, text.ids, text.labels, float(options.get(TEXT_THRESHOLD.name, USUAL_TEXT_SCORE)))
     least = least_scores(text.thresholds, options, float(options.get(BOX_THRESHOLD.name, USUAL_SCORE)))
     best = scores.max(1)
-    kept = best > least[which]
+    # NaN is kept too: an answer with it is an error, an empty one would look right.
+    kept = ~(best <= least[which])
     height, width = size.tolist()
     return Seen(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
 

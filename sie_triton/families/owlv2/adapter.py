@@ -85,7 +85,8 @@ class OwlAdapter(LabelReader, Adapter):
         best = logits[0].max(-1)
         scores, which = best.values.sigmoid().cpu().numpy(), best.indices.cpu().numpy()
         least = least_scores(thresholds, options, float(options.get(SCORE_THRESHOLD.name, USUAL_SCORE)))
-        kept = scores > least[which]
+        # NaN is kept too: an answer with it is an error, an empty one would look right.
+        kept = ~(scores <= least[which])
         height, width = size.tolist()
         if self._files.pads_to_square:
             height = width = max(height, width)

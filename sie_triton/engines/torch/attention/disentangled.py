@@ -50,6 +50,8 @@ class PackedEncoder(library.DebertaV2Encoder):
 class PackedSelfAttention(library.DisentangledSelfAttention):
     """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known.
 
+    Keys are scaled before they are multiplied: float16 does not hold the scores of a large model otherwise.
+
     A LoRA adapter that changes them has passes of its own, and they are computed in each: they may be larger than it.
     """
 
@@ -62,7 +64,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
         positions = self._positions_now(kwargs["rel_embeddings"])
         projections = (self.query_proj, self.key_proj, self.value_proj)
         query, key, value = (self._heads(projection(hidden_states[0])) for projection in projections)
-        return self._attend(query, key, value, segments, positions)[None], None
+        return self._attend(query, key * self._scale, value, segments, positions)[None], None
 
     @property
     def reads_distances(self) -> tuple[str, ...]:
@@ -88,7 +90,13 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
         to_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
         key = self._heads(to_key(embeddings)) if "c2p" in self.pos_att_type and to_key else None
         query = self._heads(to_query(embeddings)) if "p2c" in self.pos_att_type and to_query else None
-        return key, query
+        return None if key is None else key * self._scale, query
+
+    @property
+    def _scale(self) -> float:
+        """A score is a sum of as many products as attention has types beside that of the contents, and one."""
+        num_products = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
+        return float((self.attention_head_size * num_products) ** -0.5)
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, positions: Positions
@@ -117,8 +125,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
             scores += shifted(query @ of_key[..., buckets.flip(0), :].mT)
         if of_query is not None:
             scores += shifted(key @ of_query[..., buckets, :].mT).mT
-        parts = 1 + sum(each is not None for each in positions)
-        probabilities = (scores[..., :keys] * (query.shape[-1] * parts) ** -0.5).softmax(-1)
+        probabilities = scores[..., :keys].softmax(-1, dtype=torch.float32).to(value.dtype)
         attended: torch.Tensor = probabilities @ value[..., :keys, :]
         return attended
 

@@ -6,12 +6,12 @@ end, and gives [1, tokens, heads, d]. Query heads share key heads in equal group
 
 import logging
 from collections.abc import Callable
-from importlib.util import find_spec
-from inspect import signature
+from functools import cache
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.torch import cpu_kernels as native
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
 
@@ -20,15 +20,22 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments, float, Wi
 HALF = (torch.float16, torch.bfloat16)
 AMPERE = (8, 0)
 
+# PyTorch's copy of FlashAttention 2. The operator is private: `pytorch_lacks` compares its arguments with these.
+flash_forward = torch.ops.aten._flash_attention_forward.default
+FLASH_ARGUMENTS = frozenset({"scale", "window_size_left", "window_size_right", "seqused_k"})
+
+# FlashAttention 2 computes heads of a multiple of 8 numbers, up to this many.
+WIDEST_FLASH_HEAD = 256
+
 _log = logging.getLogger(__name__)
 
 
 def flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """The flash-attn package's kernel for items of varying length."""
-    if not segments.all_are_keys:
-        return sdpa_attention(query, key, value, segments, scaling, window)
+    """The flash-attn package's kernel for items of varying length; its function takes no number of keys."""
+    if not segments.all_are_keys or not fits_flash(query, value):
+        return varlen_attention(query, key, value, segments, scaling, window)
     from flash_attn import flash_attn_varlen_func
 
     offsets, longest = segments.offsets(query.device), segments.longest
@@ -42,17 +49,22 @@ def flash_attention(
 def varlen_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """PyTorch's own kernel for items of varying length."""
-    if not segments.all_are_keys:
-        return sdpa_attention(query, key, value, segments, scaling, window)
-    from torch.nn.attention.varlen import varlen_attn
+    """PyTorch's own FlashAttention for items of varying length.
 
-    offsets, longest = segments.offsets(query.device), segments.longest
+    It aligns a window with the last key of an item, not with its last token, as the flash-attn package does.
+    """
+    if pytorch_lacks() or not fits_flash(query, value) or not segments.takes_aligned_to_keys(window):
+        return sdpa_attention(query, key, value, segments, scaling, window)
+    offsets, longest, (left, right) = segments.offsets(query.device), segments.longest, window
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    grouped = query.shape[1] != key.shape[1]
-    out: torch.Tensor = varlen_attn(  # type: ignore[assignment]
-        q, k, v, offsets, offsets, longest, longest, scale=scaling, window_size=window, enable_gqa=grouped
-    )
+    dropout, is_causal, returns_mask = 0.0, False, False
+    out: torch.Tensor = flash_forward(
+        *(q, k, v, offsets, offsets, longest, longest, dropout, is_causal, returns_mask),
+        scale=scaling,
+        window_size_left=left,
+        window_size_right=right,
+        seqused_k=None if segments.all_are_keys else segments.num_keys(query.device),
+    )[0]
     return out[None]
 
 
@@ -130,17 +142,38 @@ def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
         return "it needs a GPU and float16 or bfloat16"
     if torch.cuda.get_device_capability(device) < AMPERE:
         return "it needs compute capability 8.0 or newer"
-    package = "flash_attn" if name == "flash_attention_2" else "torch.nn.attention.varlen"
-    if find_spec(package) is None:
-        return f"{package} is not installed"
-    return _varlen_lacks() if name == "varlen" else None
+    return pytorch_lacks() if name == "varlen" else flash_attn_lacks()
 
 
-def _varlen_lacks() -> str | None:
-    from torch.nn.attention.varlen import varlen_attn
+def fits_flash(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether FlashAttention 2 takes heads of this width."""
+    width = query.shape[-1]
+    return width <= WIDEST_FLASH_HEAD and width % 8 == 0 and value.shape[-1] == width
 
-    lacking = {"window_size", "enable_gqa"} - signature(varlen_attn).parameters.keys()
-    return f"this PyTorch's takes no {', '.join(sorted(lacking))}" if lacking else None
+
+@cache
+def pytorch_lacks() -> str | None:
+    """Why PyTorch's own FlashAttention cannot run here; None if it can."""
+    if not torch.backends.cuda.is_flash_attention_available():
+        return "this PyTorch was built without FlashAttention"
+    lacking = FLASH_ARGUMENTS - {argument.name for argument in flash_forward._schema.arguments}
+    return f"this PyTorch's FlashAttention takes no {', '.join(sorted(lacking))}" if lacking else None
+
+
+def flash_attn_lacks() -> str | None:
+    """Why the flash-attn package cannot be used; None if it can.
+
+    A package built for another PyTorch is found but cannot be imported; version 4 has another function.
+    """
+    try:
+        from flash_attn import flash_attn_varlen_func  # noqa: F401
+    except (ImportError, OSError) as exc:
+        if isinstance(exc, ModuleNotFoundError) and exc.name == "flash_attn":
+            return "flash_attn is not installed"
+        reason = f"flash_attn is installed, and cannot be imported: {first_line(exc)}"
+        _log.warning(reason)
+        return reason
+    return None
 
 
 def visible(length: int, window: Window, device: torch.device) -> torch.Tensor:

@@ -43,12 +43,37 @@ class Segments:
     def longest(self) -> int:
         return max(self.lengths)
 
+    def takes_aligned_to_keys(self, window: Window) -> bool:
+        """Whether `window` shows the same keys if it is aligned with an item's last key instead of its last token.
+
+        It does where every token is a key, and where the window covers the items that have other tokens.
+        """
+        return all(side < 0 or side >= self._longest_with_others - 1 for side in window)
+
+    @cached_property
+    def _longest_with_others(self) -> int:
+        """Tokens of the longest item of which some are no keys; 0: there is none."""
+        return max((n for n, keys in zip(self.lengths, self.keys, strict=True) if keys < n), default=0)
+
     def offsets(self, device: torch.device) -> torch.Tensor:
         """int32 [items + 1] on `device`: where each item begins, and the end."""
-        if self._offsets.device != device:
-            self.__dict__["_offsets"] = self._offsets.to(device)
-        return self._offsets
+        return self._on(device, "_offsets")
+
+    def num_keys(self, device: torch.device) -> torch.Tensor:
+        """int32 [items] on `device`."""
+        return self._on(device, "_num_keys")
+
+    def _on(self, device: torch.device, name: str) -> torch.Tensor:
+        """One copy for all layers of a pass."""
+        tensor: torch.Tensor = getattr(self, name)
+        if tensor.device != device:
+            tensor = self.__dict__[name] = tensor.to(device)
+        return tensor
 
     @cached_property
     def _offsets(self) -> torch.Tensor:
         return torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+    @cached_property
+    def _num_keys(self) -> torch.Tensor:
+        return torch.tensor(self.keys, dtype=torch.int32)
