@@ -5,7 +5,7 @@ of tokens, so there is one for each of a few sizes; places that are left over be
 tokens belong together is computed on the device, of the items' numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 
@@ -17,6 +17,7 @@ from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
 from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.rows import placed
+from sie_triton.engines.torch.transfers import Indices
 
 Ints = npt.NDArray[np.int32]
 
@@ -58,15 +59,22 @@ class CapturedPasses:
 
     @torch.inference_mode()
     def hidden_states(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
+        self,
+        input_ids: Ints,
+        lengths: Ints,
+        keys: Ints,
+        type_ids: Ints,
+        first_position: int,
+        beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """As Encoder.hidden_states; int32 [tokens], int32 [items], … → [tokens, d]."""
         num_tokens = len(input_ids)
         size = next(each for each in SIZES if each >= num_tokens)
-        given = laid_out(size, input_ids, lengths, keys, type_ids, first_position)
+        given = Indices(laid_out(size, input_ids, lengths, keys, type_ids, first_position))
+        Indices.upload([given, *beside], self._encoder.device)
         with self._running:
             inputs, replay = self._recording(size)
-            inputs.copy_(torch.from_numpy(given))
+            inputs.copy_(given.on(inputs.device)[0])
             # The next replay writes there again.
             return replay()[:num_tokens].clone()
 
