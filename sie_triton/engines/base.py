@@ -17,6 +17,10 @@ class Overflow(LoadError):
     """The number format of the engine does not hold what this model computes; see Engine.widen."""
 
 
+class Unusable(Exception):
+    """This process cannot be trusted to compute any more, and has to end; its stage starts another."""
+
+
 class Encoder:
     """What an engine has made of a checkpoint: runs one sub-batch, in one of several ways that give the same.
 

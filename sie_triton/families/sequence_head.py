@@ -13,6 +13,7 @@ from sie_triton.contract import Batch
 from sie_triton.contract.tensors import TOKEN_TYPE_IDS
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.families.token_batch import tokens
 
 
@@ -28,22 +29,26 @@ class SequenceClassifier:
         self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Return logits, float32 [items, labels]."""
-        return self.logits_of(self.states(batch), batch)
+        """float32 [items, labels]."""
+        places = self.places(batch)
+        return self.logits_of(self.states(batch, places), places)
+
+    def places(self, batch: Batch) -> Indices:
+        """What the head reads of the states."""
+        return self._head.places(tokens(batch)[1])
 
     @torch.inference_mode()
-    def states(self, batch: Batch) -> torch.Tensor:
-        """Return the states of all tokens, [tokens, d]."""
+    def states(self, batch: Batch, *beside: Indices) -> torch.Tensor:
+        """[tokens, d]; `beside` as in Encoder.hidden_states."""
         input_ids, lengths = tokens(batch)
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
-        return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
+        return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids, beside=beside)
 
     @torch.inference_mode()
-    def logits_of(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return logits, float32 [items, labels], from the states of all tokens."""
-        lengths = tokens(batch)[1]
-        with self.encoder.loras.over([1] * len(lengths)):
-            return self._head(hidden, lengths).float()
+    def logits_of(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:
+        """The same of states that are there already."""
+        with self.encoder.loras.over([1] * len(places.arrays[0])):
+            return self._head(hidden, places).float()
 
 
 def tokenizer_outputs(transformer: Path) -> Sequence[str]:

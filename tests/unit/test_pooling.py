@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.engines.torch.pooling import pool
+from sie_triton.engines.torch.pooling import Pooling
 
 MODES = ("cls", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean")
 LENGTHS = (4, 1, 3, 6, 2)
@@ -34,10 +34,11 @@ def test_pooling(of_items, mode, prompt):
     items = np.split(states, np.cumsum(lengths)[:-1])
     expected = np.stack([slowly(item, prompt, mode) for item in items])
     np.testing.assert_allclose(
-        pool(torch.from_numpy(states), lengths, prompts, (mode,)), expected, rtol=1e-5, atol=1e-6
+        Pooling(lengths, prompts, (mode,))(torch.from_numpy(states)), expected, rtol=1e-5, atol=1e-6
     )
 
 
 def test_several_modes_stand_side_by_side():
     states = torch.arange(6.0).reshape(3, 2)
-    assert pool(states, np.array([3], np.int32), np.zeros(1, np.int32), ("cls", "max")).tolist() == [[0, 1, 4, 5]]
+    pool = Pooling(np.array([3], np.int32), np.zeros(1, np.int32), ("cls", "max"))
+    assert pool(states).tolist() == [[0, 1, 4, 5]]

@@ -1,6 +1,7 @@
 """Checkpoints that come as ONNX files. A graph takes rows of one length: items of similar length go side by side."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sie_triton.engines.onnx.session import (
     open_session,
 )
 from sie_triton.engines.torch.rows import SideBySide, side_by_side
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
@@ -94,9 +96,14 @@ class OnnxEncoder(Encoder):
         self._output = outputs[0]
 
     def hidden_states(
-        self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
+        self,
+        input_ids: Ints,
+        lengths: Ints,
+        keys: Ints | None = None,
+        type_ids: Ints | None = None,
+        beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; `keys` and `type_ids` as there."""
+        """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; the others as there."""
         keys = lengths if keys is None else keys
         states: torch.Tensor | None = None
         for rows in side_by_side(lengths, keys):

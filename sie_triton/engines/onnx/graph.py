@@ -5,6 +5,7 @@ than half. The graph has one row of tokens, as the packed path has, and a mask t
 reads all pairs of tokens, so it is for small sub-batches only, and measured which these are.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sie_triton.engines.onnx.session import (
     open_session,
 )
 from sie_triton.engines.torch.rows import placed
+from sie_triton.engines.torch.transfers import Indices
 
 Ints = npt.NDArray[np.int32]
 
@@ -59,7 +61,13 @@ class Graph:
         return int(lengths.sum()) <= limit and int(lengths.max()) <= self.max_length
 
     def hidden_states(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
+        self,
+        input_ids: Ints,
+        lengths: Ints,
+        keys: Ints,
+        type_ids: Ints,
+        first_position: int,
+        beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """As Encoder.hidden_states; int32 [tokens], int32 [items], … → float32 [tokens, d]."""
         is_one = len(lengths) == 1 and keys[0] == lengths[0]

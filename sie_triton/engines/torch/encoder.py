@@ -18,12 +18,12 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTra
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines import base
-from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
 from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.lora import Loras
-from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.prepack import lay_out
 from sie_triton.engines.torch.rows import placed, side_by_side, spare_rows
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
@@ -37,7 +37,13 @@ class Graph(Protocol):
     def suits(self, lengths: Ints) -> bool: ...
 
     def hidden_states(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
+        self,
+        input_ids: Ints,
+        lengths: Ints,
+        keys: Ints,
+        type_ids: Ints,
+        first_position: int,
+        beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """As Encoder.hidden_states; the first token of an item has position `first_position`."""
         ...
@@ -62,6 +68,8 @@ class Encoder(base.Encoder):
         self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
         self.path, self.paths = PACKED, (PACKED, PADDED)
         self.config = model.config
+        # There is none; on a GPU the library's look for it waits for the device.
+        vars(model)["warn_if_padding_and_no_attention_mask"] = lambda *_: None
         self.loras = Loras(model)
         self.model = model
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
@@ -95,18 +103,24 @@ class Encoder(base.Encoder):
 
     @torch.inference_mode()
     def hidden_states(
-        self, input_ids: Ints, lengths: Ints, keys: Ints | None = None, type_ids: Ints | None = None
+        self,
+        input_ids: Ints,
+        lengths: Ints,
+        keys: Ints | None = None,
+        type_ids: Ints | None = None,
+        beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
 
         No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
         type_ids: int32 [tokens], for models that tell the texts of a pair apart; None: all are of the first.
+        `beside`: what the caller reads on the device afterwards; it is uploaded with the tokens.
         """
         type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
         keys = lengths if keys is None else keys
         run = self._run_packed if self.path == PACKED else self._run_padded
         return self.loras.passes(
-            lengths, lambda items, rows: run(input_ids[rows], lengths[items], keys[items], type_ids[rows])
+            lengths, lambda items, rows: run(input_ids[rows], lengths[items], keys[items], type_ids[rows], beside)
         )
 
     @torch.inference_mode()
@@ -119,14 +133,18 @@ class Encoder(base.Encoder):
         finally:
             self.use(self.path)
 
-    def _run_packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+    def _run_packed(
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices]
+    ) -> torch.Tensor:
         graph = self.graph
         if graph is not None and graph.suits(lengths) and not self.loras.is_running:
-            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position)
-        return self.packed(input_ids, lengths, keys, type_ids)
+            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position, beside)
+        return self.packed(input_ids, lengths, keys, type_ids, beside)
 
     @torch.inference_mode()
-    def packed(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+    def packed(
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices] = ()
+    ) -> torch.Tensor:
         """As `hidden_states`, by the packed path."""
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
@@ -135,27 +153,29 @@ class Encoder(base.Encoder):
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
         _, places = placed(lengths)
         segments = Segments.of(lengths.tolist(), keys.tolist())
+        tokens = indices_of(input_ids[None], type_ids[None], places[None] + self.first_position)
+        if self.device.type == "cuda":
+            Indices.upload([tokens, segments.indices, *beside], self.device)
+        ids, types, positions = tokens.on(self.device)
         with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
-            hidden = self.forward(
-                input_ids=self._tensor(input_ids[None]),
-                token_type_ids=self._tensor(type_ids[None]),
-                position_ids=self._tensor(places[None] + self.first_position),
-            )
+            hidden = self.forward(input_ids=ids, token_type_ids=types, position_ids=positions)
         return hidden[0, :num_tokens]
 
-    def _run_padded(self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints) -> torch.Tensor:
+    def _run_padded(
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices]
+    ) -> torch.Tensor:
+        groups = list(side_by_side(lengths, keys))
+        given = [indices_of(*rows.inputs(input_ids, type_ids, self._pad_id)) for rows in groups]
+        Indices.upload([*given, *beside], self.device)
         hidden: torch.Tensor | None = None
-        for rows in side_by_side(lengths, keys):
+        for rows, indices in zip(groups, given, strict=True):
+            ids, types, seen, real, places = indices.on(self.device)
             num_rows, width = rows.real.shape
             with self.loras.over([width] * num_rows, rows.items):
-                padded = self.forward(
-                    input_ids=self._tensor(rows.filled(input_ids, self._pad_id)),
-                    token_type_ids=self._tensor(rows.filled(type_ids)),
-                    attention_mask=self._tensor(rows.seen),
-                )
+                padded = self.forward(input_ids=ids, token_type_ids=types, attention_mask=seen)
             if hidden is None:
                 hidden = padded.new_empty(len(input_ids), padded.shape[-1])
-            hidden[self._tensor(rows.places)] = padded[torch.from_numpy(rows.real).to(self.device)]
+            hidden[places] = padded.flatten(0, 1)[real]
         assert hidden is not None
         return hidden
 
@@ -169,7 +189,12 @@ class Encoder(base.Encoder):
         return output
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array.astype(np.int64)).to(self.device)
+        return indices_of(array).on(self.device)[0]
+
+
+def indices_of(*arrays: npt.NDArray[Any]) -> Indices:
+    """As int64, which all models take."""
+    return Indices(*(array.astype(np.int64) for array in arrays))
 
 
 def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
@@ -247,22 +272,6 @@ def _built(
 def num_bytes(model: torch.nn.Module) -> int:
     """Memory of its weights."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
-
-
-def lay_out(model: torch.nn.Module) -> None:
-    """The weights of `model` for speed, in memory of this process."""
-    weights = next(model.parameters())
-    if can_prepack(weights):
-        prepack(model)
-        keep_freed_pages()
-    if weights.device.type == "cpu":
-        own_pages(model)
-
-
-def own_pages(model: torch.nn.Module) -> None:
-    """Copy what is still mapped from the file, so that nobody can change it, and its memory is counted and freed."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
 
 
 def num_token_types(model: PreTrainedModel) -> int:

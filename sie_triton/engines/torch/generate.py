@@ -14,8 +14,9 @@ from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines import base
-from sie_triton.engines.torch.encoder import lay_out, library_attention, num_bytes
+from sie_triton.engines.torch.encoder import library_attention, num_bytes
 from sie_triton.engines.torch.pixels import Pixels
+from sie_triton.engines.torch.prepack import lay_out
 
 
 class Deadline(StoppingCriteria):

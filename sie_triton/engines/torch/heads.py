@@ -4,6 +4,7 @@ The encoder is taken out and one put in its place that hands on what it is given
 is the library's.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
@@ -57,9 +59,13 @@ class SequenceHead:
         self.encoder = take_encoder(model)
         self._representative = self._choose(hidden, expected)
 
+    def places(self, lengths: Ints) -> Indices:
+        """What of the items' tokens it reads."""
+        return REPRESENTATIVES[self._representative][0](lengths)
+
     @torch.inference_mode()
-    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> torch.Tensor:
-        return self._logits(REPRESENTATIVES[self._representative](hidden, torch.from_numpy(lengths.astype(np.int64))))
+    def __call__(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:
+        return self._logits(REPRESENTATIVES[self._representative][1](hidden, places))
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(inputs_embeds=states[:, None]).logits
@@ -67,10 +73,10 @@ class SequenceHead:
 
     @torch.inference_mode()
     def _choose(self, hidden: torch.Tensor, expected: torch.Tensor) -> str:
-        lengths = torch.tensor([len(hidden)])
+        lengths = np.array([len(hidden)], np.int32)
         errors = {
-            name: float((self._logits(pick(hidden, lengths)) - expected).abs().max() / expected.abs().max())
-            for name, pick in REPRESENTATIVES.items()
+            name: float((self._logits(pick(hidden, places(lengths))) - expected).abs().max() / expected.abs().max())
+            for name, (places, pick) in REPRESENTATIVES.items()
         }
         best = min(errors, key=errors.__getitem__)
         if not errors[best] <= TOLERANCE[hidden.dtype]:
@@ -92,26 +98,41 @@ class DecoderHead:
         self.model, self._head = model, head
         self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
 
+    def places(self, lengths: Ints) -> Indices:
+        return last(lengths)
+
     @torch.inference_mode()
-    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> torch.Tensor:
-        logits: torch.Tensor = self._head(last(hidden, torch.from_numpy(lengths.astype(np.int64))))
+    def __call__(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:
+        logits: torch.Tensor = self._head(states_at(hidden, places))
         return logits
 
 
-def first(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return hidden[(lengths.cumsum(0) - lengths).to(hidden.device)]
+def first(lengths: Ints) -> Indices:
+    """The first token of each item."""
+    return Indices(np.cumsum(lengths, dtype=np.int64) - lengths)
 
 
-def last(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return hidden[(lengths.cumsum(0) - 1).to(hidden.device)]
+def last(lengths: Ints) -> Indices:
+    """The last token of each item."""
+    return Indices(np.cumsum(lengths, dtype=np.int64) - 1)
 
 
-def mean(hidden: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return torch.stack([states.mean(0) for states in torch.split(hidden, lengths.tolist())])
+def states_at(hidden: torch.Tensor, places: Indices) -> torch.Tensor:
+    """[tokens, d] → [items, d]."""
+    return hidden[places.on(hidden.device)[0]]
 
 
-# hidden [tokens, d], lengths int64 [items] → [items, d].
-REPRESENTATIVES = {"first": first, "last": last, "mean": mean}
+def mean(hidden: torch.Tensor, lengths: Indices) -> torch.Tensor:
+    """[tokens, d] → [items, d]."""
+    return torch.stack([states.mean(0) for states in torch.split(hidden, lengths.arrays[0].tolist())])
+
+
+# What is read of items of these lengths, int32 [items], and hidden [tokens, d], the same → [items, d].
+REPRESENTATIVES: Mapping[str, tuple[Callable[[Ints], Indices], Callable[[torch.Tensor, Indices], torch.Tensor]]] = {
+    "first": (first, states_at),
+    "last": (last, states_at),
+    "mean": (Indices, mean),
+}
 
 
 class _Given(torch.nn.Module):

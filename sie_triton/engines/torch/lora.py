@@ -15,6 +15,7 @@ import torch
 
 from sie_triton.engines.torch.lora_layers import Adapted, Adapter, Now, OtherRows, spans_of
 from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader, quoted
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError, ModelError
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Loras:
             with self._running(adapters, whole):
                 made = run(items, rows)
             states = made.new_empty(int(lengths.sum()), made.shape[1]) if states is None else states
-            states[torch.from_numpy(rows).to(states.device)] = made
+            states[Indices(rows).on(states.device)[0]] = made
         assert states is not None
         return states
 

@@ -1,40 +1,59 @@
 """Token vectors of packed items → one vector per item, by sentence-transformers' pooling modes."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.engines.torch.rows import placed
+from sie_triton.engines.torch.transfers import Indices
+
 Ints = npt.NDArray[np.int32]
 
+# Modes that take one token's state.
+ENDS = ("cls", "lasttoken")
 
-def pool(hidden: torch.Tensor, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...]) -> torch.Tensor:
-    """The states of items, float [tokens, d], `of_items` tokens each → [items, d · len(modes)].
 
-    The first `of_prompts` tokens of an item take no part, except in lasttoken.
+class Pooling:
+    """Of items of `of_items` tokens each: float [tokens, d], their states → [items, d · len(modes)].
+
+    The first `of_prompts` tokens of an item take no part, except in lasttoken. `indices` are what it reads on the
+    device, so that the pass before it can take them along.
     """
-    if len(of_items) == 1 and not of_prompts.any():
-        pooled = [_of_one(hidden, mode) for mode in modes]
-        return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
-    skip = np.where(of_prompts < of_items, of_prompts, 0)
-    ends = np.cumsum(of_items)
-    starts = ends - of_items
-    lengths = tensor_of(of_items, hidden.device)
-    pooled = []
-    for mode in modes:
-        if mode == "cls":
-            pooled.append(hidden[tensor_of(starts + skip, hidden.device)])
-        elif mode == "lasttoken":
-            pooled.append(hidden[tensor_of(ends - 1, hidden.device)])
-        elif skip.any():
-            place = np.arange(len(hidden)) - np.repeat(starts, of_items)
-            kept, position = place >= np.repeat(skip, of_items), tensor_of(place, hidden.device)
-            inside = torch.from_numpy(kept).to(hidden.device)
-            pooled.append(_reduce(hidden[inside], tensor_of(of_items - skip, hidden.device), position[inside], mode))
+
+    def __init__(self, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...]) -> None:
+        self._modes = modes
+        self._is_one = len(of_items) == 1 and not of_prompts.any()
+        skip = np.where(of_prompts < of_items, of_prompts, 0)
+        self._has_prompts = bool(skip.any())
+        self.indices = Indices() if self._is_one else Indices(*_arrays(of_items, skip, modes))
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self._is_one:
+            pooled = [_of_one(hidden, mode) for mode in self._modes]
         else:
-            pooled.append(_reduce(hidden, lengths, None, mode))
-    return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
+            firsts, lasts, lengths, kept, places = self.indices.on(hidden.device)
+            pooled = []
+            for mode in self._modes:
+                if mode in ENDS:
+                    pooled.append(hidden[firsts if mode == "cls" else lasts])
+                else:
+                    inside = hidden[kept] if self._has_prompts else hidden
+                    pooled.append(_reduce(inside, lengths, places, mode))
+        return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
+
+
+def _arrays(of_items: Ints, skip: Ints, modes: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
+    """int64; of each item the first token that takes part and the last one, how many do; these in order, and where in
+    their item they stand. Empty is what no mode needs.
+    """
+    ends = np.cumsum(of_items, dtype=np.int64)
+    reduces = any(mode not in ENDS for mode in modes)
+    kept = places = np.empty(0, np.int64)
+    if reduces and (skip.any() or "weightedmean" in modes):
+        _, places = placed(of_items)
+        kept = np.flatnonzero(places >= np.repeat(skip, of_items))
+        places = places[kept]
+    return [ends - of_items + skip, ends - 1, (of_items - skip).astype(np.int64), kept, places]
 
 
 def _of_one(hidden: torch.Tensor, mode: str) -> torch.Tensor:
@@ -52,20 +71,17 @@ def _of_one(hidden: torch.Tensor, mode: str) -> torch.Tensor:
     return states.sum(0, keepdim=True) / (num_tokens**0.5 if mode == "mean_sqrt_len_tokens" else num_tokens)
 
 
-def tensor_of(numbers: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(numbers.astype(np.int64)).to(device)
-
-
-def _reduce(hidden: torch.Tensor, lengths: torch.Tensor, position: torch.Tensor | None, mode: str) -> torch.Tensor:
+def _reduce(hidden: torch.Tensor, lengths: torch.Tensor, places: torch.Tensor, mode: str) -> torch.Tensor:
     if mode == "max":
-        return torch.segment_reduce(hidden, "max", lengths=lengths, axis=0)
+        return segments(hidden, "max", lengths)
     if mode == "weightedmean":
-        if position is None:
-            position = torch.cat([torch.arange(int(n), device=hidden.device) for n in lengths])
-        weights = (position + 1).to(torch.float32)[:, None]
-        total = torch.segment_reduce(hidden.float() * weights, "sum", lengths=lengths, axis=0)
-        return total / torch.segment_reduce(weights, "sum", lengths=lengths, axis=0)
-    states = hidden.float()
-    total = torch.segment_reduce(states, "sum", lengths=lengths)
+        weights = (places + 1).to(torch.float32)[:, None]
+        return segments(hidden.float() * weights, "sum", lengths) / segments(weights, "sum", lengths)
+    total = segments(hidden.float(), "sum", lengths)
     divisor = lengths[:, None].float()
     return total / (divisor.sqrt() if mode == "mean_sqrt_len_tokens" else divisor)
+
+
+def segments(rows: torch.Tensor, reduce: str, lengths: torch.Tensor) -> torch.Tensor:
+    """One row for each of `lengths`, which must add up to all `rows`: PyTorch's own look at that waits for a GPU."""
+    return torch.segment_reduce(rows, reduce, lengths=lengths, axis=0, unsafe=True)

@@ -9,6 +9,7 @@ import inspect
 import torch
 
 from sie_triton.engines.torch import cpu_kernels as kernels
+from sie_triton.engines.torch.allocator import keep_freed_pages
 
 # (Linear, activation) attributes of feed-forward modules: BERT and RoBERTa, DistilBERT.
 FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
@@ -61,6 +62,22 @@ class ResidualNorm(torch.nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
         return kernels.add_layer_norm(self.dense(hidden_states), input_tensor.contiguous(), self.norm)  # type: ignore[arg-type]
+
+
+def lay_out(model: torch.nn.Module) -> None:
+    """The weights of `model` for speed, in memory of this process."""
+    weights = next(model.parameters())
+    if can_prepack(weights):
+        prepack(model)
+        keep_freed_pages()
+    if weights.device.type == "cpu":
+        own_pages(model)
+
+
+def own_pages(model: torch.nn.Module) -> None:
+    """Copy what is still mapped from the file, so that nobody can change it, and its memory is counted and freed."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def can_prepack(parameter: torch.Tensor) -> bool:

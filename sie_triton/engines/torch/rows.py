@@ -62,6 +62,12 @@ class SideBySide(NamedTuple):
         rows[self.real] = values[self.places]
         return rows
 
+    def inputs(self, input_ids: Ints, type_ids: Ints, padding: int) -> tuple[npt.NDArray[Any], ...]:
+        """Ids, types and mask, [rows, width]; which of all their places have tokens, and where these are in the packed
+        row."""
+        mask, real = self.seen.astype(np.int64), np.flatnonzero(self.real)
+        return self.filled(input_ids, padding), self.filled(type_ids), mask, real, self.places
+
 
 def side_by_side(lengths: Ints, keys: Ints) -> Iterator[SideBySide]:
     """All items, those of similar length together; no token looks past the first `keys` of its item, int32 [items].

@@ -2,7 +2,8 @@
 
 from transformers import PreTrainedModel
 
-from sie_triton.engines.torch.encoder import lay_out, library_attention, num_bytes
+from sie_triton.engines.torch.encoder import library_attention, num_bytes
+from sie_triton.engines.torch.prepack import lay_out
 
 
 class Tower:

@@ -3,10 +3,13 @@
 M3-Embedding (Chen et al., 2024). Queries and documents are treated the same.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch.nn.functional import normalize
 
 from sie_triton.checkpoints.bge_m3 import BgeM3Files, read_linear
 from sie_triton.contract import Batch, Rows
@@ -22,11 +25,16 @@ from sie_triton.contract.tensors import (
 from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.pooling import pool
+from sie_triton.engines.torch.heads import states_at
+from sie_triton.engines.torch.pooling import Pooling
+from sie_triton.engines.torch.rows import placed
+from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.families.base import Adapter
 from sie_triton.families.bge_m3 import BgeM3Options
 from sie_triton.families.sentence_transformer import log_normalize
 from sie_triton.families.token_batch import prompt_tokens, tokens
+
+Ints = npt.NDArray[np.int32]
 
 
 class BgeM3Adapter(Adapter):
@@ -46,24 +54,32 @@ class BgeM3Adapter(Adapter):
         self._layers = layers
         self._pooling = pooling
         self._special_ids = files.special_ids
-        self._heads = {"dense": self._dense, "sparse": self._sparse, "multivector": self._multivector}
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        hidden = self.encoder.hidden_states(*tokens(batch))
+        input_ids, lengths = tokens(batch)
+        outputs = batch.outputs or {"dense", "sparse", "multivector"}
+        pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
+        kept = Indices(behind_the_first(lengths)) if "multivector" in outputs else Indices()
+        hidden = self.encoder.hidden_states(input_ids, lengths, beside=[pool.indices, kept])
+        made: dict[str, Callable[[], torch.Tensor]] = {
+            "dense": lambda: self._layers["dense"](pool(hidden).float()),
+            "sparse": lambda: self._layers["sparse"](hidden.float())[:, 0],
+            "multivector": lambda: normalize(self._layers["multivector"](states_at(hidden, kept).float()), dim=-1),
+        }
+        found = dict(zip(outputs, downloaded(*(made[output]() for output in outputs)), strict=True))
         rows: Rows = {}
-        for output in batch.outputs or self._heads:
-            rows |= self._heads[output](hidden, batch)
+        if "dense" in found:
+            rows[DENSE.name] = found["dense"]
+        if "sparse" in found:
+            rows |= self._sparse(found["sparse"], batch)
+        if "multivector" in found:
+            rows |= {MULTIVECTOR.name: found["multivector"], MULTIVECTOR_LENGTHS.name: lengths - 1}
         return rows
 
-    def _dense(self, hidden: torch.Tensor, batch: Batch) -> Rows:
-        pooled = pool(hidden, tokens(batch)[1], prompt_tokens(batch), self._pooling)
-        return {DENSE.name: self._layers["dense"](pooled.float()).cpu().numpy()}
-
-    def _sparse(self, hidden: torch.Tensor, batch: Batch) -> Rows:
-        """Return, for each item, the largest weight of each token id."""
+    def _sparse(self, weights: npt.NDArray[np.float32], batch: Batch) -> Rows:
+        """The largest weight of each token id of an item, of those of all tokens."""
         input_ids, lengths = tokens(batch)
-        weights = self._layers["sparse"](hidden.float())[:, 0].cpu().numpy()
         items = np.repeat(np.arange(len(lengths)), lengths)
         kept = (weights > 0) & ~np.isin(input_ids, self._special_ids)
         entries, places = np.unique(items[kept] * self.encoder.vocab_size + input_ids[kept], return_inverse=True)
@@ -76,16 +92,14 @@ class BgeM3Adapter(Adapter):
             SPARSE_LENGTHS.name: np.bincount(items, minlength=len(lengths)).astype(np.int32),
         }
 
-    def _multivector(self, hidden: torch.Tensor, batch: Batch) -> Rows:
-        """Return a vector for each token except the first of an item."""
-        _, lengths = tokens(batch)
-        kept = np.ones(len(hidden), np.bool_)
-        kept[np.cumsum(lengths) - lengths] = False
-        vectors = self._layers["multivector"](hidden[torch.from_numpy(kept).to(hidden.device)].float())
-        return {
-            MULTIVECTOR.name: torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy(),
-            MULTIVECTOR_LENGTHS.name: lengths - 1,
-        }
+
+def behind_the_first(lengths: Ints) -> npt.NDArray[np.int64]:
+    """All tokens but the first of each item.
+
+    >>> behind_the_first(np.array([3, 1, 2], np.int32)).tolist()
+    [1, 2, 5]
+    """
+    return np.flatnonzero(placed(lengths)[1])
 
 
 def load(directory: Path, engine: TorchEngine, options: BgeM3Options) -> BgeM3Adapter:

@@ -11,9 +11,10 @@ from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
-from sie_triton.engines.torch.encoder import num_bytes, own_pages
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
+from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, UnitVectors

@@ -9,10 +9,11 @@ from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import num_bytes, own_pages
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.colqwen2 import is_of_engine
 from sie_triton.families.multimodal_adapter import PROJECTION, UnitVectors
 from sie_triton.families.patch_adapter import PatchAdapter

@@ -26,8 +26,9 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.engines.base import Encoder
 from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.encoder import library_attention, load_model, num_bytes, own_pages
+from sie_triton.engines.torch.encoder import library_attention, load_model, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.base import Adapter
 from sie_triton.families.grounding_dino import (
     BOX_THRESHOLD,

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -11,7 +10,7 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, SCORES
 from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.heads import TokenHead, last
+from sie_triton.engines.torch.heads import TokenHead, last, states_at
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.families.llm_reranker.tokens import judgement_ids
@@ -31,8 +30,8 @@ class RerankerAdapter(Adapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        hidden = self.encoder.hidden_states(input_ids, lengths)
-        states = last(hidden, torch.from_numpy(lengths.astype(np.int64)))
+        places = last(lengths)
+        states = states_at(self.encoder.hidden_states(input_ids, lengths, beside=[places]), places)
         with self.encoder.loras.over([1] * len(lengths)):
             no, yes = self._head(states).float().unbind(-1)
         scores = torch.sigmoid(yes - no) if self._is_probability else yes - no

@@ -13,6 +13,8 @@ from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENG
 from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import states_at
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.families.base import Adapter
 from sie_triton.families.multivector import MultiVectorOptions, disagreements, files_of
 from sie_triton.families.multivector.tokens import expansion_id, with_markers
@@ -55,9 +57,10 @@ class MultiVectorAdapter(Adapter):
         input_ids, lengths = tokens(batch)
         is_query = np.repeat(batch.is_query, lengths)
         skips = np.where(is_query, self._skips_in_queries, self._skips_in_documents)
-        kept = ~(self._skipped[input_ids] & skips)
-        hidden = self.encoder.hidden_states(input_ids, lengths, self._keys(input_ids, lengths, batch.is_query))
-        vectors = self._projection(hidden[torch.from_numpy(kept).to(hidden.device)].float())
+        kept = np.flatnonzero(~(self._skipped[input_ids] & skips))
+        places, keys = Indices(kept), self._keys(input_ids, lengths, batch.is_query)
+        hidden = self.encoder.hidden_states(input_ids, lengths, keys, beside=[places])
+        vectors = self._projection(states_at(hidden, places).float())
         if self._normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         items = np.repeat(np.arange(len(lengths)), lengths)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from sie_triton.checkpoints.pages import PageFiles
@@ -10,7 +9,7 @@ from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.heads import last
+from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.token_batch import tokens
@@ -20,7 +19,7 @@ class Qwen3VLEmbeddingAdapter(PatchAdapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         _, lengths = tokens(batch)
-        states = last(self.hidden_states(batch), torch.from_numpy(lengths.astype(np.int64)))
+        states = states_at(self.hidden_states(batch), last(lengths))
         return {DENSE.name: states.float().cpu().numpy()}
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
@@ -12,7 +11,7 @@ from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.heads import last
+from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.errors import LoadError
@@ -45,7 +44,7 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         _, lengths = tokens(batch)
-        states = last(self.hidden_states(batch), torch.from_numpy(lengths.astype(np.int64)))
+        states = states_at(self.hidden_states(batch), last(lengths))
         with self.encoder.loras.over([1] * len(lengths)):
             no, yes = self._layers[HEAD](states).float().unbind(-1)
         return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}

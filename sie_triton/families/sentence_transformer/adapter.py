@@ -10,7 +10,7 @@ from sie_triton.contract.tensors import DENSE, INPUT_IDS
 from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.pooling import pool
+from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.sentence_transformer import DenseOptions, log_normalize
@@ -32,8 +32,8 @@ class SentenceTransformerAdapter(Adapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        hidden = self.encoder.hidden_states(input_ids, lengths)
-        pooled = pool(hidden, lengths, prompt_tokens(batch), self._pooling)
+        pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
+        pooled = pool(self.encoder.hidden_states(input_ids, lengths, beside=[pool.indices]))
         return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
 
 

@@ -16,6 +16,7 @@ from sie_triton.contract.tensors import INPUT_IDS, SPARSE_INDICES, SPARSE_LENGTH
 from sie_triton.engines.torch.encoder import Encoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead
+from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.token_batch import tokens
@@ -41,33 +42,37 @@ class SpladeAdapter(Adapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        weights = torch.zeros(len(lengths), self.encoder.vocab_size, device=self.encoder.device)
-        ids = np.split(input_ids, np.cumsum(lengths)[:-1])
         is_static = batch.is_query & (self._idf is not None)
-        for item in np.flatnonzero(is_static):
-            weights[item] = self._static(ids[item])
-        others = np.flatnonzero(~is_static)
-        if len(others):
-            with self.encoder.adapted([batch.loras[item] for item in others] if batch.loras else ()):
-                pooled = self._pooled(np.concatenate([ids[item] for item in others]), lengths[others])
-            weights[torch.from_numpy(others).to(weights.device)] = pooled
-        items, entries = weights.nonzero(as_tuple=True)
+        weights = self._mixed(batch, is_static) if is_static.any() else self._pooled(input_ids, lengths)
+        found = weights.nonzero(as_tuple=True)
+        items, entries, values = downloaded(*(each.int() for each in found), weights[found])
         return {
-            SPARSE_INDICES.name: entries.int().cpu().numpy(),
-            SPARSE_VALUES.name: weights[items, entries].cpu().numpy(),
-            SPARSE_LENGTHS.name: items.bincount(minlength=len(weights)).int().cpu().numpy(),
+            SPARSE_INDICES.name: entries,
+            SPARSE_VALUES.name: values,
+            SPARSE_LENGTHS.name: np.bincount(items, minlength=len(lengths)).astype(np.int32),
         }
 
-    def _static(self, ids: npt.NDArray[np.int32]) -> torch.Tensor:
+    def _mixed(self, batch: Batch, is_static: npt.NDArray[np.bool_]) -> torch.Tensor:
+        """[items, vocabulary]; those that are static by a look at the table."""
         assert self._idf is not None
-        weights = torch.zeros_like(self._idf)
-        present = torch.from_numpy(np.unique(ids).astype(np.int64)).to(weights.device)
-        weights[present] = self._idf[present]
+        input_ids, lengths = tokens(batch)
+        weights = torch.zeros(len(lengths), self.encoder.vocab_size, device=self.encoder.device)
+        others, of_item = np.flatnonzero(~is_static), np.repeat(np.arange(len(lengths)), lengths)
+        in_table = is_static[of_item]
+        indices = Indices(others, of_item[in_table], input_ids[in_table].astype(np.int64))
+        if len(others):
+            with self.encoder.adapted([batch.loras[item] for item in others] if batch.loras else ()):
+                pooled = self._pooled(input_ids[~in_table], lengths[others], indices)
+            weights[indices.on(weights.device)[0]] = pooled
+        _, items, ids = indices.on(weights.device)
+        weights[items, ids] = self._idf[ids]
         return weights
 
-    def _pooled(self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Return [items, vocabulary]."""
-        hidden = self.encoder.hidden_states(input_ids, lengths)
+    def _pooled(
+        self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], *beside: Indices
+    ) -> torch.Tensor:
+        """[items, vocabulary]."""
+        hidden = self.encoder.hidden_states(input_ids, lengths, beside=beside)
         pooled = torch.zeros(len(lengths), self.encoder.vocab_size, device=hidden.device)
         of_item = np.repeat(np.arange(len(lengths)), lengths)
         for start in range(0, len(hidden), CHUNK_TOKENS):

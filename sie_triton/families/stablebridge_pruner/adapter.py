@@ -14,6 +14,8 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS, SCORES
 from sie_triton.engines.torch.encoder import Encoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import states_at
+from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.sequence_head import SequenceClassifier
@@ -34,17 +36,19 @@ class PrunerAdapter(Adapter):
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        hidden, lengths = self._classifier.states(batch), tokens(batch)[1]
+        lengths = tokens(batch)[1]
         passage, counts = batch.features[PASSAGE.name]
         assert counts is not None
         if (passage[:, 0] >= np.repeat(lengths, counts)).any():
-            raise ValueError(f"{PASSAGE.name}: names tokens beyond the end of their piece")
-        index = np.repeat(np.cumsum(lengths) - lengths, counts) + passage[:, 0]
-        kept = self._head(hidden[torch.from_numpy(index.astype(np.int64)).to(hidden.device)]).float().sigmoid()
-        scores = self._classifier.logits_of(hidden, batch).sigmoid()
+            raise ValueError(f"{PASSAGE.name}: names tokens behind the end of their piece")
+        index = Indices(np.repeat(np.cumsum(lengths, dtype=np.int64) - lengths, counts) + passage[:, 0])
+        places = self._classifier.places(batch)
+        hidden = self._classifier.states(batch, index, places)
+        kept = self._head(states_at(hidden, index)).float().sigmoid()
+        scores, keep_scores = downloaded(self._classifier.logits_of(hidden, places).sigmoid()[:, 0], kept[:, 0])
         return {
-            SCORES.name: scores[:, 0].cpu().numpy(),
-            KEEP_SCORES.name: kept[:, 0].cpu().numpy(),
+            SCORES.name: scores,
+            KEEP_SCORES.name: keep_scores,
             PASSAGE.name: passage,
             PASSAGE_LENGTHS.name: counts,
         }

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
 import torch
+
+from sie_triton.engines.torch.transfers import Indices
 
 # A query sees keys from `left` before it to `right` after it, within its item; -1 is no limit.
 Window = tuple[int, int]
@@ -57,23 +60,13 @@ class Segments:
 
     def offsets(self, device: torch.device) -> torch.Tensor:
         """int32 [items + 1] on `device`: where each item begins, and the end."""
-        return self._on(device, "_offsets")
+        return self.indices.on(device)[0]
 
     def num_keys(self, device: torch.device) -> torch.Tensor:
-        """int32 [items] on `device`."""
-        return self._on(device, "_num_keys")
-
-    def _on(self, device: torch.device, name: str) -> torch.Tensor:
-        """One copy for all layers of a pass."""
-        tensor: torch.Tensor = getattr(self, name)
-        if tensor.device != device:
-            tensor = self.__dict__[name] = tensor.to(device)
-        return tensor
+        """int32 [items] on `device`: `keys`."""
+        return self.indices.on(device)[1]
 
     @cached_property
-    def _offsets(self) -> torch.Tensor:
-        return torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-
-    @cached_property
-    def _num_keys(self) -> torch.Tensor:
-        return torch.tensor(self.keys, dtype=torch.int32)
+    def indices(self) -> Indices:
+        """What kernels may read on the device."""
+        return Indices(np.cumsum((0, *self.lengths), dtype=np.int32), np.array(self.keys, np.int32))
