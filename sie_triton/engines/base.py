@@ -13,6 +13,10 @@ from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 
+class Unusable(Exception):
+    """This process cannot be trusted to compute any more, and has to end; its stage starts another."""
+
+
 class Encoder:
     """What an engine has made of a checkpoint: runs one sub-batch, in one of several ways that give the same.
 

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import _exit as end_process
 from pathlib import Path
 from threading import Event, Thread
 
 from sie_triton.container import container_memory
 from sie_triton.engines import Engine
+from sie_triton.engines.base import Unusable
 from sie_triton.private import private_directory
 from sie_triton.processes.child import end_with_parent, start
 from sie_triton.worker.messages import Load, Quickened
@@ -104,13 +106,20 @@ class Graphs:
         return took
 
     def _run(self) -> None:
+        has_failed = True
         try:
             self._serve()
+            has_failed = False
+        except Unusable:
+            log.exception("making a graph has spoilt this process: it ends, and another takes its place")
+            end_process(1)
         except Exception:
-            log.exception("this model has no graph")
+            log.exception("this model has no graph for now")
         finally:
             self.are_made = False
             self._engine.release_threads()
+        if has_failed:  # outside the handler, whose exception holds on to tensors
+            self._engine.free_unused_memory()
 
     def _serve(self) -> None:
         directory, encoders = self._order.graphs, self._engine.may_have_graphs()

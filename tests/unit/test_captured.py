@@ -48,11 +48,12 @@ class Recorder:
     def __init__(self, seconds=0):
         self.seconds = seconds
         self.num_recorded = self.num_replayed = 0
-        self.kept = WeakSet()
+        self.kept, self.sizes = WeakSet(), []
 
     def __call__(self, run):
         self.num_recorded += 1
         states = run().clone()
+        self.sizes.append(len(states))
 
         def replay():
             self.num_replayed += 1
@@ -70,7 +71,7 @@ def states_of(passes, encoder, ids=IDS, lengths=LENGTHS, keys=KEYS):
 @pytest.mark.parametrize("architecture", ALIKE)
 def test_they_give_what_the_packed_path_does(architecture):
     encoder = encoder_of(architecture)
-    found = states_of(CapturedPasses(encoder, Recorder()), encoder)
+    found = states_of(CapturedPasses(encoder, Recorder), encoder)
     assert relative_error(found, encoder.packed(IDS, LENGTHS, KEYS, TYPES)) <= 1e-5
 
 
@@ -101,7 +102,7 @@ class Devices(TorchDispatchMode):
 
 def test_in_bfloat16_too():
     encoder = encoder_of("BERT", torch.bfloat16)
-    error = graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder()))
+    error = graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
     assert 0 < error < 0.03
 
 
@@ -110,12 +111,12 @@ def test_attention_that_is_no_call_of_ours_is_refused(architecture):
     encoder = encoder_of(architecture)
     assert encoder.path == PACKED
     with pytest.raises(LoadError, match=r"differs from the packed path|cannot be run"):
-        graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder()))
+        graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
 
 
 def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
     record = Recorder()
-    passes = CapturedPasses(xlm_roberta, record)
+    passes = CapturedPasses(xlm_roberta, lambda: record)
     whole = states_of(passes, xlm_roberta)
     kept = whole.clone()
     others = states_of(passes, xlm_roberta, IDS[::-1].copy(), LENGTHS[::-1].copy(), KEYS[::-1].copy())
@@ -127,20 +128,21 @@ def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
 
 
 def test_up_to_what_it_serves_all_is_recorded_before(xlm_roberta):
-    record = Recorder()
-    passes = CapturedPasses(xlm_roberta, record)
+    """By a recorder of its own, whose memory others have no part in; the largest first, which makes that memory."""
+    before, record = recorders = [Recorder(), Recorder()]
+    passes = CapturedPasses(xlm_roberta, iter(recorders).__next__)
     states_of(passes, xlm_roberta)
     passes.serve(32, 32)
-    assert record.num_recorded == 4  # of 64 tokens, and of 8, 16 and 32
-    assert len(record.kept) == 3  # of 64 none any more
+    assert (before.num_recorded, len(before.kept)) == (1, 0)
+    assert (record.sizes, len(record.kept)) == ([32, 16, 8], 3)
     assert passes.suits(np.array([16, 16]))
     assert not passes.suits(np.array([16, 17]))
     states_of(passes, xlm_roberta, IDS[:30], *2 * [np.array([30], np.int32)])
-    assert record.num_recorded == 4
+    assert record.num_recorded == 3
 
 
 def test_passes_of_many_threads_do_not_mix(xlm_roberta):
-    passes = CapturedPasses(xlm_roberta, Recorder(0.01))
+    passes = CapturedPasses(xlm_roberta, lambda: Recorder(0.01))
     rows = [(np.full(5, 9000 + each, np.int32), *2 * [np.array([5], np.int32)]) for each in range(8)]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda row: states_of(passes, xlm_roberta, *row), rows))
@@ -163,7 +165,7 @@ def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
     encoder = load_encoder(tmp_path, torch.float32, "cpu")
     choose_path(encoder, 256, Measurements())
     record, measurements = Recorder(), Measurements()
-    monkeypatch.setattr(graphs, "form_of", lambda *_: CapturedPasses(encoder, record))
+    monkeypatch.setattr(graphs, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
     monkeypatch.setattr(graphs, "ratio_at", lambda size, *_: 0.5 if size <= 64 else 1.2)
     expected = encoder.hidden_states(IDS, LENGTHS, KEYS)
     assert take_graph(encoder, tmp_path, 1, measurements, "", None) == 64
@@ -186,7 +188,7 @@ def test_a_pass_with_an_adapter_is_none_of_theirs(tmp_path, monkeypatch):
     plain = encoder.hidden_states(IDS, LENGTHS)
     encoder.add_lora("one", tmp_path / "lora")
     record = Recorder()
-    encoder.graph = CapturedPasses(encoder, record)
+    encoder.graph = CapturedPasses(encoder, lambda: record)
     encoder.graph.serve(64, 64)
     assert relative_error(encoder.hidden_states(IDS, LENGTHS), plain) <= 1e-5
     assert record.num_replayed == 1

@@ -74,7 +74,7 @@ def test_a_recorded_pass_needs_no_more():
     gpu, batch = PretendedGpu(), batch_of()
     adapter = dense(gpu, 2, "weightedmean")
     with gpu.holding(*modules_of(adapter)):
-        adapter.encoder.graph = CapturedPasses(adapter.encoder, lambda run: run)
+        adapter.encoder.graph = CapturedPasses(adapter.encoder, lambda: lambda run: run)
         adapter.encoder.graph.max_tokens = 256
         adapter.forward(batch)
         book = gpu.opened()

@@ -9,7 +9,7 @@ import torch
 from sie_triton.bench.architectures import save
 from sie_triton.catalog import recognise
 from sie_triton.contract import Part
-from sie_triton.engines.torch import encoder
+from sie_triton.engines.torch import encoder, prepack
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.precision import choose_dtype
@@ -120,7 +120,7 @@ def build_reference(directory):
 
 def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
     fused = Ours(minilm_directory).encode(TEXTS)
-    monkeypatch.setattr(encoder, "can_prepack", lambda _: False)
+    monkeypatch.setattr(prepack, "can_prepack", lambda _: False)
     plain = Ours(minilm_directory)
     assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter.encoder.model.modules())
     np.testing.assert_allclose(fused, plain.encode(TEXTS), atol=2e-6)

@@ -6,13 +6,14 @@ tokens belong together is computed on the device, of the items' numbers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
 from sie_triton.engines.torch.encoder import Encoder
@@ -24,6 +25,9 @@ Ints = npt.NDArray[np.int32]
 # Runs what it was made of once more, and gives the tensor that this writes each time.
 Replay = Callable[[], torch.Tensor]
 
+# Makes a replay of a function.
+Record = Callable[[Replay], Replay]
+
 SIZES = (8, 16, 32, 64, 128, 256)
 
 # What libraries set up at a first use may not be in a recording.
@@ -33,24 +37,30 @@ WARM_UPS = 3
 class CapturedPasses:
     """Of `encoder`, for sub-batches of up to `max_tokens`, none until it is said how many. Any thread may run one.
 
-    `record` makes a replay of a function: by a CUDA graph; on a CPU the function itself does.
+    `recorder` makes what records: CUDA graphs; on a CPU a function is its own replay. All passes are on one stream, and
+    a replay's states are copied before the next is launched, so that recordings share their memory.
     """
 
     sizes = SIZES
 
-    def __init__(self, encoder: Encoder, record: Callable[[Replay], Replay] | None = None) -> None:
+    def __init__(self, encoder: Encoder, recorder: Callable[[], Record] | None = None) -> None:
         self._encoder = encoder
         is_cuda = encoder.device.type == "cuda"
-        self._record = record or (partial(captured, encoder.device) if is_cuda else lambda run: run)
+        self._recorder = recorder or (partial(CudaGraphs, encoder.device) if is_cuda else lambda: lambda run: run)
+        self._record: Record | None = None
         self._recordings: dict[int, tuple[torch.Tensor, Replay]] = {}
         self._running = Lock()
         self.max_length = min(SIZES[-1], num_positions(encoder))
         self.max_tokens = 0
 
     def serve(self, max_tokens: int, beside_others: int) -> None:
-        """Sub-batches of up to so many; a GPU's passes are never beside others."""
-        self._recordings = {size: each for size, each in self._recordings.items() if size <= max_tokens}
-        for size in (each for each in SIZES if each <= max_tokens):
+        """Sub-batches of up to so many; a GPU's passes are never beside others.
+
+        All is recorded anew, in memory of its own, the largest first: what others need is among what that has left.
+        """
+        self._recordings.clear()
+        self._record = None
+        for size in sorted((each for each in SIZES if each <= max_tokens), reverse=True):
             self._recording(size)
         self.max_tokens = max_tokens
 
@@ -80,6 +90,8 @@ class CapturedPasses:
 
     @torch.inference_mode()
     def _recording(self, size: int) -> tuple[torch.Tensor, Replay]:
+        if self._record is None:
+            self._record = self._recorder()
         if size not in self._recordings:
             inputs = torch.zeros(5, size, dtype=torch.int64, device=self._encoder.device)
             self._recordings[size] = inputs, self._record(partial(self._run, inputs))
@@ -121,21 +133,46 @@ def num_positions(encoder: Encoder) -> int:
     return int(most) - encoder.first_position if most else SIZES[-1]
 
 
-def captured(device: torch.device, run: Replay) -> Replay:
-    """By a CUDA graph. Passes of other threads may go on meanwhile."""
-    with torch.cuda.device(device):
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            states = run()
+class CudaGraphs:
+    """Records by CUDA graphs that share a memory pool, so that none may be replayed while another's states are read.
 
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return states
+    Passes of other threads may go on meanwhile.
+    """
 
-    return replay
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream, self._pool = stream_of(device), torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Replay) -> Replay:
+        """Unusable where the recording could not be ended."""
+        with torch.cuda.device(self._device):
+            usual = torch.cuda.current_stream()
+            self._stream.wait_stream(usual)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UPS):
+                    run()
+            usual.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                states = self._captured(graph, run)
+            except Exception as exc:
+                if torch.cuda.current_stream() != usual:
+                    # PyTorch leaves its stream, its pool and their books as they were within the recording.
+                    raise Unusable("a CUDA graph could not be ended") from exc
+                raise
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return states
+
+        return replay
+
+    def _captured(self, graph: torch.cuda.CUDAGraph, run: Replay) -> torch.Tensor:
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            return run()
+
+
+@cache
+def stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One for all recordings: libraries keep memory for each stream that they have worked on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

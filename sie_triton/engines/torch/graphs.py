@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sie_triton.checkpoints.files import first_line
+from sie_triton.engines.base import Unusable
 from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
@@ -76,7 +77,7 @@ def take_graph(
 ) -> int:
     """Let `encoder` run small sub-batches by a graph, where that is faster; the largest that it takes.
 
-    On a CPU that is the file at `path`.
+    On a CPU that is the file at `path`. What is no verdict on the graph, as a lack of memory, is raised and not kept.
     """
     tries_name = f"{graph_name(part)}_tries"
     tries = int(measurements.get(tries_name) or 0)
@@ -88,6 +89,11 @@ def take_graph(
         known = measurements.get(graph_name(part)) or measured(encoder, graph, num_threads, seconds)
     except LoadError as exc:
         known = {"max_tokens": 0, "reason": first_line(exc)}
+    except Unusable:
+        raise
+    except Exception:
+        measurements.put(**{tries_name: tries})  # the process goes on
+        raise
     measurements.put(**{graph_name(part): known, tries_name: 0})
     log.info("graph of %s: %s", part or "the encoder", known)
     if known["max_tokens"]:
@@ -139,7 +145,7 @@ def largest(ratios: Mapping[int, float]) -> int:
 
 
 def probe_graph(encoder: Encoder, graph: Form) -> float:
-    """The largest relative difference of a state; LoadError where it is too large, or the graph cannot be run."""
+    """The largest relative difference of a state; LoadError where it is too large, or a file cannot be run."""
     rng, worst = np.random.default_rng(0), 0.0
     for given in PROBED:
         lengths = np.minimum(given, graph.max_length).astype(np.int32)
@@ -150,6 +156,8 @@ def probe_graph(encoder: Encoder, graph: Form) -> float:
         try:
             states = graph.hidden_states(ids, lengths, keys, types, encoder.first_position)
         except Exception as exc:  # the library's errors have no common class
+            if encoder.device.type == "cuda":
+                raise  # of the device, or of its memory, as these are just now
             raise LoadError(f"the graph cannot be run: {first_line(exc)}") from exc
         if states.shape != expected.shape or not bool(torch.isfinite(states).all()):
             raise LoadError(f"the graph gives {list(states.shape)} or no numbers where {list(expected.shape)} are due")
