@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
-from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions
+from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions, extended
 from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, Encode, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
@@ -94,21 +94,7 @@ class ModelConfig(Frozen):
 
     def profile(self, name: str) -> Profile:
         """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
-        chain: list[str] = []
-        while name not in chain:
-            if name not in self.profiles:
-                raise ValueError(f"profiles: there is no profile {name!r}; this file has {', '.join(self.profiles)}")
-            chain.append(name)
-            parent = self.profiles[name].extends
-            if parent is None:
-                break
-            name = parent
-        else:
-            raise ValueError(f"profiles: extends is circular: {' extends '.join([*chain, name])}")
-        resolved = self.profiles[chain[-1]]
-        for child in reversed(chain[:-1]):
-            resolved = self.profiles[child].over(resolved)
-        return resolved
+        return extended(self.profiles, name)
 
     @property
     def dims(self) -> dict[str, int]:

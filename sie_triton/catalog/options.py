@@ -1,6 +1,7 @@
 """The profiles of a model file and their options."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
@@ -156,3 +157,22 @@ class Profile(Frozen):
         if said.get("muvera") == {} and given.get("muvera_config") is not None:
             said["muvera"] = given["muvera_config"]
         return RuntimeOptions.model_validate({**filled, **said})
+
+
+def extended(profiles: Mapping[str, Profile], name: str) -> Profile:
+    """Return a profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
+    chain: list[str] = []
+    while name not in chain:
+        if name not in profiles:
+            raise ValueError(f"profiles: there is no profile {name!r}; this file has {', '.join(profiles)}")
+        chain.append(name)
+        parent = profiles[name].extends
+        if parent is None:
+            break
+        name = parent
+    else:
+        raise ValueError(f"profiles: extends is circular: {' extends '.join([*chain, name])}")
+    resolved = profiles[chain[-1]]
+    for child in reversed(chain[:-1]):
+        resolved = profiles[child].over(resolved)
+    return resolved
