@@ -97,9 +97,7 @@ class Settings(DoorSettings, BaseSettings):
     load_timeout_s: float = Field(
         600, gt=0, description="timeout of loading weights, in seconds; beyond it the load is ended and retried later"
     )
-    max_batch_wait_ms: float = Field(
-        0, ge=0, le=10_000, description="time that an incomplete batch waits for more requests, in milliseconds"
-    )
+    max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="maximum wait for a full batch, in milliseconds")
     max_sub_batch_cost: int = Field(
         0,
         ge=0,
@@ -123,10 +121,7 @@ class Settings(DoorSettings, BaseSettings):
     max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
     max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")
     max_loras_per_model: int = Field(
-        10,
-        ge=1,
-        le=1000,
-        description="maximum LoRA adapters of a model in memory; beyond it the least recently used one is removed",
+        10, ge=1, le=1000, description="maximum LoRA adapters of a model in memory; the least recently used is removed"
     )
     allow_client_lora: bool = Field(
         False, description="allow requests to name any LoRA adapter on the model hub by its id; it is downloaded"
@@ -145,14 +140,13 @@ class Settings(DoorSettings, BaseSettings):
     memory_limit_bytes: int = Field(
         0,
         ge=0,
-        description="memory limit of the server with all its models, in bytes; 0: that of the GPU, else of the "
-        "container, else of the machine",
+        description="memory limit of the server with its models, in bytes; 0: the GPU's, container's or machine's",
     )
     memory_pressure_threshold_percent: float = Field(
         85,
         gt=0,
         le=100,
-        description="percentage of the memory limit above which the least recently used models are evicted",
+        description="percentage of memory_limit_bytes above which least recently used models are evicted",
     )
     min_residency_s: float = Field(
         5, ge=0, description="minimum time before a loaded model is evicted to make room for another, in seconds"
@@ -170,10 +164,7 @@ class Settings(DoorSettings, BaseSettings):
     @field_validator("host", "triton_host")
     @classmethod
     def _resolved(cls, value: str, info: ValidationInfo) -> str:
-        """Resolve a host name to an IPv4 address: Triton accepts only addresses, and turns a name into 255.255.255.255.
-
-        An empty triton_host stays empty.
-        """
+        """Resolve a host name to an IPv4 address: Triton would turn a name into 255.255.255.255."""
         if not value and info.field_name == "triton_host":
             return value
         try:

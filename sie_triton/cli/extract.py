@@ -52,15 +52,10 @@ def extract(
     sie-triton extract org/owlv2 --image street.jpg --labels car,'traffic light' --draw found.png
 
     In a terminal, findings are highlighted in their text or shown as tables. Otherwise each finding is a line of fields
-    separated by tabs: the number of the text or image (for a PDF followed by a colon and the page), then
-
-    \b
-    entity          label, score, start and end (in characters, from 0), words
-    relation        name, score, head, tail
-    classification  label, score
-    object          label, score, left, top, right and bottom (in pixels)
-    line            label, score, words read in an image, and its box if known
-    data            JSON
+    separated by tabs: the number of the text or image, for a PDF with a colon and the page; "entity", label, score,
+    start, end (characters, from 0) and words; or "relation", name, score, head and tail; or "classification", label and
+    score; or "object", label, score and box (left, top, right, bottom, in pixels); or "line", label, score, words read
+    in an image, and their box if known; or "data" and JSON.
 
     Models without labels of their own require --labels. Labels may be phrases: --labels 'place of birth,date'.
     """
