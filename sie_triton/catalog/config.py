@@ -67,10 +67,7 @@ class ModelConfig(Frozen):
         return self
 
     def found_in(self, source: Path, reason: str = "") -> "ModelConfig":
-        """Record the model file or directory that this config was read from, and return self.
-
-        `reason` says why a directory was recognised as this model.
-        """
+        """Record the file or directory that this was read from, and why a directory was recognised; return self."""
         self._source, self._reason = str(source), reason
         return self
 
@@ -109,10 +106,7 @@ class ModelConfig(Frozen):
 
     @property
     def family(self) -> str:
-        """Family of the default profile.
-
-        CatalogError if the name is unknown; UnbuiltFamily if this version does not implement the family yet.
-        """
+        """Family of the default profile; CatalogError if its name is unknown, UnbuiltFamily if it is not built yet."""
         return family_of(self.profile("default").adapter_path, f"{self.source}: profiles.default")
 
     @cached_property
@@ -236,10 +230,7 @@ class ModelConfig(Frozen):
             )
 
     def _muvera(self, profiles: Mapping[str, RuntimeOptions]) -> MuveraConfig | None:
-        """Return the model's MUVERA options; None if no profile has them.
-
-        CatalogError if the profiles' options differ, since a model has one MUVERA encoding.
-        """
+        """Return the model's MUVERA options, None without any; CatalogError if those of its profiles differ."""
         found = {name: each.muvera for name, each in profiles.items() if each.muvera is not None}
         if found and "multivector" not in self.dims:
             raise CatalogError(f"{self.source}: adapter_options.runtime.muvera: needs tasks.encode.multivector")

@@ -53,11 +53,10 @@ def selection(
     removed: Sequence[str],
     matching: Sequence[str],
 ) -> Selection:
-    """Select the models again, after files have changed.
+    """Select the models again, after files have changed. `served` maps the served models to their sources.
 
-    `own` are the model files in the user's models_dir: None without a models_dir, the error if it cannot be read.
-    `served` maps each served model to its source. A model stays unchanged if its file has become invalid, if the
-    models_dir of its file cannot be read, or if it was recognised in a directory.
+    `own` are the files in models_dir: None without one, the error if it cannot be read. A model stays unchanged if its
+    file or models_dir has become invalid or unreadable, or if it was recognised in a directory.
     """
     chosen = Selection()
     if isinstance(own, OSError):

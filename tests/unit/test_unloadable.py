@@ -29,7 +29,9 @@ def test_weights_that_are_nowhere_and_a_missing_environment_are_warned_of(tmp_pa
     found = causes(read_settings(environments_dir=tmp_path), [gone, here, apart])
     assert sorted(model for models in found.values() for model in models) == ["my/apart", "my/gone"]
     lines = sorted(warnings_of(found))
-    assert lines[0].startswith("warning: my/apart: requests fail until this is fixed: environment nowhere: is not in")
+    assert lines[0].startswith(
+        "warning: my/apart: requests fail until this is fixed: environment nowhere: does not exist in"
+    )
     assert lines[1] == (
         f"warning: my/gone: requests fail until this is fixed: weights: {tmp_path}/gone is not a directory"
     )
