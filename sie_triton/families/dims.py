@@ -24,7 +24,7 @@ def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
         found = adapter.dims.get(name, shown[-1] if shown else None)
         said = model.spec.dims.get(name)
         if None not in (found, said) and found != said:
-            message = f"tasks.encode.{name}.dim: is {said} in the model file, but {found} in the weights"
+            message = f"tasks.encode.{name}.dim: the model file says {said}, but the weights give {found}"
             raise LoadError(message, "unsupported")
 
 

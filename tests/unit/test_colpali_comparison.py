@@ -130,7 +130,7 @@ def test_attention_that_looks_back_only_fails_it_too(tmp_path, directory, librar
             '"image_size": 70',
             r"images are resized to 56 × 56, but config\.json needs 70 × 70",
         ),
-        ("tokenizer_config.json", '"pad_token"', '"no_token"', "name no pad_token"),
+        ("tokenizer_config.json", '"pad_token"', '"no_token"', "pad_token is missing"),
         ("config.json", '"max_position_embeddings": 256', '"max_position_embeddings": 13', "leave no room for a text"),
     ],
 )

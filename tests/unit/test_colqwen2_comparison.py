@@ -152,7 +152,7 @@ def test_sides_that_are_no_multiples_are_refused(ours):
             '_vq",',
             r"vlm_config: model_type 'qwen2_.*' cannot be served; .* qwen2_vl, qwen2_5_vl",
         ),
-        ("config.json", '"spatial_merge_size": 2', '"spatial_merge_size": 4', r"merge_size 4, and .* makes 2"),
+        ("config.json", '"spatial_merge_size": 2', '"spatial_merge_size": 4', r"merge_size is 4, but .* makes 2"),
         ("processor_config.json", "<|image_pad|>", "<|im_end|>", "must contain the token"),
         ("processor_config.json", '"do_resize": true', '"do_resize": false', "do_resize false cannot be served"),
         ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "is larger than the maximum"),

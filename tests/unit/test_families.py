@@ -177,9 +177,9 @@ def test_weights_that_give_what_the_model_file_says_are_taken():
 @pytest.mark.parametrize(
     ("dims", "complaint"),
     [
-        ({"dense": 3, "tags": 4}, "tasks.encode.dense.dim: the model file says 3, the weights give 2"),
-        ({"dense": 1, "tags": 4}, "tasks.encode.dense.dim: the model file says 1, the weights give 2"),
-        ({"dense": 2, "tags": 5}, "tasks.encode.tags.dim: the model file says 5, the weights give 4"),
+        ({"dense": 3, "tags": 4}, "tasks.encode.dense.dim: the model file says 3, but the weights give 2"),
+        ({"dense": 1, "tags": 4}, "tasks.encode.dense.dim: the model file says 1, but the weights give 2"),
+        ({"dense": 2, "tags": 5}, "tasks.encode.tags.dim: the model file says 5, but the weights give 4"),
     ],
 )
 def test_sizes_of_outputs_are_those_of_the_model_file(dims, complaint):
@@ -190,7 +190,7 @@ def test_sizes_of_outputs_are_those_of_the_model_file(dims, complaint):
 
 def test_sizes_that_tensors_do_not_show_are_those_that_the_adapter_says(monkeypatch):
     monkeypatch.setattr(OwnAdapter, "__init__", lambda self, encoder: setattr(self, "dims", {"tags": 9}))
-    with pytest.raises(LoadError, match=r"tags\.dim: the model file says 4, the weights give 9"):
+    with pytest.raises(LoadError, match=r"tags\.dim: the model file says 4, but the weights give 9"):
         load()
 
 

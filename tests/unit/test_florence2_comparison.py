@@ -216,7 +216,7 @@ def test_what_is_found_in_an_answer(ours, monkeypatch):
         ({"task": "<REGION_TO_OCR>"}, "parameter task: <REGION_TO_OCR> needs input; send it as parameter instr"),
         ({"task": "<CAPTION_TO_PHRASE_GROUNDING>"}, "needs input; send it as labels, or parameter instruction"),
         ({"labels": ["cat"]}, "labels: only the task <CAPTION_TO_PHRASE_GROUNDING> takes labels"),
-        ({"instruction": "<OCR> of a cat"}, "parameter instruction: <OCR> stands alone"),
+        ({"instruction": "<OCR> of a cat"}, "parameter instruction: <OCR> takes no input"),
         ({"instruction": "why " * 70}, "parameter instruction: the prompt has 7. tokens; the model reads at most 59"),
     ],
 )

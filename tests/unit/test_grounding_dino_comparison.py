@@ -153,7 +153,7 @@ def refused(ours, labels, **given):
 def test_what_is_refused_names_what_is_wrong(ours):
     assert "labels: is empty" in refused(ours, [])
     many = refused(ours, [f"thing {i}" for i in range(4096)])
-    assert many.startswith("labels: take ")
+    assert many.startswith("labels: have ")
     assert "at most 256 for all labels" in many
     assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' contains no word")
 
@@ -169,7 +169,7 @@ def test_an_image_too_narrow_for_its_places(tmp_path, directory):
     path = other / "config.json"
     path.write_text(path.read_text().replace('"num_queries": 20', '"num_queries": 100'))
     reading = DinoProcessor(DinoFiles.read(other), Runtime())
-    with pytest.raises(InputError, match=r"image\[3\]: has 300 × 10 pixels, .* as 128 × 4; .* 100 places"):
+    with pytest.raises(InputError, match=r"image\[3\]: has 300 × 10 pixels, resized to 128 × 4, .* 100 places"):
         reading.pixels(picture(300, 10), "image[3]")
     assert reading.pixels(picture(97, 61), "image[3]").shape == (80, 128, 3)
 

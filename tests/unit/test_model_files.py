@@ -107,7 +107,7 @@ def test_a_dim_that_the_weights_do_not_have_is_refused_when_they_are_loaded(tmp_
         text = model_file("my/m", directory, family, {"encode": {**encode, output: {"dim": dim}}})
         spec = load_file(dense_file(tmp_path, text)).resolve(Runtime())
         with pytest.raises(
-            LoadError, match=f"{output}.dim: the model file says {dim}, the weights give {real}"
+            LoadError, match=f"{output}.dim: the model file says {dim}, but the weights give {real}"
         ) as caught:
             load_adapter(spec, directory)
         assert caught.value.reason == "unsupported"

@@ -153,9 +153,9 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
         (
             "lighton_ocr",
             {"processor_config": {"patch_size": 7}},
-            r"processor_config\.json: patch_size 7, and .* reads 4",
+            r"processor_config\.json: patch_size is 7, but .* reads 4",
         ),
-        ("lighton_ocr", {"processor_config": {"spatial_merge_size": 3}}, "spatial_merge_size 3, and .* reads 2"),
+        ("lighton_ocr", {"processor_config": {"spatial_merge_size": 3}}, "spatial_merge_size is 3, but .* reads 2"),
         (
             "lighton_ocr",
             {"processor_config": {"image_processor": {"patch_size": 6}}},
@@ -171,7 +171,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
             {"processor_config": {"image_processor": {"size": {"height": 5}}}},
             "size: width: must be a whole",
         ),
-        ("glm_ocr", {"preprocessor_config": {"temporal_patch_size": 1}}, "temporal_patch_size 2, and .* makes 1"),
+        ("glm_ocr", {"preprocessor_config": {"temporal_patch_size": 1}}, "temporal_patch_size is 2, but .* makes 1"),
         ("glm_ocr", {"preprocessor_config": {"do_normalize": False}}, "do_normalize false cannot be served"),
         ("glm_ocr", {"config": {"image_token_id": None}}, r"image_token_id: must be a whole .*given None"),
         (

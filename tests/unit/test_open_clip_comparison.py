@@ -187,8 +187,11 @@ def changed(**parts):
     ("config", "said"),
     [
         (changed(multimodal_cfg={"width": 64}), "multimodal_cfg .* cannot be served: CoCa and similar models"),
-        (changed(text_cfg={"hf_model_name": "roberta-base"}), "hf_model_name 'roberta-base' cannot be served: a text"),
-        (changed(vision_cfg={"layers": [3, 4, 6, 3]}), "layers .* cannot be served: a ResNet"),
+        (
+            changed(text_cfg={"hf_model_name": "roberta-base"}),
+            "hf_model_name 'roberta-base' cannot be served: the text",
+        ),
+        (changed(vision_cfg={"layers": [3, 4, 6, 3]}), "layers .* cannot be served: the image tower is a ResNet"),
         (changed(vision_cfg={"timm_model_name": "convnext_base"}), "timm_model_name 'convnext_base' cannot be served"),
         (changed(vision_cfg={"attentional_pool": True}), "attentional_pool True cannot be served: it is not supported"),
         (changed(vision_cfg={"pool_type": "avg"}), "vision_cfg: pool_type 'avg' cannot be served: supported is 'tok'"),

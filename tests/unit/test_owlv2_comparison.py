@@ -114,7 +114,7 @@ def test_what_is_refused_names_labels(ours):
     assert "labels: is empty" in refused(ours, [])
     too_long = refused(ours, ["cat", "one two three four five six seven eight nine ten eleven twelve"])
     assert too_long.startswith("labels: 'one two three")
-    assert "takes 17 tokens" in too_long
+    assert "has 17 tokens" in too_long
     assert "at most 16" in too_long
     assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
 

@@ -108,7 +108,7 @@ def test_its_files_are_weights_too(directory):
             lambda dense: {"dense": dense.astype(np.float64)},
             "returns float64 of 2 dimensions, but declares float32 of 2",
         ),
-        (lambda dense: {"dense": dense[0]}, "gives float32 of 1 dimensions"),
+        (lambda dense: {"dense": dense[0]}, "returns float32 of 1 dimensions"),
         (lambda dense: {}, "output dense: the family returns nothing"),
     ],
 )

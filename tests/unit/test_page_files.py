@@ -30,7 +30,7 @@ def test_a_special_token(tmp_path, files, found):
 
 
 def test_a_special_token_that_nobody_names(tmp_path):
-    with pytest.raises(LoadError, match="name no bos_token"):
+    with pytest.raises(LoadError, match="bos_token is missing"):
         special_token(written(tmp_path, tokenizer_config={"pad_token": "<pad>"}), "bos_token")
 
 

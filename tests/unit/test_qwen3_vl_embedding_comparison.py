@@ -117,7 +117,7 @@ def test_the_token_of_images_in_a_text(ours):
     """A token like others where there is no image, and refused beside one, whose place it would take."""
     alone = ours.encode(["an <|image_pad|>"])["dense"]
     assert np.allclose(ours.encode([ITEMS[1], "an <|image_pad|>"])["dense"][1:], alone, atol=1e-5)
-    with pytest.raises(InputError, match=r"image\[1\]: the text beside it holds <\|image_pad\|>"):
+    with pytest.raises(InputError, match=r"image\[1\]: the text beside it contains <\|image_pad\|>"):
         ours.encode(["one", {"image": FILES[0], "text": "an <|image_pad|>"}])
     with pytest.raises(InputError, match=r"parameter instruction: contains <\|image_pad\|>"):
         ours.encode([{"image": FILES[0]}], instruction="find <|image_pad|>")

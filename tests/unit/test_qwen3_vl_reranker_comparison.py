@@ -100,7 +100,7 @@ def test_instructions(directory, library):
     ],
 )
 def test_the_token_of_images_in_a_text_is_refused(ours, sent, given, where):
-    with pytest.raises(InputError, match=rf"{where} holds <\|image_pad\|>, which stands for an image"):
+    with pytest.raises(InputError, match=rf"{where} contains <\|image_pad\|>, which stands for an image"):
         ours.together("score", [(sent, given)])
 
 

@@ -31,7 +31,7 @@ def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog
     said = {"pooling": "mean", "normalize": False, "query_template": "Q: {text}", "doc_template": "text: {text}"}
     lines = logged(tmp_path, directory, caplog, said, max_sequence_length=1024)
     assert lines == [
-        "profile default: normalize is False, and the model's own modules end in Normalize",
+        "profile default: normalize is False, but the model's own modules end in Normalize",
         "pooling: the model file says mean, but the checkpoint says cls and takes precedence",
         "texts are truncated to 512 tokens, as the model's own files say, not to 1024",
         "profile default: a query is read as 'Q: …', as the model file says, "

@@ -101,7 +101,7 @@ def test_another_dim_is_refused_when_it_is_loaded(decoder):
     with Endpoint(last_states(decoder)) as endpoint:
         here = spec(dims={"dense": 65}, max_sequence_length=512)
         with (
-            pytest.raises(LoadError, match=r"dense\.dim: the model file says 65, the weights give 64"),
+            pytest.raises(LoadError, match=r"dense\.dim: the model file says 65, but the weights give 64"),
             computed_there(here, decoder, endpoint),
         ):
             pass

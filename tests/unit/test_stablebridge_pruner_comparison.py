@@ -158,13 +158,13 @@ def test_the_head_is_where_the_model_file_says(directory, tmp_path, minilm_direc
         "stablebridge_pruner", bare, options={**options, "hidden_size": 64, "intermediate_size": SIZE}
     )
     assert elsewhere(["x"]) == Extractor("stablebridge_pruner", directory)(["x"])
-    with pytest.raises(LoadError, match="intermediate_size is 24, the model file says 512"):
+    with pytest.raises(LoadError, match="intermediate_size is 24, but the model file says 512"):
         Extractor("stablebridge_pruner", bare, options={**options, "intermediate_size": 512})
     saved = load_file(tmp_path / "trained.safetensors")
     prefixed = {f"model.pruning_head.{name}": weight for name, weight in saved.items()}
     save_file({**prefixed, "classifier.weight": torch.zeros(1)}, tmp_path / "trained.safetensors")
     assert Extractor("stablebridge_pruner", bare, options=options)(["x"]) == elsewhere(["x"])
     save_file({"classifier.0.weight": saved["classifier.0.weight"]}, tmp_path / "trained.safetensors")
-    with pytest.raises(LoadError, match=r"lacks classifier\.0\.bias, classifier\.3\.bias, classifier\.3\.weight of a"):
+    with pytest.raises(LoadError, match=r"has no classifier\.0\.bias, classifier\.3\.bias, classifier\.3\.weight of a"):
         Extractor("stablebridge_pruner", bare, options=options)
     assert json.loads((directory / "config.json").read_text())["id2label"]

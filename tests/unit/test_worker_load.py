@@ -68,7 +68,7 @@ def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, m
 
 
 def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
-    with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, the weights give 2") as caught:
+    with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, but the weights give 2") as caught:
         load(tmp_path, spec(**{**OWN, "dims": {"dense": 3}}))
     assert caught.value.reason == "unsupported"
 
