@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.parameters import ParameterValue
-from sie_triton.errors import InputError, OutOfMemory, SIEError
+from sie_triton.errors import OutOfMemory, SIEError
 
 NEVER = 2**63 - 1
 
@@ -126,17 +126,19 @@ def _length(feature: Ragged, item: int) -> int:
     return int(feature.lengths[item])
 
 
-def again(slots: SubBatch[J], result: Rows | SIEError, halvings: int) -> list[SubBatch[J]]:
+def again(
+    slots: SubBatch[J], result: Rows | SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
+) -> list[SubBatch[J]]:
     """What of a sub-batch is worth running by itself, as it cannot run together; nothing where that is no remedy.
 
-    Halves where memory is short, `halvings` times; each job where one of them cannot be computed, so that it spoils no
-    other.
+    Halves where memory is short, `halvings` times; each job after an error of `at_fault`, which one of them may be to
+    blame for, so that it spoils no other.
     """
     if isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0:
         middle = len(slots) // 2
         return [slots[:middle], slots[middle:]]
     jobs = {id(job): job for job, _ in slots}.values()
-    if isinstance(result, InputError) and len(jobs) > 1:
+    if isinstance(result, at_fault) and len(jobs) > 1:
         return [[slot for slot in slots if slot[0] is job] for job in jobs]
     return []
 

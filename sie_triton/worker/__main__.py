@@ -202,10 +202,19 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> C
     except Exception as exc:
         if not engine.is_out_of_memory(exc):
             log.exception("inference failed")
+            end_if_broken(engine)
             return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler: the exception holds on to the tensors of the failed pass.
+    end_if_broken(engine)
     engine.free_unused_memory()
     return NO_MEMORY
+
+
+def end_if_broken(engine: Engine) -> None:
+    """End this process if its device fails every pass from now on: the stage starts another and repeats the pass."""
+    if engine.is_broken():
+        log.error("the device is unusable for this process after that error: another one takes its place")
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """What a worker does with an order to load and with a batch, in this process and with a family of few lines."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from sie_triton.contract import Batch
 from sie_triton.engines import Encoder
-from sie_triton.errors import LoadError
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
@@ -73,6 +77,13 @@ def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
     assert caught.value.reason == "unsupported"
 
 
+BROKEN = [
+    ("cpu", None, False),
+    ("cuda:1", None, False),
+    ("cuda:1", torch.AcceleratorError("CUDA error: device-side assert triggered"), True),
+]
+
+
 class Adapter(OwnAdapter):
     def __init__(self, error):
         self._error = error
@@ -99,6 +110,57 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
     assert "secret" not in failed.message
     assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
     assert engine.freed == freed
+
+
+class Ended(BaseException):
+    """In place of the end of this process."""
+
+
+class Broken(Freeing):
+    """Of a device that an error has left unusable."""
+
+    def is_broken(self):
+        return True
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Where a worker would end; with which status."""
+    statuses = []
+
+    def end(status):
+        statuses.append(status)
+        raise Ended
+
+    monkeypatch.setattr(module.os, "_exit", end)
+    return statuses
+
+
+@pytest.mark.parametrize("error", [RuntimeError("device-side assert triggered"), MemoryError()])
+def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog, error):
+    """So that its stage starts another and repeats the pass."""
+    with pytest.raises(Ended):
+        module.compute(Broken(), Adapter(error), sampler().batch(9), Graphs(Broken(), None))
+    assert ends == [1]
+    assert "another one takes its place" in caplog.messages[-1]
+
+
+def test_it_does_not_end_for_a_request_that_is_wrong(ends):
+    answer = module.compute(Broken(), Adapter(InputError("x: wrong")), sampler().batch(9), Graphs(Broken(), None))
+    assert isinstance(answer, Failed)
+    assert ends == []
+
+
+@pytest.mark.parametrize(("device", "error", "is_broken"), BROKEN)
+def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, device, error, is_broken):
+    def synchronize():
+        if error:
+            raise error
+
+    stream = SimpleNamespace(synchronize=synchronize)
+    monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:1": stream}.__getitem__)
+    assert TorchEngine(spec(), device, Measurements()).is_broken() is is_broken
+    assert not OwnEngine(spec(), device, Measurements()).is_broken()
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,18 @@ class TorchEngine(Engine):
             or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error))
         )
 
+    def is_broken(self) -> bool:
+        """An error inside a kernel stays with this process: every later call of CUDA raises it again.
+
+        The device as a whole must not be waited for: another thread may be recording a CUDA graph.
+        """
+        try:
+            if self.device != "cpu":
+                torch.cuda.current_stream(self.device).synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def free_unused_memory(self) -> None:
         """And return what PyTorch keeps of a GPU's memory for later."""
         gc.collect()
