@@ -1,5 +1,6 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from threading import Lock, Thread
 from time import monotonic
 
 from sie_triton.contract import Batch, Rows
+from sie_triton.device import worker_variables
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 from sie_triton.footprint import FORKED_BYTES, INTERPRETER_BYTES
@@ -92,7 +94,7 @@ class Worker:
         self._ordering = Lock()
         self._died, self._quickened = died, quickened
         self._closing = False
-        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
+        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
         # The first that is idle: a client alone always has the same, which alone needs more than its share of threads.
@@ -222,7 +224,9 @@ class Worker:
             self._died(self)
 
 
-def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = None) -> tuple[Child, list[socket.socket]]:
+def begin(
+    nursery: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
+) -> tuple[Child, list[socket.socket]]:
     """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers.
 
     LoadError where the interpreter of `environment` cannot be started.
@@ -234,7 +238,7 @@ def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = Non
         _close([*ours, *theirs])
         ours, theirs = _pairs(num_sockets)
         try:
-            child = _start(_descriptors(theirs), environment)
+            child = _start(_descriptors(theirs), environment, device)
         except OSError as exc:
             _close([*ours, *theirs])
             if environment is None:
@@ -244,12 +248,12 @@ def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = Non
     return child, ours
 
 
-def _start(descriptors: list[int], environment: Venv | None) -> Child:
+def _start(descriptors: list[int], environment: Venv | None, device: str) -> Child:
     # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
     python = environment.command if environment else (sys.executable,)
     command = [*python, "-m", "sie_triton.worker", *map(str, descriptors)]
-    variables = environment.variables() if environment else None
-    return start(command, environment=variables, descriptors=descriptors, leads=False)
+    variables = environment.variables() if environment else os.environ
+    return start(command, environment={**variables, **worker_variables(device)}, descriptors=descriptors, leads=False)
 
 
 def _pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:
