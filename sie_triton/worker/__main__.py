@@ -24,7 +24,7 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.calibration import Sampler, calibrate
+from sie_triton.worker.calibration import Device, Sampler, calibrate
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -116,12 +116,17 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     seconds.lap("predecessor")
     with naming_want_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
-        seconds.lap("weights")
-        best = 0
-        if not spec.runtime.max_sub_batch_cost:
-            engine.use_threads(order.threads)
-            limit = max(1, spec.max_batch_cost // order.num_lanes)
-            best = limit if spec.endpoint else calibrate(adapter, sampler_of(spec, adapter), limit, measurements)
+    seconds.lap("weights")
+    best = 0
+    if not spec.runtime.max_sub_batch_cost:
+        engine.use_threads(order.threads)
+        best = limit = max(1, spec.max_batch_cost // order.num_lanes)
+        if not spec.endpoint:
+            with naming_want_of_memory(engine, "a forward pass beside the weights"):
+                device = Device(engine, order.num_lanes)
+                best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
+    if engine.device != "cpu":
+        engine.free_unused_memory()  # that of trial passes would count as resident
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")

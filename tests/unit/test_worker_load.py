@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from sie_triton.contract import Batch
-from sie_triton.engines import Encoder
+from sie_triton.engines import Encoder, Engine
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
-from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Forward, Load
 from tests.family_double import NAME, OwnAdapter, OwnEngine
@@ -22,11 +22,14 @@ from tests.stages import spec
 OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.family_double:OwnEngine"}
 
 
+DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
+
+
 @pytest.fixture
 def calibrated(monkeypatch):
     """The calibrations that were asked for: sampler and limit."""
     asked = []
-    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, __: asked.append((sampler, limit)) or 33)
+    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or 33)
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
     return asked
 
@@ -56,6 +59,28 @@ def test_nothing_is_calibrated_where_a_size_is_set(tmp_path, calibrated):
 @pytest.mark.parametrize(("device", "on_device"), [("cpu", 0), ("cuda:0", 1234)])
 def test_memory_of_a_device_is_counted_there_only(tmp_path, calibrated, device, on_device):
     assert load(tmp_path, spec(**OWN), device)[2].device_bytes == on_device
+
+
+@pytest.mark.parametrize(("device", "freed"), [("cpu", 0), ("cuda:0", 1)])
+def test_memory_of_trial_passes_on_a_gpu_is_freed_before_it_is_counted(
+    tmp_path, calibrated, monkeypatch, device, freed
+):
+    done = []
+    monkeypatch.setattr(OwnEngine, "free_unused_memory", lambda _: done.append("freed"))
+    monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: done.append("counted") or 1234)
+    load(tmp_path, spec(**OWN), device)
+    assert done.count("freed") == freed
+    assert done.index("counted") == freed
+
+
+def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, calibrated, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "calibrate", fail)
+    with pytest.raises(LoadError, match="not enough memory for a forward pass beside the weights") as caught:
+        load(tmp_path, spec(**OWN))
+    assert caught.value.reason == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("place", ["itself", "cause"])
@@ -229,7 +254,7 @@ def test_what_is_known_is_not_measured(monkeypatch):
     measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
-    assert calibrate(used, sampler(), 500, measurements) == 77
+    assert calibrate(used, sampler(), 500, measurements, DEVICE) == 77
     assert used.encoder.path == "other"
 
 
@@ -242,7 +267,7 @@ def test_sizes_double_up_to_the_limit():
 
 
 def test_one_path_is_not_compared_with_itself():
-    assert faster_path(OwnAdapter(Encoder()), None) == "only"
+    assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 
 def test_computed_rows_are_those_of_the_adapter():
