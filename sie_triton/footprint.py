@@ -9,6 +9,11 @@ NURSERY_BYTES = 300_000_000
 INTERPRETER_BYTES = 200_000_000
 FORKED_BYTES = 45_000_000
 
+# Memory of a GPU that CUDA itself takes for each process, and that forward passes take beside the weights. Neither has
+# been measured yet.
+CUDA_CONTEXT_BYTES = 500_000_000
+ACTIVATION_BYTES = 1_000_000_000
+
 # tritonserver and the nursery of its stubs.
 TRITON_BYTES = 25_000_000
 

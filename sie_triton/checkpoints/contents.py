@@ -47,6 +47,9 @@ OTHER_INPUTS = {
 # The length of a header of safetensors, in front of it.
 LENGTH_BYTES = 8
 MAX_HEADER = 100_000_000
+# Bytes of a number in it, of those that are converted to another format.
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -104,11 +107,25 @@ def check_safetensors(path: Path) -> None:
         expected = LENGTH_BYTES + length + _end_of_data(json.loads(header))
     except FileNotFoundError as exc:
         raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
+    except MALFORMED as exc:
         raise LoadError(f"{path}: is no file of safetensors, or cut off within its header", "corrupt") from exc
     if size != expected:
         message = f"{path}: has {size} bytes, and its header says {expected}: it is cut off; fetch it again"
         raise LoadError(message, "corrupt")
+
+
+def converted_bytes(path: Path, width: int) -> int:
+    """Memory of the weights in a file of safetensors whose floats take `width` bytes each; of another file its size."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            header = json.loads(file.read(length)) if length < min(size, MAX_HEADER) else {}
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        total = sum(_bytes_of(tensor) * width // FLOATS.get(tensor["dtype"], width) for tensor in tensors)
+    except MALFORMED:
+        return size
+    return total if 0 < total <= size * width else size
 
 
 def onnx_graphs(directory: Path) -> list[str]:
@@ -118,6 +135,11 @@ def onnx_graphs(directory: Path) -> list[str]:
 def _end_of_data(header: dict[str, Any]) -> int:
     offsets = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
     return int(max(offsets, default=0))
+
+
+def _bytes_of(tensor: dict[str, Any]) -> int:
+    start, end = tensor["data_offsets"]
+    return int(end) - int(start)
 
 
 def _weight_files(directory: Path) -> list[Path]:

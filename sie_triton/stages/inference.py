@@ -31,7 +31,8 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk, Work
-from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
+from sie_triton.worker.expected import expected_bytes
+from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Device, Sampler, calibrate
+from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -38,7 +39,6 @@ from sie_triton.worker.messages import (
     WorkersControl,
     WorkersLane,
 )
-from sie_triton.worker.process import RESIDENT_BYTES
 
 log = logging.getLogger("sie_triton.worker")
 

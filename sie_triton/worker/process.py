@@ -13,9 +13,8 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.device import worker_variables
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
-from sie_triton.footprint import FORKED_BYTES, INTERPRETER_BYTES
 from sie_triton.processes.child import Child, start
-from sie_triton.processes.nursery import answers, fork
+from sie_triton.processes.nursery import fork
 from sie_triton.processes.pids import ProcessId
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -32,9 +31,6 @@ from sie_triton.worker.messages import (
     RemoveLora,
 )
 
-# Measurement of a loaded worker: its unshared memory, in bytes.
-RESIDENT_BYTES = "private_bytes"
-
 # Of a pass, by their codes; all others are ModelError.
 ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
@@ -45,19 +41,6 @@ TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S al
 
 # So long a worker may take to end by itself.
 END_S = 2.0
-
-
-def expected_bytes(load: Load) -> int:
-    """Estimate the memory of the worker in bytes: the last measurement, else an estimate from the size of the files.
-
-    Loading holds each weight in memory at most twice.
-    """
-    measured = load.measurements().get(RESIDENT_BYTES)
-    if measured:
-        return int(measured)
-    files = {path for pattern in load.weight_files for path in load.directory.rglob(pattern) if path.is_file()}
-    forked = load.nursery is not None and answers(load.nursery)
-    return (FORKED_BYTES if forked else INTERPRETER_BYTES) + 2 * sum(path.stat().st_size for path in files)
 
 
 class WorkerDied(ModelError):

@@ -25,6 +25,7 @@ from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
+from sie_triton.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 
 # torch's CPU allocator raises a plain RuntimeError with this in its text.
 CPU_ALLOCATOR = "can't allocate memory"
-
-# What CUDA itself takes on the device for each process, roughly.
-CUDA_CONTEXT_BYTES = 500_000_000
 
 _threads = threading.local()
 
