@@ -6,12 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from sie_triton import device
+from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory, Meter
 from sie_triton.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
+from sie_triton.records.status import ENGINES
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings
+from tests.controller import stage
 
 GIB = 2**30
 
@@ -26,16 +29,92 @@ def machine(tmp_path, monkeypatch):
     def set_up(num_gpus: int) -> None:
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(num_gpus))):
             (tmp_path / name).touch()
-        nvml = SimpleNamespace(
-            __spec__=object(),
-            nvmlInit=lambda: None,
-            nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
-            nvmlDeviceGetHandleByUUID=lambda uuid: int(uuid.removeprefix("GPU-")),
-            nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(used=index * GIB, total=80 * GIB),
-        )
-        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(num_gpus))
 
     return set_up
+
+
+def fake_nvml(num_gpus, parts=()):
+    """Of GPUs with UUIDs GPU-00…, GPU-11…; `parts` of the last are places, empty or with a MIG device of so many GiB.
+
+    Those use 1 GiB.
+    """
+
+    def part(gpu, place):
+        if parts[place] is None:
+            raise NotFound
+        return f"MIG-{place}{place}beef", parts[place]
+
+    def memory_of(handle):
+        used, total = (1, handle[1]) if isinstance(handle, tuple) else (handle, 80)
+        return SimpleNamespace(used=used * GIB, total=total * GIB)
+
+    def num_places(gpu):
+        if not parts:
+            raise NotFound  # as drivers say that do not know of it
+        return len(parts) if gpu == num_gpus - 1 else 0
+
+    return SimpleNamespace(
+        __spec__=object(),
+        NVMLError=NotFound,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: num_gpus,
+        nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
+        nvmlDeviceGetUUID=lambda handle: handle[0] if isinstance(handle, tuple) else f"GPU-{handle}{handle}cafe",
+        nvmlDeviceGetMaxMigDeviceCount=num_places,
+        nvmlDeviceGetMigDeviceHandleByIndex=part,
+        nvmlDeviceGetMemoryInfo=memory_of,
+    )
+
+
+class NotFound(Exception):
+    """NVML's."""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "expected"),
+    [
+        ("0", (), (0, 80)),
+        ("1", (), (1, 80)),
+        ("GPU-1", (), (1, 80)),
+        ("GPU-11cafe", (), (1, 80)),
+        ("0", (None, 10, 20), (0, 80)),
+        ("1", (None, 10, 20), (1, 10)),
+        ("GPU-11", (None, 10, 20), (1, 10)),
+        ("MIG-2", (None, 10, 20), (1, 20)),
+        ("1", (None, None), (1, 80)),
+    ],
+)
+def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
+    """The first part of a GPU that is cut; UUIDs may be abbreviated."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, parts))
+    assert gpu_memory(name) == (expected[0] * GIB, expected[1] * GIB)
+
+
+@pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
+def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
+    with pytest.raises(LookupError, match=f"{name} is the beginning of [02] UUIDs"):
+        gpu_memory(name)
+
+
+def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
+    """Another program has 3 GiB of the GPU: for these no model is evicted."""
+    machine(4)
+    (tmp_path / "status").mkdir()
+    settings = read_settings(device="cuda:3", data_dir=tmp_path, memory_limit_bytes=2 * GIB)
+    controller = Controller(settings, None)
+    stage(controller, "a", worker_pid=child.pid, device_bytes=GIB)
+    stage(controller, "b", worker_pid=child.pid)  # it loads: its room is reserved
+    stage(controller, "far", worker_pid=child.pid, device_bytes=GIB, engine=ENGINES.index("remote"))
+    controller.tick()
+    assert controller.memory == Memory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
+    child.kill()
+    child.wait()
+    controller.tick()
+    assert controller.memory.used == 0
+    controller.close()
+    assert Meter("cuda:3", 500 * GIB).measure(0) == Memory(3 * GIB, 80 * GIB, "GPU 3")
 
 
 @pytest.mark.parametrize(
