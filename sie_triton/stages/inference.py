@@ -190,7 +190,7 @@ class Inference(ColdStage[Worker]):
     def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = list(map(cost, slots))
-        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_lanes)
+        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
         return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
 
     def _set_budget(self, cost: int) -> None:
