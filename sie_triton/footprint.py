@@ -10,6 +10,11 @@ NURSERY_BYTES = 300_000_000
 INTERPRETER_BYTES = 200_000_000
 FORKED_BYTES = 45_000_000
 
+# GPU memory that CUDA itself takes for each process, and that forward passes take beside the weights, in bytes. Neither
+# has been measured yet.
+CUDA_CONTEXT_BYTES = 500_000_000
+ACTIVATION_BYTES = 1_000_000_000
+
 # tritonserver and the fork server of its stubs.
 TRITON_BYTES = 25_000_000
 

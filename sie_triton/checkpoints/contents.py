@@ -51,6 +51,9 @@ OTHER_INPUTS = {
 # A safetensors file begins with the length of its header, an integer of this many bytes.
 LENGTH_BYTES = 8
 MAX_HEADER = 100_000_000
+# Bytes of a number in it, of those that are converted to another format.
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -110,13 +113,26 @@ def check_safetensors(path: Path) -> None:
         expected = LENGTH_BYTES + length + _end_of_data(json.loads(header))
     except FileNotFoundError as exc:
         raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
-        raise LoadError(
-            f"{path}: is not a safetensors file, or is truncated within its header; fetch it again", "corrupt"
-        ) from exc
+    except MALFORMED as exc:
+        message = f"{path}: is not a safetensors file, or is truncated within its header; fetch it again"
+        raise LoadError(message, "corrupt") from exc
     if size != expected:
         message = f"{path}: has {size} bytes, but its header says {expected}: it is truncated; fetch it again"
         raise LoadError(message, "corrupt")
+
+
+def converted_bytes(path: Path, width: int) -> int:
+    """Memory of the weights in a file of safetensors whose floats take `width` bytes each; of another file its size."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            header = json.loads(file.read(length)) if length < min(size, MAX_HEADER) else {}
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        total = sum(_bytes_of(tensor) * width // FLOATS.get(tensor["dtype"], width) for tensor in tensors)
+    except MALFORMED:
+        return size
+    return total if 0 < total <= size * width else size
 
 
 def onnx_graphs(directory: Path) -> list[str]:
@@ -126,6 +142,11 @@ def onnx_graphs(directory: Path) -> list[str]:
 def _end_of_data(header: dict[str, Any]) -> int:
     offsets = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
     return int(max(offsets, default=0))
+
+
+def _bytes_of(tensor: dict[str, Any]) -> int:
+    start, end = tensor["data_offsets"]
+    return int(end) - int(start)
 
 
 def _weight_files(directory: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from sie_triton.controller.healing import Healing
 from sie_triton.controller.loras import Loras
 from sie_triton.controller.memory import Memory, Meter
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.models import Model, inference_records, models_of, read_stages
+from sie_triton.controller.models import Model, inference_records, models_of, read_stages, taken_bytes
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
@@ -157,7 +157,8 @@ class Controller:
         records = [record for _, record in inference_records(self.models) if record["worker_pid"]]
         workers = {r["worker_pid"]: r["resident_since_ns"] if r["state"] == RESIDENT else 0 for r in records}
         importing = {process.pid for process in importing_ids(self._directory)}
-        return self._meter.measure(self._triton, workers, nurseries, importing)
+        of_workers = sum(taken_bytes(record) for record in records if record["device_bytes"])
+        return self._meter.measure(self._triton, workers, nurseries, importing, of_workers)
 
     def _look_for_triton(self) -> None:
         """That of the stages; another one than before knows nothing of what was asked of that."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import psutil
 
 from sie_triton.container import container_memory
+from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.device import visible_gpus
 from sie_triton.footprint import NURSERY_BYTES
 from sie_triton.process_memory import Share, anonymous_bytes, share_of
@@ -75,15 +76,17 @@ class Meter:
         workers: Mapping[int, int] = MappingProxyType({}),
         nurseries: Set[int] = NOBODY,
         importing: Set[int] = NOBODY,
+        of_workers: int = 0,
     ) -> Memory:
         """Return the latest measurement, or a new one if that is too old.
 
         `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
         granted only after weights just loaded have been measured. `nurseries` fork workers and stubs. A nursery that is
-        still `importing` counts with the memory that it will take.
+        still `importing` counts with the memory that it will take. `of_workers` is what all workers say they take of a
+        GPU: of a limit below its size nothing else counts, as evicting models cannot free the memory of others.
         """
         if self._device.startswith("cuda"):
-            return _gpu(self._device, self._limit)
+            return _gpu(self._device, self._limit, of_workers)
         whose, now = (triton_pid, workers, nurseries), self._clock()
         if self._known is None or self._known[0] != whose or now - self._known[1] > self._max_age_s:
             self._known = whose, now, self._measured(triton_pid, workers.keys(), nurseries)
@@ -184,15 +187,13 @@ def recent(measure: Callable[[int], Share]) -> Callable[[int], Share]:
 _share = recent(share_of)
 
 
-def _gpu(device: str, limit: int) -> Memory:
+def _gpu(device: str, limit: int, of_workers: int) -> Memory:
     """CUDA numbers the GPUs that CUDA_VISIBLE_DEVICES shows it, NVML all."""
-    import pynvml
-
     name = visible_gpus()[int(device.removeprefix("cuda:"))]
-    pynvml.nvmlInit()
-    by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-    info = pynvml.nvmlDeviceGetMemoryInfo(by_index(int(name)) if name.isdecimal() else by_uuid(name))
-    return Memory(int(info.used), min(limit or int(info.total), int(info.total)), f"GPU {name}")
+    used, total = gpu_memory(name)
+    if limit and limit < total:
+        return Memory(of_workers, limit, LIMIT_SETTING)
+    return Memory(used, total, f"GPU {name}")
 
 
 def _container() -> Memory | None:

@@ -101,6 +101,10 @@ class Engine:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
+    def is_broken(self) -> bool:
+        """True if an error has left the device unusable for this process, so that every later pass would fail."""
+        return False
+
     def free_unused_memory(self) -> None:
         gc.collect()
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.parameters import ParameterValue
-from sie_triton.errors import InputError, OutOfMemory, SIEError
+from sie_triton.errors import OutOfMemory, SIEError
 
 NEVER = 2**63 - 1
 
@@ -127,17 +127,19 @@ def _length(feature: Ragged, item: int) -> int:
     return int(feature.lengths[item])
 
 
-def again(slots: SubBatch[J], result: Rows | SIEError, halvings: int) -> list[SubBatch[J]]:
+def again(
+    slots: SubBatch[J], result: Rows | SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
+) -> list[SubBatch[J]]:
     """Return parts of a failed sub-batch to retry separately; empty if retrying cannot help.
 
-    After OutOfMemory the parts are halves, at most `halvings` times. After InputError each job is a part, so that an
-    invalid job does not fail the others.
+    After OutOfMemory the parts are halves, at most `halvings` times. After an error of `at_fault`, which one of the jobs
+    may have caused, each job is a part, so that it does not fail the others.
     """
     if isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0:
         middle = len(slots) // 2
         return [slots[:middle], slots[middle:]]
     jobs = {id(job): job for job, _ in slots}.values()
-    if isinstance(result, InputError) and len(jobs) > 1:
+    if isinstance(result, at_fault) and len(jobs) > 1:
         return [[slot for slot in slots if slot[0] is job] for job in jobs]
     return []
 

@@ -1,9 +1,10 @@
 """The scheduler decides which work runs next, how much of it together, and how many sub-batches run in parallel.
 
-A lane runs one sub-batch at a time. A GPU has one lane. On a CPU two lanes with half the threads each are faster than
-one lane with all threads: the threads of a forward pass wait for each other at every layer, even for one that was
-interrupted; parallel forward passes do not (measured in ARCHITECTURE.md). The lanes of a remote server share no
-resources here: each is a request in flight.
+A lane runs one sub-batch at a time. The two lanes of a GPU take turns on it: one prepares a forward pass, or hands on
+rows, while the GPU computes the other's, so that the GPU need not wait; the budget of a pass is not divided between
+them. On a CPU two lanes with half the threads each are faster than one lane with all threads: the threads of a forward pass
+wait for each other at every layer, even for one that was interrupted; parallel forward passes do not (measured in
+docs/decisions/batching.md). The lanes of a remote server share no resources here: each is a request in flight.
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
 accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose
@@ -25,6 +26,9 @@ from sie_triton.scheduling.lasting import lasting
 from sie_triton.spec import REMOTE
 
 MAX_CPU_LANES = 2
+
+# To be measured: so many hide what lies between two passes of a GPU, about 3 ms.
+GPU_LANES = 2
 
 # Of somebody else's server, which batches what comes together itself.
 REMOTE_LANES = 8
@@ -59,8 +63,12 @@ class Scheduler(Generic[J]):
         self._run = run
         self._cpu = cpu or CpuBudget(0, list)
         self._is_remote = device == REMOTE
-        own = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else 1
+        own = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else GPU_LANES
         self.num_lanes = REMOTE_LANES if self._is_remote else own
+        # Work that one pass can take is divided among so many lanes that are idle.
+        self.num_shares = self.num_lanes if device in ("cpu", REMOTE) else 1
+        # A sub-batch alone takes so many lanes: those of a CPU, for their threads.
+        self._num_alone = self.num_lanes if device == "cpu" else 1
         self._changed = threading.Condition()
         self._idle = self.num_lanes
         self._closed = False
@@ -76,16 +84,16 @@ class Scheduler(Generic[J]):
 
     @contextmanager
     def whole(self) -> Iterator[int]:
-        """Reserve all lanes for the calling thread. Give the CPU threads that it may use, 0 if there is other work."""
+        """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
         with self._changed:
             granted = self._idle == self.num_lanes and not self._has_work()
             if granted:
-                self._idle = 0
+                self._idle -= self._num_alone
         try:
             yield self._cpu.threads() if granted else 0
         finally:
             if granted:
-                self._now_idle(self.num_lanes)
+                self._now_idle(self._num_alone)
 
     def submit(self, slots: Sequence[Slot[J]]) -> None:
         """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
@@ -144,15 +152,15 @@ class Scheduler(Generic[J]):
         return True
 
     def _next(self) -> tuple[SubBatch[J], int] | None:
-        """Wait for a sub-batch. Return it and its number of lanes: all if there is no other work."""
+        """Wait for a sub-batch. Return it and its number of lanes: all of a CPU's if there is no other work."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
                 if not self._has_work():
                     return None
                 if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
-                    alone = self._idle == self.num_lanes and not self._has_work() and not self._is_remote
-                    num_lanes = self.num_lanes if alone else 1
+                    alone = self._idle == self.num_lanes and not self._has_work()
+                    num_lanes = self._num_alone if alone else 1
                     self._idle -= num_lanes
                     self._changed.notify_all()
                     return sub_batch, num_lanes
@@ -197,7 +205,7 @@ class Scheduler(Generic[J]):
 
     def _fitting(self, alike: Sequence[Slot[J]]) -> list[Slot[J]]:
         """Return the first slots that fit, at least one."""
-        share = -(-sum(map(cost, alike)) // self._idle) + max(map(cost, alike)) - 1
+        share = -(-sum(map(cost, alike)) // min(self._idle, self.num_shares)) + max(map(cost, alike)) - 1
         room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
         taken: list[Slot[J]] = []
         for slot in alike:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sie_triton.device import worker_variables
 from sie_triton.engines import IN_NURSERY
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
@@ -86,9 +87,9 @@ def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda 
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
                 command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
-                title, marked = f"the nursery of environment {name}", mark(settings.data_dir)
+                title, variables = f"the nursery of environment {name}", nursing_variables(settings)
                 program = (*venv.command, "-m")
-                stack.enter_context(Companion(title, command, log, marked, say, program=program))
+                stack.enter_context(Companion(title, command, log, variables, say, program=program))
         yield
 
 
@@ -97,7 +98,12 @@ def _nursing(directory: Path) -> list[str]:
 
 
 def _nursery(settings: Settings, log: Log, say: Say) -> Companion:
-    return Companion("the nursery", _nursing(settings.status_dir), log, mark(settings.data_dir), say)
+    return Companion("the nursery", _nursing(settings.status_dir), log, nursing_variables(settings), say)
+
+
+def nursing_variables(settings: Settings) -> dict[str, str]:
+    """Environment of a nursery, and so of the workers that it forks."""
+    return {**mark(settings.data_dir), **worker_variables(settings.runtime.device)}
 
 
 def _log(settings: Settings) -> Log:

@@ -4,13 +4,17 @@ Standard library only, and runs as a plain script: scripts/serve calls it before
 environment to import anything from.
 """
 
+import ctypes
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 PYTHON_VERSIONS = ((3, 11), (3, 12))
@@ -18,6 +22,13 @@ MIN_GLIBC = (2, 35)
 MB = 1024 * 1024
 SHM_BYTES_PER_MODEL = 8 * MB
 MIN_DISK_BYTES = 1024 * MB
+
+# Oldest driver by the major version of CUDA that a program is built for, whatever the minor one:
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
+
+# Where the driver says its version, in the midst of a sentence; WSL has no such file.
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def check_python() -> Iterator[str]:
@@ -82,12 +93,19 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
         yield f"{existing} is not writable; set SIE_DATA_DIR to a directory that is"
 
 
-def check_device(asked: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool) -> Iterator[str]:
-    """`asked` is the setting, `device` what it comes to, `torch` the version that is installed."""
+def check_device(
+    asked: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool, built_for: str = "", driver_cuda: int = 0
+) -> Iterator[str]:
+    """`asked` is the setting, `device` what it comes to, `torch` the version that is installed.
+
+    That is built for CUDA `built_for`, as 13.0, and the driver knows CUDA up to `driver_cuda`, as 13000; empty, 0:
+    unknown.
+    """
     if not device.startswith("cuda:"):
         return
     if not num_gpus:
-        hidden = "CUDA_VISIBLE_DEVICES hides them" if "CUDA_VISIBLE_DEVICES" in os.environ else "/dev has no nvidia0"
+        none = "/dev has no nvidia0 and no dxg"
+        hidden = "CUDA_VISIBLE_DEVICES hides them" if "CUDA_VISIBLE_DEVICES" in os.environ else none
         yield (
             f"--device {asked}: no NVIDIA GPU can be used here ({hidden}); install NVIDIA's driver, "
             "start the container with --gpus all, or use --device cpu"
@@ -104,6 +122,41 @@ def check_device(asked: str, device: str, num_gpus: int, torch: str, *, has_nvml
     elif not has_nvml:
         remedy = "pip install nvidia-ml-py, or use --device cpu"
         yield f"--device {asked}: the GPU's memory cannot be measured; {remedy}"
+    elif built_for and driver_cuda and driver_cuda // 1000 < (major := int(built_for.split(".")[0])):
+        known = f"CUDA {driver_cuda // 1000}.{driver_cuda % 1000 // 10}"
+        needed = f"driver {MIN_DRIVERS[major]}" if major in MIN_DRIVERS else f"a driver for CUDA {major}"
+        yield (
+            f"--device {asked}: NVIDIA's driver{driver_version()} knows {known}, and torch {torch} is built for CUDA "
+            f"{built_for}; install {needed} or newer, or use --device cpu"
+        )
+
+
+def cuda_of_torch() -> str:
+    """Return the version of CUDA that the installed PyTorch is built for, without importing it; empty if none is."""
+    package = find_spec("torch")
+    if package is None or package.origin is None:
+        return ""
+    found = re.search(r"^cuda\b.*= '([\d.]+)'", Path(package.origin).with_name("version.py").read_text(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def cuda_of_driver() -> int:
+    """Return the latest CUDA that the driver's library knows: 13010 is 13.1, 0 that there is none.
+
+    The same library computes, and in a container it may be newer than the driver of the system's kernel.
+    """
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def driver_version() -> str:
+    """A space and the version of the driver of the system's kernel; empty if it does not say."""
+    with suppress(OSError):
+        if found := re.search(r"\s\d{3}\.[\d.]+", DRIVER_FILE.read_text()):
+            return f" {found[0].strip()}"
+    return ""
 
 
 def shared_libpython() -> Path | None:

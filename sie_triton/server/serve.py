@@ -127,6 +127,8 @@ def check_machine(settings: Settings, num_models: int) -> None:
             len(visible_gpus()),
             version("torch"),
             has_nvml=find_spec("pynvml") is not None,
+            built_for=preflight.cuda_of_torch(),
+            driver_cuda=preflight.cuda_of_driver(),
         ),
     ]
     if problems:

@@ -12,7 +12,7 @@ from threading import Lock
 from time import monotonic_ns
 
 from sie_triton.contract import Rows
-from sie_triton.errors import Cancelled, ModelError, OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, InputError, ModelError, OutOfMemory, SIEError
 from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
@@ -30,7 +30,8 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk, Work
-from sie_triton.worker.process import Worker, WorkerDied, expected_bytes
+from sie_triton.worker.expected import expected_bytes
+from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Inference(ColdStage[Worker]):
         self._busy = BusyLog()
         self._books = Lock()
         self._replacing = Lock()
+        self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
         super().__init__(status, spec.runtime.max_concurrent_requests)
         status.computed_by(spec.engine)
@@ -120,10 +122,10 @@ class Inference(ColdStage[Worker]):
     def _replace(self, dead: Worker) -> Worker:
         """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
         with self._replacing:
-            if self._loaded is dead:
+            if self._loaded is dead or (self._loaded is not None and not self._loaded.is_alive):
                 log.error("the worker process ended; starting another")
                 self.status.add(num_replaced=1)
-                dead.close()
+                self._loaded.close()
                 try:
                     self._loaded = self._load()
                 except SIEError:
@@ -162,10 +164,8 @@ class Inference(ColdStage[Worker]):
             work = self._desk.take(request, worker.loaded)
             self.status.raise_to(highest_ticket=work.context.ticket)
             self.call_of(request)
-        except SIEError as exc:
-            return exc
         except Exception as exc:
-            return internal_error(self.name, exc)
+            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
         work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
         if work.is_over(monotonic_ns()):
             self.status.add(num_expired=1)
@@ -189,7 +189,7 @@ class Inference(ColdStage[Worker]):
     def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
         slots = [(job, item) for job in jobs for item in range(job.num_items)]
         costs = list(map(cost, slots))
-        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_lanes)
+        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
         return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
 
     def _set_budget(self, cost: int) -> None:
@@ -233,7 +233,7 @@ class Inference(ColdStage[Worker]):
             result = self._forward(slots, threads)
         finally:
             ended = self.status.work_ended(started)
-        parts = again(slots, result, halvings)
+        parts = again(slots, result, halvings, (InputError, WorkerDied))
         with self._books:
             self._busy.add(started, ended)
             done = [] if parts else settle(slots, result, (started, ended), self._desk.ragged)
@@ -252,34 +252,40 @@ class Inference(ColdStage[Worker]):
         if job.error is None:
             try:
                 self._desk.collect(job)
-            except SIEError as exc:
-                job.error = exc
             except Exception as exc:
-                job.error = internal_error(self.name, exc)
+                job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
 
     def _forward(self, slots: Batched, threads: int) -> Rows | SIEError:
-        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause."""
+        try:
+            return self._pass(slots, threads)
+        except MemoryError:
+            costs = list(map(cost, slots))
+            log.warning("out of memory with %d items, a cost of %d at once", len(slots), sum(costs))
+            return OutOfMemory(NO_MEMORY.format(max(costs)))
+        except Exception as exc:
+            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+
+    def _pass(self, slots: Batched, threads: int) -> Rows:
+        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause.
+
+        Raise WorkerDied if it held several jobs: any of them may be the cause, so each is retried separately.
+        """
         worker = self._loaded
-        for _ in range(2):
+        if worker is None:
+            raise self.failure()
+        try:
+            return worker.forward(pack(slots), threads)
+        except WorkerDied:
+            if len({id(job) for job, _ in slots}) > 1:
+                self._replace(worker)
+                raise
+        with self._repeating:
+            worker = self._replace(worker)
             try:
-                if worker is None:
-                    raise self.failure()
                 return worker.forward(pack(slots), threads)
-            except WorkerDied:
-                assert worker is not None
-                try:
-                    worker = self._replace(worker)
-                except SIEError as exc:
-                    return exc
-            except MemoryError:
-                costs = list(map(cost, slots))
-                log.warning("out of memory with %d items, a cost of %d at once", len(slots), sum(costs))
-                return OutOfMemory(NO_MEMORY.format(max(costs)))
-            except SIEError as exc:
-                return exc
-            except Exception as exc:
-                return internal_error(self.name, exc)
-        return ModelError("inference: the worker process ended twice while it computed this request")
+            except WorkerDied as exc:
+                self._replace(worker)
+                raise ModelError("inference: the worker process ended twice while it computed this request") from exc
 
     def _count(self, slots: Batched) -> None:
         total = sum(map(cost, slots))

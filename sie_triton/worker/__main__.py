@@ -25,7 +25,8 @@ from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.answers import check_finite
-from sie_triton.worker.calibration import Sampler, calibrate
+from sie_triton.worker.calibration import Device, Sampler, calibrate
+from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -39,7 +40,6 @@ from sie_triton.worker.messages import (
     WorkersControl,
     WorkersLane,
 )
-from sie_triton.worker.process import RESIDENT_BYTES
 
 log = logging.getLogger("sie_triton.worker")
 
@@ -117,12 +117,17 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     seconds.lap("predecessor")
     with naming_want_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
-        seconds.lap("weights")
-        best = 0
-        if not spec.runtime.max_sub_batch_cost:
-            engine.use_threads(order.threads)
-            limit = max(1, spec.max_batch_cost // order.num_lanes)
-            best = limit if spec.endpoint else calibrate(adapter, sampler_of(spec, adapter), limit, measurements)
+    seconds.lap("weights")
+    best = 0
+    if not spec.runtime.max_sub_batch_cost:
+        engine.use_threads(order.threads)
+        best = limit = max(1, spec.max_batch_cost // order.num_lanes)
+        if not spec.endpoint:
+            with naming_want_of_memory(engine, "a forward pass beside the weights"):
+                device = Device(engine, order.num_lanes)
+                best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
+    if engine.device != "cpu":
+        engine.free_unused_memory()  # that of trial passes would count as resident
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
@@ -204,10 +209,19 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> C
     except Exception as exc:
         if not engine.is_out_of_memory(exc):
             log.exception("inference failed")
+            end_if_broken(engine)
             return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler: the exception holds on to the tensors of the failed pass.
+    end_if_broken(engine)
     engine.free_unused_memory()
     return NO_MEMORY
+
+
+def end_if_broken(engine: Engine) -> None:
+    """End this process if its device fails every pass from now on: the stage starts another and repeats the pass."""
+    if engine.is_broken():
+        log.error("the device is unusable for this process after that error: another one takes its place")
+        os._exit(1)
 
 
 if __name__ == "__main__":

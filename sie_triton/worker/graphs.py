@@ -20,8 +20,8 @@ from sie_triton.engines import Engine
 from sie_triton.engines.base import Unusable
 from sie_triton.private import private_directory
 from sie_triton.processes.child import end_with_parent, start
+from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.messages import Load, Quickened
-from sie_triton.worker.process import RESIDENT_BYTES
 
 log = logging.getLogger(__name__)
 

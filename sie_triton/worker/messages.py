@@ -59,6 +59,11 @@ class Load:
         own = f"{spec.onnx_file}*" if spec.onnx_file else "*.safetensors"
         return (own, *family(spec.family).files)
 
+    def files(self) -> set[Path]:
+        """Those of the weights that are there."""
+        found = (path for pattern in self.weight_files for path in self.directory.rglob(pattern))
+        return {path for path in found if path.is_file()}
+
     def measurements(self) -> Measurements:
         """What is known of this model, run this way, on this machine."""
         spec = ModelSpec.from_json(self.spec)

@@ -1,5 +1,6 @@
 """The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
 
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -9,11 +10,11 @@ from threading import Lock, Thread
 from time import monotonic
 
 from sie_triton.contract import Batch, Rows
+from sie_triton.device import worker_variables
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
-from sie_triton.footprint import FORKED_BYTES, INTERPRETER_BYTES
 from sie_triton.processes.child import Child, start
-from sie_triton.processes.nursery import answers, fork
+from sie_triton.processes.nursery import fork
 from sie_triton.processes.pids import ProcessId
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -30,9 +31,6 @@ from sie_triton.worker.messages import (
     RemoveLora,
 )
 
-# Measurement of a loaded worker: its unshared memory, in bytes.
-RESIDENT_BYTES = "private_bytes"
-
 # Of a pass, by their codes; all others are ModelError.
 ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
@@ -43,19 +41,6 @@ TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S al
 
 # So long a worker may take to end by itself.
 END_S = 2.0
-
-
-def expected_bytes(load: Load) -> int:
-    """Estimate the memory of the worker in bytes: the last measurement, else an estimate from the size of the files.
-
-    Loading holds each weight in memory at most twice.
-    """
-    measured = load.measurements().get(RESIDENT_BYTES)
-    if measured:
-        return int(measured)
-    files = {path for pattern in load.weight_files for path in load.directory.rglob(pattern) if path.is_file()}
-    forked = load.nursery is not None and answers(load.nursery)
-    return (FORKED_BYTES if forked else INTERPRETER_BYTES) + 2 * sum(path.stat().st_size for path in files)
 
 
 class WorkerDied(ModelError):
@@ -92,7 +77,7 @@ class Worker:
         self._ordering = Lock()
         self._died, self._quickened = died, quickened
         self._closing = False
-        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment)
+        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
         # The first that is idle: a client alone always has the same, which alone needs more than its share of threads.
@@ -222,7 +207,9 @@ class Worker:
             self._died(self)
 
 
-def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = None) -> tuple[Child, list[socket.socket]]:
+def begin(
+    nursery: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
+) -> tuple[Child, list[socket.socket]]:
     """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers.
 
     LoadError where the interpreter of `environment` cannot be started.
@@ -234,7 +221,7 @@ def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = Non
         _close([*ours, *theirs])
         ours, theirs = _pairs(num_sockets)
         try:
-            child = _start(_descriptors(theirs), environment)
+            child = _start(_descriptors(theirs), environment, device)
         except OSError as exc:
             _close([*ours, *theirs])
             if environment is None:
@@ -244,12 +231,12 @@ def begin(nursery: Path | None, num_sockets: int, environment: Venv | None = Non
     return child, ours
 
 
-def _start(descriptors: list[int], environment: Venv | None) -> Child:
+def _start(descriptors: list[int], environment: Venv | None, device: str) -> Child:
     # The stage's own interpreter is embedded in Triton's stub: sys.executable is the python3 it found.
     python = environment.command if environment else (sys.executable,)
     command = [*python, "-m", "sie_triton.worker", *map(str, descriptors)]
-    variables = environment.variables() if environment else None
-    return start(command, environment=variables, descriptors=descriptors, leads=False)
+    variables = environment.variables() if environment else os.environ
+    return start(command, environment={**variables, **worker_variables(device)}, descriptors=descriptors, leads=False)
 
 
 def _pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from sie_triton.engines import Engine
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.families import family
 from sie_triton.families.token_batch import tokens as tokens_of
@@ -16,8 +17,9 @@ from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.worker import calibration
 from sie_triton.worker.__main__ import load
-from sie_triton.worker.calibration import Sampler, calibrate, choose, measure
+from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, measure
 from sie_triton.worker.messages import Load
+from tests.stages import spec
 
 
 def sampler(max_length, unit):
@@ -26,6 +28,8 @@ def sampler(max_length, unit):
 
 
 TOKENS = sampler(512, "tokens")
+
+DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
 
 
 class FakeAdapter:
@@ -61,14 +65,14 @@ def timed_adapter(monkeypatch):
 
 def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
     adapter, path = timed_adapter(), tmp_path / "m.json"
-    assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE) == 1024
     passes = adapter.passes
-    assert calibrate(adapter, TOKENS, 4096, Measurements(path)) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE) == 1024
     assert adapter.passes == passes
     kept = json.loads(path.read_text())["calibration"]
     assert kept["sub_batch_cost"] == 1024
     assert "256" in kept["cost_per_s"]
-    calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True))
+    calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True), DEVICE)
     assert adapter.passes > passes
 
 
@@ -92,13 +96,73 @@ def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory,
 )
 def test_the_faster_path_is_taken_where_there_are_two(timed_adapter, padded_is, start, chosen):
     adapter = timed_adapter(padded_is, start)
-    calibrate(adapter, TOKENS, 1024, Measurements())
+    calibrate(adapter, TOKENS, 1024, Measurements(), DEVICE)
     assert adapter.path == chosen
 
 
 def test_a_slow_model_is_not_measured_for_long(monkeypatch):
     monkeypatch.setattr(calibration, "timed", lambda *_: 1.0)
-    assert list(measure(lambda _: None, TOKENS, 16384)) == [256]
+    assert list(measure(lambda _: None, TOKENS, 16384, DEVICE)) == [256]
+
+
+class Freeing(Engine):
+    """Counts how often memory was freed."""
+
+    freed = 0
+
+    def free_unused_memory(self):
+        self.freed += 1
+
+
+def short_of(num_tokens, padded_at=10**9):
+    """An adapter whose passes of so many tokens have no memory; padded ones even earlier."""
+    adapter = FakeAdapter(0.5)
+    forward = adapter.forward
+
+    def limited(batch):
+        if len(tokens_of(batch)[0]) >= (padded_at if adapter.path == PADDED else num_tokens):
+            raise MemoryError
+        forward(batch)
+
+    adapter.forward = limited
+    return adapter
+
+
+@pytest.mark.parametrize(("num_lanes", "sizes"), [(1, [256, 512, 1024]), (2, [256, 512])])
+def test_a_size_without_memory_for_it_ends_the_doubling(num_lanes, sizes):
+    """What was measured before stays, where each lane can run that much at once."""
+    engine = Freeing(spec(), "cuda:0", Measurements())
+    assert list(measure(short_of(2048).forward, TOKENS, 16384, Device(engine, num_lanes))) == sizes
+    assert engine.freed == 1
+
+
+def test_the_smallest_size_must_fit():
+    first = iter([True])
+
+    def forward(batch):
+        if not next(first, False):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        measure(forward, TOKENS, 16384, Device(Freeing(spec(), "cuda:0", Measurements()), 2))
+
+
+@pytest.mark.parametrize(("num_tokens", "padded_at"), [(2048, 2048), (10**9, 256)])
+def test_what_is_chosen_while_memory_is_short_is_not_kept(monkeypatch, num_tokens, padded_at):
+    adapter, measurements = short_of(num_tokens, padded_at), Measurements()
+    monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
+    device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
+    assert calibrate(adapter, TOKENS, 4096, measurements, device) == 1024
+    assert adapter.path == (PACKED if padded_at == 256 else PADDED)
+    assert measurements.get("calibration") is None
+
+
+def test_other_errors_of_trial_passes_are_errors():
+    def forward(batch):
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError):
+        Device(Freeing(spec(), "cuda:0", Measurements()), 1).shortest(forward, TOKENS.batch(256), 1)
 
 
 def test_the_smallest_size_that_is_good_enough():
@@ -110,7 +174,7 @@ def test_what_a_sub_batch_costs_beside_its_pass_speaks_against_small_ones(monkey
     seconds = {256: 0.0684, 512: 0.1337, 1024: 0.2695}
     monkeypatch.setattr(calibration, "timed", lambda _, batch: seconds[len(tokens_of(batch)[0])])
     assert choose({size: size / each for size, each in seconds.items()}) == 256
-    assert choose(measure(lambda _: None, TOKENS, 16384)) == 512
+    assert choose(measure(lambda _: None, TOKENS, 16384, DEVICE)) == 512
 
 
 @pytest.mark.parametrize("unit", COST_FUNCTIONS)

@@ -1,17 +1,24 @@
 """One device for all models, chosen once and measured as the same one; the machine's files and NVML are faked."""
 
+import ctypes
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sie_triton import device
+from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import Memory, Meter
 from sie_triton.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
+from sie_triton.records.status import ENGINES
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings
+from tests.controller import stage
 
 GIB = 2**30
 
@@ -26,16 +33,92 @@ def machine(tmp_path, monkeypatch):
     def set_up(num_gpus: int) -> None:
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(num_gpus))):
             (tmp_path / name).touch()
-        nvml = SimpleNamespace(
-            __spec__=object(),
-            nvmlInit=lambda: None,
-            nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
-            nvmlDeviceGetHandleByUUID=lambda uuid: int(uuid.removeprefix("GPU-")),
-            nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(used=index * GIB, total=80 * GIB),
-        )
-        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(num_gpus))
 
     return set_up
+
+
+def fake_nvml(num_gpus, parts=()):
+    """Of GPUs with UUIDs GPU-00…, GPU-11…; `parts` of the last are places, empty or with a MIG device of so many GiB.
+
+    Those use 1 GiB.
+    """
+
+    def part(gpu, place):
+        if parts[place] is None:
+            raise NotFound
+        return f"MIG-{place}{place}beef", parts[place]
+
+    def memory_of(handle):
+        used, total = (1, handle[1]) if isinstance(handle, tuple) else (handle, 80)
+        return SimpleNamespace(used=used * GIB, total=total * GIB)
+
+    def num_places(gpu):
+        if not parts:
+            raise NotFound  # as drivers say that do not know of it
+        return len(parts) if gpu == num_gpus - 1 else 0
+
+    return SimpleNamespace(
+        __spec__=object(),
+        NVMLError=NotFound,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: num_gpus,
+        nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
+        nvmlDeviceGetUUID=lambda handle: handle[0] if isinstance(handle, tuple) else f"GPU-{handle}{handle}cafe",
+        nvmlDeviceGetMaxMigDeviceCount=num_places,
+        nvmlDeviceGetMigDeviceHandleByIndex=part,
+        nvmlDeviceGetMemoryInfo=memory_of,
+    )
+
+
+class NotFound(Exception):
+    """NVML's."""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "expected"),
+    [
+        ("0", (), (0, 80)),
+        ("1", (), (1, 80)),
+        ("GPU-1", (), (1, 80)),
+        ("GPU-11cafe", (), (1, 80)),
+        ("0", (None, 10, 20), (0, 80)),
+        ("1", (None, 10, 20), (1, 10)),
+        ("GPU-11", (None, 10, 20), (1, 10)),
+        ("MIG-2", (None, 10, 20), (1, 20)),
+        ("1", (None, None), (1, 80)),
+    ],
+)
+def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
+    """The first part of a GPU that is cut; UUIDs may be abbreviated."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, parts))
+    assert gpu_memory(name) == (expected[0] * GIB, expected[1] * GIB)
+
+
+@pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
+def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
+    with pytest.raises(LookupError, match=f"{name} is the beginning of [02] UUIDs"):
+        gpu_memory(name)
+
+
+def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
+    """Another program has 3 GiB of the GPU: for these no model is evicted."""
+    machine(4)
+    (tmp_path / "status").mkdir()
+    settings = read_settings(device="cuda:3", data_dir=tmp_path, memory_limit_bytes=2 * GIB)
+    controller = Controller(settings, None)
+    stage(controller, "a", worker_pid=child.pid, device_bytes=GIB)
+    stage(controller, "b", worker_pid=child.pid)  # it loads: its room is reserved
+    stage(controller, "far", worker_pid=child.pid, device_bytes=GIB, engine=ENGINES.index("remote"))
+    controller.tick()
+    assert controller.memory == Memory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
+    child.kill()
+    child.wait()
+    controller.tick()
+    assert controller.memory.used == 0
+    controller.close()
+    assert Meter("cuda:3", 500 * GIB).measure(0) == Memory(3 * GIB, 80 * GIB, "GPU 3")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +194,13 @@ def test_gpus_that_are_not_used_are_told_of(machine):
 @pytest.mark.parametrize(
     ("num_gpus", "asked", "torch", "has_nvml", "said"),
     [
-        (0, "cuda", "2.13.0", True, "--device cuda: no NVIDIA GPU can be used here (/dev has no nvidia0); install"),
+        (
+            0,
+            "cuda",
+            "2.13.0",
+            True,
+            "--device cuda: no NVIDIA GPU can be used here (/dev has no nvidia0 and no dxg); install",
+        ),
         (0, "cuda:1", "2.13.0", True, "--device cuda:1: no NVIDIA GPU"),
         (
             2,
@@ -139,6 +228,79 @@ def test_a_device_that_cannot_be_used_is_one_line_with_a_remedy(machine, num_gpu
     assert len(problems) == bool(said)
     assert "".join(problems).startswith(said)
     assert not said or "--device cpu" in problems[0] or "or cpu" in problems[0]
+
+
+KERNEL = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version: 12.2.0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver_cuda", "said"),
+    [
+        ("13.0", 12020, "535.104.05 knows CUDA 12.2, and torch 2.13.0 is built for CUDA 13.0; install driver 580 or"),
+        ("12.8", 11080, "535.104.05 knows CUDA 11.8, and torch 2.13.0 is built for CUDA 12.8; install driver 525 or"),
+        ("14.1", 13000, "is built for CUDA 14.1; install a driver for CUDA 14 or newer"),
+        ("12.8", 12000, ""),  # of one major version any
+        ("12.6", 13000, ""),
+        ("13.0", 0, ""),
+        ("", 12000, ""),
+    ],
+)
+def test_a_driver_older_than_torch_needs_is_named(machine, tmp_path, monkeypatch, built_for, driver_cuda, said):
+    machine(1)
+    monkeypatch.setattr(preflight, "DRIVER_FILE", tmp_path / "version")
+    (tmp_path / "version").write_text(KERNEL)
+    known = {"has_nvml": True, "built_for": built_for, "driver_cuda": driver_cuda}
+    problems = list(preflight.check_device("auto", "cuda:0", 1, "2.13.0", **known))
+    assert len(problems) == bool(said)
+    assert said in "".join(problems)
+    assert not said or problems[0].endswith("or use --device cpu")
+
+
+def test_what_torch_is_built_for_is_read_without_importing_it(tmp_path, monkeypatch):
+    assert preflight.cuda_of_torch() == (torch.version.cuda or "")
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError")
+    (package / "version.py").write_text("debug = False\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    origin = SimpleNamespace(origin=str(package / "__init__.py"))
+    monkeypatch.setattr(preflight, "find_spec", {"torch": origin}.get)
+    assert preflight.cuda_of_torch() == "13.0"
+    monkeypatch.setattr(preflight, "find_spec", {}.get)
+    assert preflight.cuda_of_torch() == ""
+
+
+def test_the_driver_says_what_it_knows(tmp_path, monkeypatch):
+    """Without a driver nothing is known; a library of a driver's kind is compiled here."""
+    (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
+    load = ctypes.CDLL
+    monkeypatch.setattr(preflight.ctypes, "CDLL", lambda name: load(tmp_path / name))
+    assert preflight.cuda_of_driver() == 0
+    subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
+    assert preflight.cuda_of_driver() == 12040
+
+
+def test_the_gpus_of_windows_count(tmp_path, monkeypatch):
+    """WSL: scripts/env installs a PyTorch for them too, and the launcher takes it."""
+    monkeypatch.setattr(device, "DEVICE_FILES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "dxg").touch()
+    assert choose_device("auto") == "cuda:0"
+    assert list(preflight.check_device("auto", "cuda:0", len(visible_gpus()), "2.13.0", has_nvml=True)) == []
+
+
+@pytest.mark.parametrize(("files", "installs"), [((), "+cpu"), (("nvidiactl",), ""), (("dxg",), "")])
+def test_the_environment_gets_a_pytorch_for_the_gpu_that_is_there(tmp_path, files, installs):
+    """scripts/env's own function, in which /dev is another directory and nothing is installed."""
+    for name in files:
+        (tmp_path / name).touch()
+    script = (Path(__file__).parents[2] / "scripts" / "env").read_text()
+    function = script[script.index("install_torch() {") : script.index('if [ ! -e "$stamp" ]')]
+    code = f'torch=torch==1\ninstall() {{ echo "$@"; }}\n{function.replace("/dev/nv", f"{tmp_path}/nv")}\ninstall_torch'
+    code = code.replace("/dev/dxg", f"{tmp_path}/dxg")
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"torch==1{installs}\n"
 
 
 def test_serve_refuses_it_before_anything_starts(machine, tmp_path):

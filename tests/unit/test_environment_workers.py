@@ -17,7 +17,8 @@ from sie_triton.processes.pids import parent_of
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.companions import nurseries
 from sie_triton.settings import read_settings
-from sie_triton.worker.process import RESIDENT_BYTES, Worker
+from sie_triton.worker.expected import RESIDENT_BYTES
+from sie_triton.worker.process import Worker
 from tests.controller import wait_for
 from tests.environments import ARRAYS, SITE_PACKAGES, SOURCE, linked, loader_of, save_arrays, spec_of
 from tests.loading import load_adapter

@@ -1,5 +1,7 @@
 """What may share a forward pass: items of one group, and each with what its own request said."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import NEVER, Job, pack, settle
 from sie_triton.scheduling.scheduler import of_one_group
 from sie_triton.stages.inference import Inference
-from tests.stages import EchoWorker, run, spec, tokens
+from tests.stages import OPEN, EchoWorker, run, spec, tokens
 from tests.unit.test_scheduler import Slots
 from tests.unit.test_scheduler_order import Order
 
@@ -59,10 +61,11 @@ def test_those_of_one_group_are_all_of_it_in_order(groups):
     assert of_one_group(slots) == [slot for slot in slots if slot[0].group == groups[0]]
 
 
-@pytest.fixture(params=["cpu", "cuda:0"])
+@pytest.fixture(params=[2, 1])
 def grouped(tmp_path, request):
     """Warm, of two lanes and of one; a request's group is its first token. What its worker ran is in `seen`."""
-    stage = Inference(spec(), request.param, StatusWriter(tmp_path, "m", "inference", 0))
+    runtime = replace(OPEN, cpu_threads=request.param)
+    stage = Inference(spec(runtime=runtime), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
     stage.warm_up()

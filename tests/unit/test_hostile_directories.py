@@ -10,8 +10,8 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_processor
 from sie_triton.footprint import INTERPRETER_BYTES
 from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.messages import Load
-from sie_triton.worker.process import expected_bytes
 from tests import hostile
 from tests.loading import load_adapter
 

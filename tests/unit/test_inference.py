@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ from sie_triton.measurements import Measurements
 from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from tests.stages import VOCABULARY, EchoWorker, run, spec, tokens
+from tests.stages import OPEN, VOCABULARY, EchoWorker, run, spec, tokens
 
 
 @pytest.fixture
 def on_one_lane(tmp_path) -> Iterator[Inference]:
-    """As on a GPU: what is queued together runs together, whichever thread is quicker. Warm."""
-    stage = Inference(spec(), "cuda:0", StatusWriter(tmp_path, "m", "inference", 0))
+    """What is queued together runs together, whichever thread is quicker. Warm."""
+    stage = Inference(spec(runtime=replace(OPEN, cpu_threads=1)), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
     stage.warm_up()
@@ -114,6 +115,19 @@ def test_options_that_do_not_change_the_forward_pass_share_one(on_one_lane):
     answers = run(on_one_lane, [tokens([3, 4], parameters=each) for each in options])
     assert on_one_lane.worker.batches == [2 * len(options)]
     assert all(answer["dense"].tolist() == [[3, 2]] for answer in answers)
+
+
+def test_a_request_of_several_items_is_one_pass_on_a_gpu(tmp_path):
+    """And answered at once; on a CPU each of two lanes would compute a part."""
+    stage = Inference(spec(), "cuda:0", StatusWriter(tmp_path, "m", "inference", 0))
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
+    stage.warm_up()
+    request = tokens(*[[3] * 5] * 4)
+    (direct,) = stage.execute([request])
+    stage.close()
+    assert request.answer(direct)["dense"].tolist() == [[3, 5]] * 4
+    assert (stage.worker.batches, request.is_deferred) == ([20], False)
 
 
 @pytest.mark.parametrize(("num_tokens", "at_once"), [(25, True), (26, False)])

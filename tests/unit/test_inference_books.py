@@ -19,9 +19,10 @@ from tests.stages import OPEN, EchoWorker, context, context_of, run, spec, token
 MS = 1_000_000
 
 
-def made(directory, device="cuda:0", **changes) -> Inference:
-    """As on a GPU, if nothing else is said: one lane, so that the order of what it computes is the scheduler's."""
-    stage = Inference(spec(**changes), device, StatusWriter(directory, "m", "inference", 0))
+def made(directory, **changes) -> Inference:
+    """Of one lane, if nothing else is said, so that the order of what it computes is the scheduler's."""
+    changes = {"runtime": replace(OPEN, cpu_threads=1), **changes}
+    stage = Inference(spec(**changes), "cpu", StatusWriter(directory, "m", "inference", 0))
     stage.worker = EchoWorker()
     return stage
 
@@ -49,7 +50,7 @@ def held(stage, *requests):
 # --- what runs
 
 
-@pytest.mark.parametrize("stage", [{"device": "cpu", "runtime": replace(OPEN, cpu_threads=2)}], indirect=True)
+@pytest.mark.parametrize("stage", [{"runtime": replace(OPEN, cpu_threads=2)}], indirect=True)
 def test_two_lanes_have_half_of_what_runs_at_once_each(stage):
     (answer,) = run(stage, [tokens(*[[7] * 10] * 20)])
     assert answer["dense"].tolist() == [[7, 10]] * 20
@@ -149,7 +150,7 @@ class FakeLoader:
 def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
     """Cold, of two lanes. It expects to take 7 bytes."""
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
-    stage = made(tmp_path, "cpu", runtime=replace(OPEN, cpu_threads=2))
+    stage = made(tmp_path, runtime=replace(OPEN, cpu_threads=2))
     yield stage
     stage.close()
 

@@ -21,7 +21,7 @@ class Lanes:
     By the clock `now`, ns, it takes `pass_time` for a cost of 1.
     """
 
-    def __init__(self, budget: int, device: str = "gpu", cores: int = 1) -> None:
+    def __init__(self, budget: int, device: str = "cpu", cores: int = 1) -> None:
         self.ran: list[list[int]] = []
         self.threads: list[int] = []
         self.release = threading.Event()
@@ -74,7 +74,39 @@ def test_a_server_far_away_is_asked_again_while_it_answers():
     assert len(lanes.finish()) == REMOTE_LANES + 1
 
 
-@pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("gpu", 1)])
+@pytest.mark.usefixtures("short_wait")
+def test_a_pass_is_prepared_while_a_gpu_computes_another():
+    """What comes alone leaves the other lane to what comes next, on the calling thread too."""
+    lanes = Lanes(budget=10, device="cuda:0")
+    assert lanes.scheduler.num_lanes == 2
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    with lanes.scheduler.whole() as threads:
+        assert not threads  # the device is not idle
+    lanes.submit([2])
+    wait_for(lambda: len(lanes.ran) == 2)
+    lanes.submit([3])
+    assert lanes.finish() == [[1], [2], [3]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_what_the_calling_thread_computes_on_a_gpu_leaves_a_lane_too():
+    lanes = Lanes(budget=10, device="cuda:0")
+    with lanes.held():
+        lanes.submit([1])
+        wait_for(lambda: lanes.ran == [[1]])
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
+    """It would compute the halves one after the other."""
+    lanes = Lanes(budget=10, device="cuda:0")
+    lanes.scheduler.submit([slot for _ in range(6) for slot in Slots(1)])
+    assert lanes.finish() == [[1] * 6]
+
+
+@pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("cpu", 1)])
 def test_a_short_item_takes_a_server_far_away_as_long_as_many_do(monkeypatch, device, least):
     """Else a deadline would seem out of reach for what is a little longer."""
     lanes = Lanes(budget=400, device=device)

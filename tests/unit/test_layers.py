@@ -78,7 +78,7 @@ MAY_IMPORT = {
     },
     "processes": {"errors", "private"},
     "records": {"editions", "errors", "processes", "spec"},
-    "worker": {*FOUNDATION, "engines", "environments", "families", "inputs", "processes", "scheduling"},
+    "worker": {*FOUNDATION, "checkpoints", "engines", "environments", "families", "inputs", "processes", "scheduling"},
     "stages": {
         *FOUNDATION,
         "environments",

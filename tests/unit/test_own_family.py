@@ -17,8 +17,8 @@ from sie_triton.families import load_adapter
 from sie_triton.footprint import INTERPRETER_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
+from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.messages import Load
-from sie_triton.worker.process import expected_bytes
 from tests.conftest import model_file
 from tests.models import save_frames
 from tests.unit.test_layers import imported

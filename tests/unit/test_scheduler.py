@@ -52,7 +52,7 @@ def test_an_idle_thread_holds_no_job():
 
 
 def test_an_idle_lane_holds_no_sub_batch():
-    scheduler = Scheduler("gpu", lambda sub_batch, threads: None, budget=10)
+    scheduler = Scheduler("cpu", lambda sub_batch, threads: None, 10, CpuBudget(1, list))
     slots = Slots(1)
     left = weakref.ref(slots)
     scheduler.submit(list(slots))
@@ -88,7 +88,7 @@ def scheduled():
         busy.set()
         release.wait(5)
 
-    scheduler = Scheduler("gpu", run, budget=10)
+    scheduler = Scheduler("cpu", run, 10, CpuBudget(1, list))
     scheduler.submit(list(Slots(1)))
     busy.wait(5)
     yield scheduler, release, ran
@@ -173,7 +173,9 @@ def test_what_is_over_is_not_run(scheduled):
 def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
     """20 ms for a cost of 1, a budget of 8: three fit in 70 ms; a quarter of the budget is always tried."""
     ran: list[list[int]] = []
-    scheduler = Scheduler("gpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), budget=8)
+    scheduler = Scheduler(
+        "cpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), 8, CpuBudget(1, list)
+    )
     scheduler._pace.add(1, 20_000_000)
     with scheduler.whole():
         jobs = [Slots(1) for _ in range(8)]

@@ -16,7 +16,7 @@ BLOCK = 77  # a sub-batch of this cost takes its lane until the end
 class Order:
     """A scheduler whose lanes begin with `run`, and the sub-batches in the order in which they ran."""
 
-    def __init__(self, monkeypatch, device: str = "gpu", cores: int = 1) -> None:
+    def __init__(self, monkeypatch, device: str = "cpu", cores: int = 1) -> None:
         self.ran: list[list[int]] = []
         self._begin, self._end = threading.Event(), threading.Event()
         real = module.lasting

@@ -1,15 +1,19 @@
 """What a worker does with an order to load and with a batch, in this process and with a family of few lines."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from sie_triton.contract import Batch
-from sie_triton.engines import Encoder
-from sie_triton.errors import LoadError
+from sie_triton.engines import Encoder, Engine
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
-from sie_triton.worker.calibration import Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Forward, Load
 from tests.family_double import NAME, OwnAdapter, OwnEngine
@@ -18,11 +22,14 @@ from tests.stages import spec
 OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.family_double:OwnEngine"}
 
 
+DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
+
+
 @pytest.fixture
 def calibrated(monkeypatch):
     """The calibrations that were asked for: sampler and limit."""
     asked = []
-    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, __: asked.append((sampler, limit)) or 33)
+    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or 33)
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
     return asked
 
@@ -54,6 +61,28 @@ def test_memory_of_a_device_is_counted_there_only(tmp_path, calibrated, device, 
     assert load(tmp_path, spec(**OWN), device)[2].device_bytes == on_device
 
 
+@pytest.mark.parametrize(("device", "freed"), [("cpu", 0), ("cuda:0", 1)])
+def test_memory_of_trial_passes_on_a_gpu_is_freed_before_it_is_counted(
+    tmp_path, calibrated, monkeypatch, device, freed
+):
+    done = []
+    monkeypatch.setattr(OwnEngine, "free_unused_memory", lambda _: done.append("freed"))
+    monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: done.append("counted") or 1234)
+    load(tmp_path, spec(**OWN), device)
+    assert done.count("freed") == freed
+    assert done.index("counted") == freed
+
+
+def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, calibrated, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "calibrate", fail)
+    with pytest.raises(LoadError, match="not enough memory for a forward pass beside the weights") as caught:
+        load(tmp_path, spec(**OWN))
+    assert caught.value.reason == OUT_OF_MEMORY
+
+
 @pytest.mark.parametrize("place", ["itself", "cause"])
 def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, monkeypatch, place):
     def fail(*_):
@@ -71,6 +100,13 @@ def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
     with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, but the weights give 2") as caught:
         load(tmp_path, spec(**{**OWN, "dims": {"dense": 3}}))
     assert caught.value.reason == "unsupported"
+
+
+BROKEN = [
+    ("cpu", None, False),
+    ("cuda:1", None, False),
+    ("cuda:1", torch.AcceleratorError("CUDA error: device-side assert triggered"), True),
+]
 
 
 class Adapter(OwnAdapter):
@@ -99,6 +135,57 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
     assert "secret" not in failed.message
     assert (failed == module.NO_MEMORY) == (reason == OUT_OF_MEMORY)
     assert engine.freed == freed
+
+
+class Ended(BaseException):
+    """In place of the end of this process."""
+
+
+class Broken(Freeing):
+    """Of a device that an error has left unusable."""
+
+    def is_broken(self):
+        return True
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Where a worker would end; with which status."""
+    statuses = []
+
+    def end(status):
+        statuses.append(status)
+        raise Ended
+
+    monkeypatch.setattr(module.os, "_exit", end)
+    return statuses
+
+
+@pytest.mark.parametrize("error", [RuntimeError("device-side assert triggered"), MemoryError()])
+def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog, error):
+    """So that its stage starts another and repeats the pass."""
+    with pytest.raises(Ended):
+        module.compute(Broken(), Adapter(error), sampler().batch(9), Graphs(Broken(), None))
+    assert ends == [1]
+    assert "another one takes its place" in caplog.messages[-1]
+
+
+def test_it_does_not_end_for_a_request_that_is_wrong(ends):
+    answer = module.compute(Broken(), Adapter(InputError("x: wrong")), sampler().batch(9), Graphs(Broken(), None))
+    assert isinstance(answer, Failed)
+    assert ends == []
+
+
+@pytest.mark.parametrize(("device", "error", "is_broken"), BROKEN)
+def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, device, error, is_broken):
+    def synchronize():
+        if error:
+            raise error
+
+    stream = SimpleNamespace(synchronize=synchronize)
+    monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:1": stream}.__getitem__)
+    assert TorchEngine(spec(), device, Measurements()).is_broken() is is_broken
+    assert not OwnEngine(spec(), device, Measurements()).is_broken()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +254,7 @@ def test_what_is_known_is_not_measured(monkeypatch):
     measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
-    assert calibrate(used, sampler(), 500, measurements) == 77
+    assert calibrate(used, sampler(), 500, measurements, DEVICE) == 77
     assert used.encoder.path == "other"
 
 
@@ -180,7 +267,7 @@ def test_sizes_double_up_to_the_limit():
 
 
 def test_one_path_is_not_compared_with_itself():
-    assert faster_path(OwnAdapter(Encoder()), None) == "only"
+    assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 
 def test_computed_rows_are_those_of_the_adapter():

@@ -24,8 +24,12 @@ from sie_triton.engines.onnx.session import (
 from sie_triton.engines.torch.rows import SideBySide, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
+from sie_triton.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+
+# ONNX Runtime raises errors of no class of their own with one of these in their texts.
+NO_MEMORY = ("Failed to allocate memory", "out of memory")
 
 Ints = npt.NDArray[np.int32]
 
@@ -54,6 +58,7 @@ class OnnxEngine(Engine):
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
         self._num_threads = spec.runtime.cpu_threads or len(os.sched_getaffinity(0))
+        self._weights_bytes = 0
 
     def load(self, directory: Path) -> OnnxModel:
         """The model's graph in `directory`; LoadError says what is wrong with it."""
@@ -63,7 +68,9 @@ class OnnxEngine(Engine):
         read_any_config(directory)
         vocab_size = int(AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config().vocab_size)
         num_bytes = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
-        return OnnxModel(open_session(path, self.device, self._num_threads), path, vocab_size, num_bytes)
+        session = open_session(path, self.device, self._num_threads)
+        self._weights_bytes += num_bytes
+        return OnnxModel(session, path, vocab_size, num_bytes)
 
     def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
         """LoadError where the graph gives no states of tokens. Which tokens see which is in it already."""
@@ -75,6 +82,13 @@ class OnnxEngine(Engine):
 
     def settle(self, encoder: "OnnxEncoder") -> None:
         """Nothing is left to choose."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return super().is_out_of_memory(error) or any(text in str(error) for text in NO_MEMORY)
+
+    def used_bytes(self) -> int:
+        """Of a GPU the weights and what CUDA itself takes: ONNX Runtime does not say how much it holds for passes."""
+        return super().used_bytes() if self.device == "cpu" else CUDA_CONTEXT_BYTES + self._weights_bytes
 
 
 class OnnxEncoder(Encoder):

@@ -26,6 +26,7 @@ from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
+from sie_triton.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
@@ -34,9 +35,6 @@ log = logging.getLogger(__name__)
 
 # A measurement: this model's numbers do not fit into float16.
 OVERFLOWS = "overflows_float16"
-
-# What CUDA itself takes on the device for each process, roughly.
-CUDA_CONTEXT_BYTES = 500_000_000
 
 _threads = threading.local()
 
@@ -157,6 +155,18 @@ class TorchEngine(Engine):
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return is_out_of_memory(error)
+
+    def is_broken(self) -> bool:
+        """An error inside a kernel stays with this process: every later call of CUDA raises it again.
+
+        The device as a whole must not be waited for: another thread may be recording a CUDA graph.
+        """
+        try:
+            if self.device != "cpu":
+                torch.cuda.current_stream(self.device).synchronize()
+        except RuntimeError:
+            return True
+        return False
 
     def free_unused_memory(self) -> None:
         """And return what PyTorch keeps of a GPU's memory for later."""

@@ -1,0 +1,74 @@
+"""A worker ends in the middle of passes: which jobs run again, in what company, and which one is told."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from sie_triton.errors import ModelError
+from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.records.status import StatusWriter
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.request import DEFERRED
+from sie_triton.worker.process import WorkerDied
+from tests.stages import OPEN, EchoWorker, run, spec, tokens
+
+POISON = 14
+
+
+class Mortal(EchoWorker):
+    """POISON ends it, for all passes that run on it; every other pass lasts longer than that takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_alive, self.ended = True, threading.Event()
+
+    def forward(self, batch, threads):
+        if POISON in tokens_of(batch)[0]:
+            self.ended.wait(0.1)
+            self.is_alive = False
+            self.ended.set()
+        if self.ended.wait(0.3):
+            raise WorkerDied
+        return super().forward(batch, threads)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make a warm stage of so many lanes; `workers` are all that it has had."""
+    stages = []
+
+    def made(num_lanes):
+        runtime = replace(OPEN, cpu_threads=num_lanes)
+        stage = Inference(spec(runtime=runtime), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+        stage.workers = []
+        stage.load = lambda: stage.workers.append(Mortal()) or stage.workers[-1]
+        stage.warm_up()
+        stages.append(stage)
+        return stage
+
+    yield made
+    for stage in stages:
+        stage.close()
+
+
+def test_a_request_that_ends_every_worker_spoils_none_that_shared_a_pass_with_it(make):
+    """They ran together once, then each by itself: the first pass and two of its own end three workers, no more."""
+    stage = make(1)
+    answers = run(stage, [tokens([each] * 10) for each in (1, POISON, 2)])
+    assert [answer["dense"].tolist() for answer in (answers[0], answers[2])] == [[[1, 10]], [[2, 10]]]
+    assert isinstance(answers[1], ModelError)
+    assert "twice" in str(answers[1])
+    assert len(stage.workers) == 4
+    assert stage.status.record["num_replaced"] == 3
+    assert [worker.closed for worker in stage.workers] == [True, True, True, False]
+
+
+def test_it_spoils_none_on_another_lane_either(make):
+    """Passes that a worker did not survive are repeated one at a time, so that none is in two by chance."""
+    stage = make(2)
+    requests = [tokens([POISON] * 40), tokens([1] * 40)]
+    assert stage.execute(requests) == [DEFERRED] * 2
+    bad, good = (request.answer(DEFERRED) for request in requests)
+    assert isinstance(bad, ModelError)
+    assert good["dense"].tolist() == [[1, 40]]
