@@ -15,11 +15,8 @@ OPTIONS = ("-O3", "-march=native", "-fopenmp")
 @cache
 def library(directory: Path) -> ctypes.CDLL | None:
     """Of the sources in `directory`; None without a compiler, or a place to keep it that is this user's alone."""
-    # Not there where only the client is installed, which compiles nothing.
-    from platformdirs import user_cache_path
-
     name = f"{directory.parent.name}-{_fingerprint(directory)}.so"
-    for place in (user_cache_path("sie-triton"), temporary_directory()):
+    for place in _places():
         try:
             home = private_directory(place)
             if not (home / name).exists():
@@ -31,6 +28,15 @@ def library(directory: Path) -> ctypes.CDLL | None:
         except OSError:
             continue
     return None
+
+
+def _places() -> list[Path]:
+    """Directories to keep it in, the preferred one first; platformdirs is missing where no server is installed."""
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        return [temporary_directory()]
+    return [user_cache_path("sie-triton"), temporary_directory()]
 
 
 def _fingerprint(directory: Path) -> str:
