@@ -67,7 +67,7 @@ def environment(directory: Path, hidden: tuple[str, ...]) -> dict[str, str]:
 
 def gpu_check(directory: Path, *options: str, hidden: tuple[str, ...] = ()) -> tuple[int, list[str]]:
     """Status and lines of `scripts/gpu-check --dry-run`."""
-    command = [ROOT / "scripts" / "gpu-check", "--dry-run", *options]
+    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--minutes", "60", *options]
     done = subprocess.run(
         command, env=environment(directory, hidden), capture_output=True, text=True, timeout=600, check=False
     )

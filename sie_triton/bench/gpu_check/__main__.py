@@ -5,6 +5,7 @@ every comparison was made and holds. Parts run in the order below, each in a pro
 --minutes; a part that lacks a package is skipped by name."""
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -37,6 +38,8 @@ def main() -> int:
     if device == "cpu" and not arguments.dry_run:
         print("no NVIDIA GPU can be used here; --dry-run runs the same code on the CPU, at tiny sizes", file=sys.stderr)
         return 2
+    if arguments.dry_run:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # so little work is slower by several threads
     clock = Clock(arguments.minutes)
     # The program `timeout` sends SIGTERM; results so far are reported.
     for each in (signal.SIGTERM, signal.SIGINT):

@@ -32,7 +32,7 @@ def all_parts() -> list[Part]:
         Part("machine", _later("machine", "describe"), 40),
         Part("fork", _later("fork", "compare"), 50, is_needed=True),
         *(Part(f"kernels/{name}", _later("kernels", "compare", name), 20, is_needed=True) for name in KERNELS),
-        *(Part(f"models/{name}", _later("models", "compare", name), 20, is_needed=True) for name in MODELS),
+        *(Part(f"models/{name}", _later("models", "compare", name), 25, is_needed=True) for name in MODELS),
         Part("cudnn", _later("cudnn", "measure"), 30),
         Part("graphs", _later("graphs", "check"), 30, is_needed=True),
         *(Part(f"speed/{name}", _later("speed", "measure", name), 60) for name in TIMED),

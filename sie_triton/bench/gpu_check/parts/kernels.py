@@ -27,7 +27,7 @@ WINDOWS: dict[str, Window] = {
 
 # Items of one token at both ends and in a run; the last two differ in length, and so does what a control mixes up.
 LENGTHS = (1, 1, 7, 64, 64, 65, 129, 512, 1, 300, 33, 33)
-TINY_LENGTHS = (1, 1, 7, 33, 33, 64, 1, 70, 33)
+TINY_LENGTHS = (1, 1, 60, 60, 1, 33, 33)
 
 # Of an item with partial keys so many of its last tokens are not looked at.
 NOT_KEYS = 5

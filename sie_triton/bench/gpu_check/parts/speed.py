@@ -73,7 +73,7 @@ def finding(row: Row, plan: Plan, lengths: list[int], work: Callable[[float], in
 
 def measured(name: str, dtype: str, plan: Plan, lengths: list[int], work: Callable[[float], int]) -> Row:
     """Warm up, measure, and profile for a shorter time."""
-    warm_s, measured_s, profiled_s = (0.0, 0.05, 0.0) if plan.is_dry else (0.5, 1.5, 0.2)
+    warm_s, measured_s, profiled_s = (0.0, 0.05, 0.0) if plan.is_dry else (0.3, 1.2, 0.2)
     work(warm_s)
     started = time.perf_counter()
     tokens_per_s = work(measured_s) / (time.perf_counter() - started)
