@@ -33,7 +33,11 @@ CONTROLS: dict[str, Kernel] = {"leaking": leaking, "unmasked": unmasked}
 
 
 def add_controls(plan: Plan) -> None:
-    """Let the controls be kernels; put one into the place of the kernel that is to be wrong."""
+    """Let the controls be kernels; put one into the place of the kernel that is to be wrong.
+
+    Attention is computed as in a worker, which does without cuDNN.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     KERNELS.update(CONTROLS)
     if plan.broken:
         KERNELS[plan.broken] = leaking

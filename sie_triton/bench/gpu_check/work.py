@@ -107,7 +107,9 @@ def libraries(
     """The same work by transformers, and by sentence-transformers if it is installed; a note if it is not."""
     items, texts = items_of(lengths), list(map(text_of, lengths))
     subjects: dict[str, Callable[[], object]] = {}
-    subjects["transformers"] = partial(Library(name, plan, directory, plan.precision).forward, items)
+    subjects["transformers"] = partial(
+        with_cudnn, partial(Library(name, plan, directory, plan.precision).forward, items)
+    )
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError as exc:
@@ -115,8 +117,19 @@ def libraries(
         return subjects, [Finding("notes", note, {"note": note})]
     options = {"dtype": getattr(torch, plan.precision)}
     sentences = SentenceTransformer(str(directory), device=plan.device, model_kwargs=options)
-    subjects["sentence-transformers, from text"] = partial(sentences.encode, texts, batch_size=LIBRARY_BATCH)
+    encode = partial(sentences.encode, texts, batch_size=LIBRARY_BATCH)
+    subjects["sentence-transformers, from text"] = partial(with_cudnn, encode)
     return subjects, []
+
+
+def with_cudnn(work: Callable[[], object]) -> object:
+    """Run `work` with SDPA as the libraries leave it; engines of ours may have turned cuDNN's attention off."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        return work()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def cosine(ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> float:
