@@ -36,7 +36,9 @@ def compare(name: str, plan: Plan) -> Iterator[Finding]:
         truth = Encoder(copy.deepcopy(model).to(getattr(torch, dtype)).float(), "eager")
         expected = torch.cat([truth.eager(item) for item in items])
         eager, _ = differences(torch.cat([ours.eager(item) for item in items]), expected)
-        limit = TOLERANCE + TIMES_EAGER * eager
+        # Where attention picks one token of all, rounding picks another in one computation and not in the next.
+        times = TIMES_EAGER if MODELS[name].sharpness == 1 else 2 * TIMES_EAGER
+        limit = TOLERANCE + times * eager
         for kernel in ways(plan.device, getattr(torch, dtype), name):
             row = {"model": name, "dtype": dtype, "kernel": kernel, "limit": limit}
             yield finding(row, partial(states, ours, kernel, input_ids, lengths), expected)
