@@ -18,11 +18,8 @@ def library(directory: Path) -> ctypes.CDLL | None:
 
     None if there is no compiler, or no directory to store it that only this user can write.
     """
-    # Imported here: it is missing if only the client, which compiles nothing, is installed.
-    from platformdirs import user_cache_path
-
     name = f"{directory.parent.name}-{_fingerprint(directory)}.so"
-    for place in (user_cache_path("sie-triton"), temporary_directory()):
+    for place in _places():
         try:
             home = private_directory(place)
             if not (home / name).exists():
@@ -34,6 +31,15 @@ def library(directory: Path) -> ctypes.CDLL | None:
         except OSError:
             continue
     return None
+
+
+def _places() -> list[Path]:
+    """Directories that may hold the library, the preferred one first."""
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:  # only the client, or gpu-check without this package's requirements
+        return [temporary_directory()]
+    return [user_cache_path("sie-triton"), temporary_directory()]
 
 
 def _fingerprint(directory: Path) -> str:

@@ -132,8 +132,8 @@ def again(
 ) -> list[SubBatch[J]]:
     """Return parts of a failed sub-batch to retry separately; empty if retrying cannot help.
 
-    After OutOfMemory the parts are halves, at most `halvings` times. After an error of `at_fault`, which one of the jobs
-    may have caused, each job is a part, so that it does not fail the others.
+    After OutOfMemory the parts are halves, at most `halvings` times. After an error of `at_fault`, which one of the
+    jobs may have caused, each job is a part, so that it does not fail the others.
     """
     if isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0:
         middle = len(slots) // 2

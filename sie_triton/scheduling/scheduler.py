@@ -2,9 +2,10 @@
 
 A lane runs one sub-batch at a time. The two lanes of a GPU take turns on it: one prepares a forward pass, or hands on
 rows, while the GPU computes the other's, so that the GPU need not wait; the budget of a pass is not divided between
-them. On a CPU two lanes with half the threads each are faster than one lane with all threads: the threads of a forward pass
-wait for each other at every layer, even for one that was interrupted; parallel forward passes do not (measured in
-docs/decisions/batching.md). The lanes of a remote server share no resources here: each is a request in flight.
+them. On a CPU two lanes with half the threads each are faster than one lane with all threads: the threads of a
+forward pass wait for each other at every layer, even for one that was interrupted; parallel forward passes do not
+(measured in docs/decisions/batching.md). The lanes of a remote server share no resources here: each is a request in
+flight.
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
 accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose

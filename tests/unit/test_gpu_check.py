@@ -2,82 +2,154 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from sie_triton.bench.architectures import build
-from sie_triton.bench.gpu_check import fidelity, runner
-from sie_triton.bench.gpu_check.scope import Part, Plan
-from sie_triton.bench.gpu_check.speed import recorded
+from sie_triton.bench.gpu_check import fidelity, report, runner
+from sie_triton.bench.gpu_check import parts as table
+from sie_triton.bench.gpu_check.__main__ import _arguments
+from sie_triton.bench.gpu_check.parts import faults, graphs, kernels, models
+from sie_triton.bench.gpu_check.parts.query import captured
+from sie_triton.bench.gpu_check.process import Gauge
+from sie_triton.bench.gpu_check.runner import Clock, Report
+from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Part, Plan
 from sie_triton.bench.lanes import token_batch
 from sie_triton.engines.torch.attention import packed
-from sie_triton.engines.torch.attention.kernels import KERNELS
+from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.errors import ModelError
 from sie_triton.families.token_batch import tokens
+from sie_triton.worker.process import WorkerDied
 
 ROOT = Path(__file__).parents[2]
+DRY = Plan("cpu", is_dry=True)
 
-# What such a machine need not have.
-ABSENT = ("aiohttp", "click", "platformdirs", "pydantic", "pydantic_settings", "pytriton", "tenacity", "tritonclient")
-HIDE = f"""
+# What a machine with a GPU need not have; accelerate needs psutil.
+NEVER = ("aiohttp", "click", "platformdirs", "pydantic_settings", "pytriton", "tenacity", "tritonclient")
+OPTIONAL = {
+    "rich": ("rich",),
+    "psutil": ("psutil", "accelerate"),
+    "sentence-transformers": ("sentence_transformers",),
+    "pydantic": ("pydantic", "pydantic_core"),
+}
+HIDE = """
 from importlib.machinery import PathFinder
 
 real = PathFinder.find_spec
 
 def find_spec(name, path=None, target=None):
-    return None if name.split(".")[0] in {ABSENT!r} else real(name, path, target)
+    return None if name.split(".")[0] in {hidden!r} else real(name, path, target)
 
 PathFinder.find_spec = find_spec
 """
 
+# What a CPU lacks.
+SKIPPED_ON_CPU = {"kernels/flash_attention_2", "kernels/varlen", "faults/calibration", "server"}
 
-def gpu_check(directory: Path, *options: str) -> tuple[int, list[str]]:
-    """Status and lines of `scripts/gpu-check`, without what need not be there."""
-    (directory / "sitecustomize.py").write_text(HIDE)
+
+def environment(directory: Path, hidden: tuple[str, ...]) -> dict[str, str]:
+    """That of a machine without the packages `hidden`, in child processes too."""
+    (directory / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PYTHONPATH": str(directory), "PATH": path}
-    command = [ROOT / "scripts" / "gpu-check", "--dry-run", *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return {**os.environ, "PYTHONPATH": str(directory), "PATH": path}
+
+
+def gpu_check(directory: Path, *options: str, hidden: tuple[str, ...] = ()) -> tuple[int, list[str]]:
+    """Status and lines of `scripts/gpu-check --dry-run`."""
+    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--minutes", "60", *options]
+    done = subprocess.run(
+        command, env=environment(directory, hidden), capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.stdout, done.stderr
     return done.returncode, done.stdout.splitlines()
 
 
-def test_a_dry_run_makes_every_comparison_and_every_measurement(tmp_path):
-    status, lines = gpu_check(tmp_path)
-    found = json.loads(lines[-1])
-    assert status == 0
-    assert (found["holds"], found["failed"], found["skipped"]) == (True, {}, [])
-    assert "platformdirs is not installed" in lines[0]
+def check_all_parts_ran(found: dict) -> None:
+    """Each with what it measures."""
+    assert (found["holds"], found["failed"], found["cut_off"]) == (True, {}, {})
+    assert found["skipped"].keys() == SKIPPED_ON_CPU
+    assert found["checks"]["made"] == found["checks"]["passed"] > 70
 
-    compared = {(entry["architecture"], entry["dtype"], entry["kernel"]) for entry in found["comparisons"]}
+    compared = {(row["model"], row["dtype"], row["kernel"]) for row in found["model_fidelity"]}
     everywhere = {"sdpa", "eager", "padded", "captured"}
     here = {"float32": {*everywhere, "native"}, "bfloat16": everywhere}
-    assert compared >= {
-        (name, dtype, way) for name in fidelity.COMPARED for dtype, ways in here.items() for way in ways
-    }
-    assert all(entry["passed"] for entry in found["comparisons"])
-    wrong = [entry["error"] / entry["limit"] for entry in found["comparisons"] if entry["is_control"]]
-    assert len(wrong) == 10
+    packed_models = ("BERT-base", "ModernBERT-base", "Qwen3-0.6B")
+    assert compared >= {(name, dtype, way) for name in packed_models for dtype, ways in here.items() for way in ways}
+    assert compared >= {(name, dtype, "packed") for name in table.MODELS[3:] for dtype in here}
+    rows = [*found["model_fidelity"], *found["kernel_fidelity"]]
+    wrong = [row["error"] / row["limit"] for row in rows if row["is_control"]]
+    assert len(wrong) == 12
     assert min(wrong) > 2
 
-    (machine,), (memory,), (latency,) = found["machine"], found["memory"], found["latency"]
-    assert machine["float32"]["flash_attention_2"] == "it needs a GPU and float16 or bfloat16"
-    assert machine["packages"]["torch"]
-    assert memory["weights_bytes"] > 4 * 30522 * 64
-    assert memory["after"]["used"] > 0
-    assert {"ours", "ours, captured", "transformers"} <= latency.keys()
-    assert [entry["lengths"] for entry in found["speed"]] == ["512 tokens", "5 to 512 tokens"]
-    for entry in found["speed"]:
-        assert set(entry["tokens_per_s"]) == {"packed", "padded", "transformers", "sentence-transformers"}
-        assert all(0 < share < 1 for share in entry["share_of_peak"].values())
-    assert found["server"] == [{"started": False, "because": "dry run"}]
+    sizes = {(row["kernel"], row["dtype"], row["head_size"]) for row in found["kernel_fidelity"]}
+    assert sizes >= {("sdpa", dtype, size) for dtype in kernels.DTYPES for size in (64, 72, 128, 256)}
+    assert [row["what"] for row in found["machine"]].count("SDPA's order") == 1
+    assert all(row["calls"] for row in found["fork"])  # the fake package makes transformers ask for CUDA
+    assert {row["setting"] for row in found["cudnn"]} == {"off", "on", "on, and first"}
+    assert len(found["graphs"]) == 5
+    measured = {(row["model"], row["subject"], row["lanes"]) for row in found["speed"]}
+    assert measured >= {(name, way, n) for name in table.TIMED for way in ("sdpa", "padded") for n in (1, 2)}
+    assert not [row for row in found["speed"] if "raised" in row]
+    assert {(row["model"], row["start"]) for row in found["workers"]} == {
+        (name, start) for name in table.TIMED for start in ("first", "again")
+    }
+    assert {row["fault"] for row in found["faults"]} == {"out of memory in a pass", "a token beyond the vocabulary"}
+    assert {row["subject"] for row in found["query"]} >= {"packed", "captured", "transformers"}
+
+
+@pytest.mark.timeout(700)
+def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
+    hidden = (*NEVER, *sum(OPTIONAL.values(), ()))
+    status, lines = gpu_check(tmp_path, "--output", str(tmp_path / "report.md"), hidden=hidden)
+    found = json.loads(lines[-1])
+    assert status == 0, lines
+    check_all_parts_ran(found)
+    assert "sentence-transformers: sentence_transformers is not installed" in found["notes"][0]["note"]
+    assert "Worker processes; memory in MB" in lines  # a plain table
+    assert "## Faults of a worker" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("package", OPTIONAL)
+def test_without_one_package_every_other_part_runs(tmp_path, package):
+    status, lines = gpu_check(tmp_path, hidden=OPTIONAL[package])
+    found = json.loads(lines[-1])
+    assert status == 0, lines
+    check_all_parts_ran(found)
+    # Without psutil there is no accelerate, which sentence-transformers may want.
+    if package in ("rich", "pydantic"):
+        assert "sentence-transformers, from text" in {row["subject"] for row in found["query"]}
+
+
+def test_a_run_that_is_cut_off_has_told_all_before_it(tmp_path):
+    """As by `timeout`, which sends SIGTERM."""
+    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]
+    process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "fork, at most" in line:
+            process.send_signal(signal.SIGTERM)
+    found = json.loads(lines[-1])
+    assert process.wait() == 1
+    assert len(found["machine"]) > 10
+    assert found["cut_off"] == {
+        "fork": "the run was stopped",
+        "query/BERT-base": "no time was left",
+        "query/Qwen3-0.6B": "no time was left",
+    }
 
 
 def test_a_query_that_is_measured_as_captured_is(monkeypatch):
@@ -87,30 +159,123 @@ def test_a_query_that_is_measured_as_captured_is(monkeypatch):
     hidden_states = CapturedPasses.hidden_states
     monkeypatch.setattr(CapturedPasses, "hidden_states", lambda *given: passes.append(1) or hidden_states(*given))
     adapter = SimpleNamespace(encoder=encoder, forward=lambda batch: encoder.hidden_states(*tokens(batch)))
-    forward = recorded(adapter, batch)
+    forward = captured(adapter, batch)
     forward()
     adapter.forward(batch)
     assert passes == [1]
 
 
-def test_a_kernel_that_is_wrong_is_caught_and_named(monkeypatch):
+@pytest.fixture
+def own_kernels(monkeypatch):
+    """A table of kernels that a test may change."""
     own = dict(KERNELS)
-    monkeypatch.setattr(fidelity, "KERNELS", own)
-    monkeypatch.setattr(packed, "KERNELS", own)
-    found = list(fidelity.compare("ModernBERT-base", Plan("cpu", is_dry=True, broken="sdpa")))
-    failed = {(entry["dtype"], entry["kernel"]) for _, _, entry in found if not entry["passed"]}
+    for module in (fidelity, kernels, models, packed):
+        monkeypatch.setattr(module, "KERNELS", own)
+    return own
+
+
+def test_a_kernel_that_is_wrong_is_caught_and_named(own_kernels):
+    found = list(models.compare("ModernBERT-base", Plan("cpu", is_dry=True, broken="sdpa")))
+    failed = {(row["dtype"], row["kernel"]) for _, _, row in found if not row["passed"]}
     assert failed == {("float32", "sdpa"), ("bfloat16", "sdpa")}
-    assert [line for _, line, _ in found if line.startswith("ModernBERT-base, float32, sdpa: off by 1.")]
     assert sum(line.endswith("FAILED") for _, line, _ in found) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "failing"),
+    [
+        (lambda q, k, v, segments, *given: sdpa_attention(q, k, v, segments.of(segments.lengths), *given), "partial"),
+        (lambda q, k, v, segments, scaling, window: sdpa_attention(q, k, v, segments, scaling, (-1, -1)), "window"),
+        (lambda q, k, v, *given: sdpa_attention(q, k.flip(1), v.flip(1), *given), "GQA"),
+        (lambda q, k, v, *given: sdpa_attention(q, k, v, *given).masked_fill(torch.tensor(True), torch.nan), "equal"),
+    ],
+)
+def test_a_kernel_that_is_wrong_in_some_cases_fails_with_their_names(own_kernels, wrong, failing):
+    own_kernels["sdpa"] = wrong
+    _, line, row = kernels.worst("sdpa", torch.float16, kernels.cases(64, DRY), DRY)
+    assert not row["passed"]
+    assert failing in " ".join(row["failing"])
+    assert "FAILED" in line
+
+
+def test_a_kernel_that_cannot_run_here_is_skipped_with_what_it_lacks():
+    with pytest.raises(CannotRun, match="it needs a GPU and float16"):
+        list(kernels.compare("varlen", DRY))
 
 
 def test_one_that_raises_has_failed_too():
     def compute():
         raise RuntimeError("CUDA error: misaligned address")
 
-    _, line, entry = fidelity.finding({"architecture": "a", "dtype": "d", "kernel": "k", "limit": 1.0}, compute, None)
-    assert (entry["passed"], entry["error"]) == (False, None)
-    assert line.endswith("FAILED, RuntimeError: CUDA error: misaligned address")
+    row = fidelity.judged("varlen", compute)
+    assert (row["passed"], row["error"]) == (False, None)
+    assert row["verdict"] == "FAILED, RuntimeError: CUDA error: misaligned address"
+
+
+def test_large_weights_leave_the_range_of_float16_before_they_are_scaled():
+    from sie_triton.bench.gpu_check.shapes import sharpened
+
+    layer = sharpened("DeBERTa, large weights", DRY).encoder.layer[0].attention.self
+    with torch.inference_mode():
+        states = torch.nn.functional.layer_norm(torch.randn(70, 64), (64,))
+        query, key = (
+            projection(states).view(70, 4, 16).transpose(0, 1) for projection in (layer.query_proj, layer.key_proj)
+        )
+        largest = float((query @ key.mT).abs().max())
+    assert largest > torch.finfo(torch.float16).max
+    assert largest / (3 * 16) ** 0.5 < torch.finfo(torch.float16).max
+
+
+def test_a_pass_that_differs_beside_a_capture_is_told(monkeypatch):
+    states = iter([torch.ones(2, 4), *[torch.zeros(2, 4)] * 1000])
+    monkeypatch.setattr(graphs.Passes, "run", lambda self: next(states))
+    passes = graphs.Passes(SimpleNamespace(dtype=torch.float32), (1, 1), DRY)
+    lane = graphs.Beside(passes, DRY)
+    lane.join()
+    with pytest.raises(RuntimeError, match="pass 1 AssertionError: its states are off by"):
+        lane.stop()
+
+
+class FakeWorker:
+    """Raises `errors` one after another, and then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+
+    def forward(self, batch: object, threads: int) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_whether_a_worker_answers_again_or_another_does(monkeypatch):
+    @contextmanager
+    def started(order):
+        yield FakeWorker()
+
+    monkeypatch.setattr(faults, "started", started)
+    monkeypatch.setattr(faults, "PATIENCE_S", 0.5)
+    failed = ModelError("CUDA error")
+    assert faults.next_answer(FakeWorker(failed), None)[0] == "the same worker answers, after 1 failed passes"
+    assert faults.next_answer(FakeWorker(failed, WorkerDied("")), None)[0].startswith("another worker answers")
+    then, seconds = faults.next_answer(FakeWorker(*[failed] * 100), None)
+    assert then.endswith("passes fail, and the worker does not end")
+    assert seconds is None
+
+
+def test_a_fault_that_did_not_come_about_has_no_verdict():
+    row = {"fault": "f", "told": faults.ANSWERED, "then": "t"}
+    assert "passed" not in faults.finding(row, is_provoked=False, passed=False).row
+    assert faults.finding(dict(row), is_provoked=True, passed=False).row["passed"] is False
+
+
+def test_memory_that_is_not_freed_is_told(child):
+    assert Gauge(DRY).freed_ms(child.pid, patience_s=0.05) is None
+    child.kill()
+    child.wait()
+    assert Gauge(DRY).freed_ms(child.pid, patience_s=5) < 5000
 
 
 def test_without_a_gpu_it_says_what_to_do(monkeypatch, capsys):
@@ -122,12 +287,30 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, capsys):
     assert "no NVIDIA GPU can be used here; --dry-run" in capsys.readouterr().err
 
 
+def test_parts_are_chosen_by_name_or_by_group(capsys):
+    assert [part.name for part in table.chosen(["faults", "models/BERT-base"])] == [
+        "models/BERT-base",
+        *(f"faults/{name}" for name in table.FAULTS),
+    ]
+    assert {part.name.split("/")[0] for part in table.chosen([])} == table.ABOUT.keys()
+    with pytest.raises(SystemExit):
+        _arguments(["--only", "speeds"])
+    assert "there is no part 'speeds'; there are machine, fork, kernels" in capsys.readouterr().err
+
+
+def test_the_help_names_every_part(capsys):
+    with pytest.raises(SystemExit):
+        _arguments(["--help"])
+    told = capsys.readouterr().out
+    assert all(f"  {name} " in told for name in table.ABOUT)
+
+
 def works(plan):
-    yield "comparisons", "one", {"passed": True}
+    yield Finding("checks", "one", {"passed": True})
 
 
 def fails(plan):
-    yield "comparisons", "one", {"passed": False}
+    yield Finding("checks", "one", {"passed": False})
 
 
 def raises(plan):
@@ -145,53 +328,78 @@ def hangs(plan):
     time.sleep(60)
 
 
+def lacks(plan):
+    yield from works(plan)
+    import no_such_package  # noqa: F401
+
+
+def run(*parts: Part, plan: Plan = DRY, minutes: float = 1) -> Report:
+    return runner.run(parts, plan, Clock(minutes))
+
+
 @pytest.mark.parametrize(
-    ("work", "why"),
+    ("work", "ending", "why"),
     [
-        (raises, "ValueError: no such kernel"),
-        (dies, "its process ended with status 3"),
-        (hangs, "not done after 1 s"),
+        (raises, "failed", "ValueError: no such kernel"),
+        (dies, "failed", "its process ended with status 3"),
+        (hangs, "cut_off", "not done after 4 s, and ended"),
+        (lacks, "skipped", "no_such_package is not installed"),
     ],
 )
-def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capfd, work, why):
-    monkeypatch.setattr(runner, "PART_LIMIT_S", 1)
-    parts = [Part("good", works), Part("bad", work), Part("last", works)]
-    report = runner.run(parts, Plan("cpu", is_dry=True), minutes=1)
-    assert not report.holds
-    assert report.failed["bad"].startswith(why)
-    assert len(report.comparisons) == 3  # what was found before it failed is kept
-    assert f"FAILED: {why}" in capfd.readouterr().out
+def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd, work, ending, why):
+    found = run(Part("good", works, 1), Part("bad", work, 1, is_needed=True), Part("last", works, 13), minutes=1)
+    assert getattr(found, ending) == {"bad": why}
+    assert found.holds == (ending == "skipped")
+    assert len(found.checks) == 3  # what was found before is kept
+    assert why in capfd.readouterr().out
 
 
-def test_what_there_is_no_time_for_is_skipped_with_a_line(monkeypatch, capsys):
-    report = runner.run([Part("good", works), Part("last", works)], Plan("cpu"), minutes=0)
-    assert report.skipped == ["good", "last"]
-    assert "last: skipped, 0 minutes are over" in capsys.readouterr().out
-    assert report.holds
-    assert not runner.run([Part("kernels", works, is_needed=True)], Plan("cpu"), minutes=0).holds
+def test_what_there_is_no_time_for_is_told(capsys):
+    found = run(Part("good", works, 1), Part("last", works, 1), minutes=0)
+    assert found.cut_off == {"good": "no time was left", "last": "no time was left"}
+    assert "last: skipped, no time is left" in capsys.readouterr().out
+    assert found.holds
+    assert not run(Part("kernels", works, 1, is_needed=True), minutes=0).holds
 
 
-def test_what_is_cut_off_was_not_compared(monkeypatch):
-    monkeypatch.setattr(runner, "WORTH_BEGINNING_S", 0)
-    for is_needed in (True, False):
-        report = runner.run([Part("slow", hangs, is_needed=is_needed)], Plan("cpu"), minutes=0.01)
-        assert (report.skipped, report.holds) == (["slow"], not is_needed)
+def test_a_part_gets_what_earlier_ones_did_not_need(monkeypatch):
+    limits = {}
+    monkeypatch.setattr(runner, "findings", lambda part, plan, limit_s, *_: limits.update({part.name: limit_s}) or [])
+    run(Part("first", works, 30), Part("second", works, 10), Part("last", works, 20), minutes=1)
+    assert [round(limit) for limit in limits.values()] == [30, 20, 60]
 
 
-def test_one_comparison_that_fails_is_enough():
-    assert runner.run([Part("good", works)], Plan("cpu"), minutes=1).holds
-    assert not runner.run([Part("good", works), Part("bad", fails)], Plan("cpu"), minutes=1).holds
+def test_one_check_that_fails_is_enough():
+    assert run(Part("good", works, 1)).holds
+    assert not run(Part("good", works, 1), Part("bad", fails, 1)).holds
 
 
 def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, capsys):
-    def findings(part, plan, clock, method):
+    def findings(part, plan, limit_s, stopped, method):
         if method == "fork":
-            yield runner.FAILED, "", {"error": "CUDA cannot be initialized again"}
+            yield runner._ending(runner.FAILED, "CUDA cannot be initialized again")
         else:
             yield from part.work(plan)
 
     monkeypatch.setattr(runner, "findings", findings)
-    report = runner.run([Part("machine", works), Part("last", works)], Plan("cuda:0"), minutes=1)
-    assert (report.holds, report.method, len(report.comparisons)) == (True, "spawn", 2)
-    assert report.fork_failed == "CUDA cannot be initialized again"
+    found = run(Part("machine", works, 1), Part("last", works, 1), plan=Plan("cuda:0"))
+    assert (found.holds, found.method, len(found.checks)) == (True, "spawn", 2)
+    assert found.fork_failed == "CUDA cannot be initialized again"
     assert "a forked process cannot use the GPU" in capsys.readouterr().out
+
+
+def test_a_report_is_written_after_each_part():
+    seen = []
+    runner.run(
+        [Part("good", works, 1), Part("bad", raises, 1)], DRY, Clock(1), lambda each: seen.append(dict(each.failed))
+    )
+    assert seen == [{}, {"bad": "ValueError: no such kernel"}]
+
+
+def test_a_markdown_report_has_machine_tables_and_failures():
+    found = Report({"machine": [{"what": "device", "value": "A|B"}]}, failed={"speed": "it\nhangs"})
+    text = report.markdown(found, DRY, "scripts/gpu-check")
+    assert text.startswith("# GPU check: A|B, dry run\n")
+    assert "| device | A\\|B |" in text
+    assert "| speed | failed | it hangs |" in text
+    assert "Not everything holds: 0 of 0 checks passed." in text

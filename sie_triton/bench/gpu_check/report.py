@@ -1,99 +1,206 @@
-"""The tables at the end, and the one document after them."""
+"""The results as tables on the terminal, as a Markdown document, and as one line of JSON."""
 
 import json
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from sie_triton.bench.gpu_check.runner import Report
 from sie_triton.bench.gpu_check.scope import Plan
 
-# Of each table: title, columns, and how an entry becomes rows.
-MB = 1e6
+Cells = list[list[str]]
+
+
+class Table(NamedTuple):
+    """Columns: key of a row → heading. Other keys of a row are in the JSON alone."""
+
+    title: str
+    columns: Mapping[str, str]
+
+
+COMPARED = {"dtype": "format", "error": "off by", "limit": "limit", "passed": ""}
+
+TABLES: Mapping[str, Table] = {
+    "machine": Table("Machine", {"what": "", "value": ""}),
+    "kernels": Table(
+        "Kernels that can run", {"kernel": "kernel", "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+    ),
+    "fork": Table(
+        "CUDA in a forked process, after the imports of a fork server",
+        {
+            "flash_attn": "flash-attn",
+            "variable": "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "calls": "calls of is_available",
+            "child": "the forked process",
+            "passed": "",
+        },
+    ),
+    "kernel_fidelity": Table(
+        "Attention kernels beside eager attention in float32, the worst case of each head size",
+        {"kernel": "kernel", "head_size": "head size", "cases": "cases", "worst": "worst case", **COMPARED},
+    ),
+    "model_fidelity": Table(
+        "Token states beside transformers' eager attention in float32, the worst token",
+        {"model": "model", "kernel": "computed by", **COMPARED},
+    ),
+    "cudnn": Table(
+        "SDPA on new shapes, milliseconds of a call",
+        {
+            "setting": "cuDNN",
+            "backend": "chosen backend",
+            "shapes": "new shapes",
+            "first_ms": "first call, median",
+            "worst_ms": "first call, worst",
+            "again_ms": "second call, median",
+        },
+    ),
+    "graphs": Table("CUDA graphs beside running passes", {"what": "", "detail": "", "passed": ""}),
+    "speed": Table(
+        "Forward passes in process",
+        {
+            "model": "model",
+            "dtype": "format",
+            "subject": "computed by",
+            "lanes": "lanes",
+            "tokens_per_s": "tokens/s",
+            "share_of_peak": "% of the matrix-product peak",
+            "idle": "GPU idle, % (profiler)",
+            "nvml_busy": "GPU busy, % (NVML)",
+            "raised": "failed with",
+        },
+    ),
+    "workers": Table(
+        "Worker processes; memory in MB",
+        {
+            "model": "model",
+            "start": "start",
+            "load_s": "load, s",
+            "calibration_s": "of it calibration",
+            "sub_batch_cost": "sub-batch",
+            "estimated": "estimated before",
+            "reported": "by the worker",
+            "driver": "by the driver",
+            "controller": "by the controller",
+            "freed_ms": "free after kill -9, ms",
+            "passed": "",
+        },
+    ),
+    "lanes": Table(
+        "Passes through a worker process",
+        {
+            "model": "model",
+            "lanes": "lanes",
+            "query_ms": "one query, ms",
+            "tokens_per_s": "tokens/s",
+            "cosine": "cosine",
+            "passed": "",
+        },
+    ),
+    "faults": Table(
+        "Faults of a worker",
+        {"fault": "fault", "told": "told", "then": "then", "seconds": "until the next answer, s", "passed": ""},
+    ),
+    "query": Table(
+        "One query alone, medians", {"model": "model", "tokens": "tokens", "subject": "computed by", "ms": "ms"}
+    ),
+    "server": Table("The whole server", {"what": "", "value": "", "passed": ""}),
+    "notes": Table("Left out", {"note": ""}),
+}
 
 
 def show(report: Report) -> None:
-    """A table for each section that has entries."""
-    console = Console(width=160)
-    for section, (title, columns, rows) in TABLES.items():
-        entries = report.sections.get(section, [])
-        table = Table(title=title)
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for entry in entries:
-            for row in rows(entry):
-                table.add_row(*row)
-        if entries:
-            console.print(table)
-    for part, error in report.failed.items():
-        console.print(f"{part}: {error}", style="red", markup=False)
-    for part in report.skipped:
-        console.print(f"{part}: skipped", style="yellow", markup=False)
+    """Print all tables: by rich if it is installed, else as plain text."""
+    for table, cells in tables_of(report):
+        print()
+        _show_table(table, cells)
+    print(flush=True)
 
 
 def document(report: Report, plan: Plan) -> str:
-    """One line of JSON."""
-    comparisons = report.comparisons
-    counts = {"made": len(comparisons), "passed": sum(entry["passed"] for entry in comparisons)}
-    head = {"device": plan.device, "dry_run": plan.is_dry, "holds": report.holds, "comparisons_count": counts}
+    """The report as one line of JSON."""
+    checks = report.checks
+    counts = {"made": len(checks), "passed": sum(row["passed"] for row in checks)}
+    head = {"device": plan.device, "dry_run": plan.is_dry, "holds": report.holds, "checks": counts}
     head |= {"processes": report.method, "fork_failed": report.fork_failed}
-    return json.dumps(head | {"failed": report.failed, "skipped": report.skipped} | report.sections)
+    return json.dumps(
+        head | {"failed": report.failed, "skipped": report.skipped, "cut_off": report.cut_off} | report.tables
+    )
 
 
-def _comparison(entry: dict[str, Any]) -> list[list[str]]:
-    measured = [f"{entry['error']:.1e}", f"{entry['cosine']:.6f}"] if entry["error"] is not None else ["", ""]
-    kernel = f"{entry['kernel']} (wrong on purpose)" if entry["is_control"] else entry["kernel"]
-    verdict = "ok" if entry["passed"] else "FAILED"
-    return [[entry["architecture"], entry["dtype"], kernel, measured[0], f"{entry['limit']:.1e}", measured[1], verdict]]
+def markdown(report: Report, plan: Plan, command: str) -> str:
+    """The report as a document for people."""
+    checks, machine = report.checks, {row["what"]: row["value"] for row in report.tables.get("machine", [])}
+    where = f"{machine.get('device', plan.device)}{', dry run' if plan.is_dry else ''}"
+    verdict = "Everything holds" if report.holds else "Not everything holds"
+    passed = f"{sum(row['passed'] for row in checks)} of {len(checks)} checks passed"
+    made = f"Made on {datetime.now(UTC):%Y-%m-%d} by `{command}`. {verdict}: {passed}."
+    lines = [f"# GPU check: {where}", "", made]
+    if report.fork_failed:
+        lines += ["", f"A forked process could not use the GPU: {report.fork_failed}"]
+    for table, cells in tables_of(report):
+        heading = list(table.columns.values())
+        lines += ["", f"## {table.title}", "", _markdown_row(heading), "|---" * len(heading) + "|"]
+        lines += map(_markdown_row, cells)
+    return "\n".join(lines) + "\n"
 
 
-def _speed(entry: dict[str, Any]) -> list[list[str]]:
-    rates, shares = entry["tokens_per_s"], entry["share_of_peak"]
-    return [
-        [
-            entry["model"],
-            entry["lengths"],
-            entry["precision"],
-            subject,
-            f"{rate:.0f}",
-            f"{100 * shares[subject]:.1f} %",
-            f"{rates['packed'] / rate:.2f} x",
-        ]
-        for subject, rate in rates.items()
-    ]
+def tables_of(report: Report) -> Iterator[tuple[Table, Cells]]:
+    """Every table that has rows, and at last the parts that did not come to their end."""
+    for name, table in TABLES.items():
+        rows = report.tables.get(name, [])
+        shown = {
+            key: heading for key, heading in table.columns.items() if any(row.get(key) is not None for row in rows)
+        }
+        if rows:
+            yield Table(table.title, shown), [[_cell(key, row.get(key)) for key in shown] for row in rows]
+    endings = {"failed": report.failed, "skipped": report.skipped, "cut off": report.cut_off}
+    cells = [[part, how, reason] for how, parts in endings.items() for part, reason in parts.items()]
+    if cells:
+        yield Table("Parts that did not come to their end", {"part": "part", "how": "", "reason": "reason"}), cells
 
 
-def _latency(entry: dict[str, Any]) -> list[list[str]]:
-    times = {subject: ms for subject, ms in entry.items() if subject not in ("model", "tokens")}
-    return [[entry["model"], str(entry["tokens"]), subject, f"{ms:.2f}"] for subject, ms in times.items()]
+def _cell(key: str, value: Any) -> str:
+    """
+    >>> [_cell("ms", 0.01234), _cell("ms", 12345.6), _cell("passed", False), _cell("idle", None)]
+    ['0.0123', '12346', 'FAILED', '']
+    """
+    if value is None:
+        return ""
+    if key == "passed":
+        return "ok" if value else "FAILED"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
 
 
-def _memory(entry: dict[str, Any]) -> list[list[str]]:
-    ours = {"weights (ours)": entry["weights_bytes"], "device (ours)": entry["device_bytes"]}
-    rows = [[entry["model"], name, "", f"{size / MB:.0f}"] for name, size in ours.items()]
-    before, after = entry["before"], entry["after"]
-    return rows + [
-        [entry["model"], name, f"{before.get(name, 0) / MB:.0f}", f"{after[name] / MB:.0f}"] for name in after
-    ]
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _server(entry: dict[str, Any]) -> list[list[str]]:
-    return [[name, str(value)] for name, value in entry.items()]
+def _show_table(table: Table, cells: Cells) -> None:
+    headings = list(table.columns.values())
+    try:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+    except ModuleNotFoundError:
+        print(plain(table.title, headings, cells))
+        return
+    drawn = RichTable(title=table.title)
+    for heading in headings:
+        drawn.add_column(heading, overflow="fold")
+    for row in cells:
+        drawn.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console(width=max(120, shutil.get_terminal_size().columns)).print(drawn)
 
 
-TABLES: dict[str, tuple[str, list[str], Any]] = {
-    "comparisons": (
-        "Token states beside the library's eager attention in float32, the worst token",
-        ["architecture", "format", "computed by", "off by", "limit", "cosine", ""],
-        _comparison,
-    ),
-    "speed": (
-        "Forward passes in process, medians",
-        ["model", "items", "format", "", "tokens/s", "of the matrix-product peak", "packed beside it"],
-        _speed,
-    ),
-    "latency": ("One query alone, medians", ["model", "tokens", "", "ms"], _latency),
-    "memory": ("Memory before and after loading, MB", ["model", "whose account", "before", "after"], _memory),
-    "server": ("The whole server", ["", ""], _server),
-}
+def plain(title: str, headings: Sequence[str], cells: Cells) -> str:
+    """
+    >>> print(plain("Times", ["what", "ms"], [["a pass", "12"]]))
+    Times
+    what    ms
+    a pass  12
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *cells)]
+    return "\n".join([title, *lines])

@@ -1,32 +1,37 @@
-"""Runs the parts one after another, each in a process of its own: what one breaks or hangs in is lost to it alone.
+"""Runs the parts one after another, each in a process of its own, so that a crash or a hang costs one part.
 
-They are forked from a process that has imported PyTorch, as the server's workers are. Where CUDA does not bear that,
-which is a finding of its own, they are started anew.
+The processes are forked from one that has imported PyTorch, as the server's workers are. Where CUDA does not work in a
+forked process, which is a finding of its own, each is started anew and imports everything itself.
 """
 
 import multiprocessing
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sie_triton.bench.gpu_check.scope import Finding, Part, Plan
+from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Part, Plan, Row
 
 # A part that would have less time than this is not begun.
-WORTH_BEGINNING_S = 10.0
+WORTH_BEGINNING_S = 3.0
 
-# One that takes longer hangs.
-PART_LIMIT_S = 180.0
+# Interval between two looks at whether the run is to stop.
+LOOK_S = 0.2
 
-FAILED, CUT_OFF = "failed", "cut off"
+FAILED, SKIPPED, CUT_OFF = "failed", "skipped", "cut off"
 
 
 class Clock:
+    """Time of a run, which begins when this is made, and is over when `stopped` is set."""
+
     def __init__(self, minutes: float) -> None:
         self._started = time.monotonic()
         self._limit_s = 60 * minutes
+        self.stopped = threading.Event()
 
     @property
     def elapsed_s(self) -> float:
@@ -34,92 +39,117 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        return max(0.0, self._limit_s - self.elapsed_s)
+        return 0.0 if self.stopped.is_set() else max(0.0, self._limit_s - self.elapsed_s)
 
 
 @dataclass
 class Report:
-    """Entries by section; `failed` parts with why; `skipped` parts, for which there was no time."""
+    """Rows by table. `failed`, `skipped` and `cut_off` parts, each with the reason.
 
-    sections: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    Skipped parts lack something on this machine; for those that were cut off there was no time.
+    """
+
+    tables: dict[str, list[Row]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    cut_off: dict[str, str] = field(default_factory=dict)
     holds: bool = False
     method: str = "fork"
     fork_failed: str = ""
 
-    def say(self, clock: Clock, line: str) -> None:
-        print(f"{clock.elapsed_s:6.1f} s  {line}", flush=True)
-
     @property
-    def comparisons(self) -> list[dict[str, Any]]:
-        return self.sections.get("comparisons", [])
+    def checks(self) -> list[Row]:
+        return [row for rows in self.tables.values() for row in rows if "passed" in row]
+
+    def judge(self, parts: Sequence[Part]) -> None:
+        """It holds if no part failed, every needed part came to its end, and every check passed."""
+        unfinished = [part.name for part in parts if part.is_needed and part.name in self.cut_off]
+        self.holds = all(row["passed"] for row in self.checks) and not unfinished and not self.failed
 
 
-def run(parts: Sequence[Part], plan: Plan, minutes: float) -> Report:
-    """All that there is time for. It `holds` if no part failed and every needed comparison was made and passed."""
-    clock, report = Clock(minutes), Report()
-    for part in parts:
-        if clock.left_s < WORTH_BEGINNING_S:
-            report.say(clock, f"{part.name}: skipped, {minutes:g} minutes are over")
-            report.skipped.append(part.name)
-            continue
-        _run_part(part, plan, clock, report)
-        if part is parts[0] and part.name in report.failed and plan.device != "cpu":
-            report.say(clock, "a forked process cannot use the GPU: from now on each part imports everything itself")
+def run(
+    parts: Sequence[Part], plan: Plan, clock: Clock, after_part: Callable[[Report], None] = lambda report: None
+) -> Report:
+    """Run all parts that there is time for; `after_part` gets the report so far after each of them.
+
+    A part may take its share of the time that is left, so that what earlier parts did not need goes to later ones.
+    """
+    report = Report()
+    for number, part in enumerate(parts):
+        limit_s = clock.left_s * part.seconds / sum(each.seconds for each in parts[number:])
+        _run_part(part, plan, limit_s, clock, report)
+        if number == 0 and part.name in report.failed and plan.is_gpu:
+            _say(clock, "a forked process cannot use the GPU: from now on each part imports everything itself")
             report.method, report.fork_failed = "spawn", report.failed.pop(part.name)
-            _run_part(part, plan, clock, report)
-    missing = [part.name for part in parts if part.is_needed and part.name in report.skipped]
-    report.holds = all(entry["passed"] for entry in report.comparisons) and not missing and not report.failed
+            _run_part(part, plan, clock.left_s, clock, report)
+        report.judge(parts)
+        after_part(report)
+    report.judge(parts)
     return report
 
 
-def _run_part(part: Part, plan: Plan, clock: Clock, report: Report) -> None:
-    report.say(clock, part.name)
-    for section, line, entry in findings(part, plan, clock, report.method):
-        report.say(clock, f"  {line}")
-        if section == FAILED:
-            report.failed[part.name] = entry["error"]
-        elif section == CUT_OFF:
-            report.skipped.append(part.name)
+def _run_part(part: Part, plan: Plan, limit_s: float, clock: Clock, report: Report) -> None:
+    if limit_s < WORTH_BEGINNING_S:
+        report.cut_off[part.name] = "no time was left"
+        _say(clock, f"{part.name}: skipped, no time is left")
+        return
+    _say(clock, f"{part.name}, at most {limit_s:.0f} s")
+    endings = {FAILED: report.failed, SKIPPED: report.skipped, CUT_OFF: report.cut_off}
+    for table, line, row in findings(part, plan, limit_s, clock.stopped, report.method):
+        _say(clock, f"  {line}")
+        if table in endings:
+            endings[table][part.name] = row["reason"]
         else:
-            report.sections.setdefault(section, []).append(entry)
+            report.tables.setdefault(table, []).append(row)
 
 
-def findings(part: Part, plan: Plan, clock: Clock, method: str = "fork") -> Iterator[Finding]:
-    """What a child finds, as it finds it; at last why it did not come to its end, if so."""
+def findings(
+    part: Part, plan: Plan, limit_s: float, stopped: threading.Event, method: str = "fork"
+) -> Iterator[Finding]:
+    """Yield the findings of a child process as they come; then why it did not come to its end, if so."""
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(part, plan, theirs), name=part.name)
     child.start()
     theirs.close()
-    limit = Clock(PART_LIMIT_S / 60)
+    ends = time.monotonic() + limit_s
     try:
-        while ours.poll(min(clock.left_s, limit.left_s)):
+        while not stopped.is_set() and (left_s := ends - time.monotonic()) > 0:
+            if not ours.poll(min(LOOK_S, left_s)):
+                continue
             if (found := ours.recv()) is None:
                 return
             yield found
-        if clock.left_s:
-            yield _failure(f"not done after {PART_LIMIT_S:g} s")
-        else:
-            yield CUT_OFF, "cut off, the time is over", {}
+        yield _ending(
+            CUT_OFF, "the run was stopped" if stopped.is_set() else f"not done after {limit_s:.0f} s, and ended"
+        )
     except EOFError:
         child.join()
-        yield _failure(f"its process ended with status {child.exitcode}")
+        yield _ending(FAILED, f"its process ended with status {child.exitcode}")
     finally:
         child.kill()
         child.join()
 
 
 def _work(part: Part, plan: Plan, out: "Connection[Any, Any]") -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process is ended by its parent
     try:
         for found in part.work(plan):
             out.send(found)
+    except CannotRun as exc:
+        out.send(_ending(SKIPPED, str(exc)))
+    except ModuleNotFoundError as exc:
+        out.send(_ending(SKIPPED, f"{exc.name} is not installed"))
     except Exception as exc:
         traceback.print_exc()
-        out.send(_failure(f"{type(exc).__name__}: {exc}"))
+        out.send(_ending(FAILED, f"{type(exc).__name__}: {exc}"))
     out.send(None)
 
 
-def _failure(error: str) -> Finding:
-    return FAILED, f"FAILED: {error}", {"error": error[:500]}
+def _ending(how: str, reason: str) -> Finding:
+    return Finding(how, f"{how.upper()}: {reason}", {"reason": reason[:500]})
+
+
+def _say(clock: Clock, line: str) -> None:
+    print(f"{clock.elapsed_s:6.1f} s  {line}", flush=True)

@@ -1,31 +1,61 @@
-"""What is asked of the check, and what its parts hand back."""
+"""The options of a run, and what its parts report. Standard library only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-# A part gives what it finds as soon as it has it: (section, a line of progress, an entry for the section's list).
-Finding = tuple[str, str, dict[str, Any]]
+Row = dict[str, Any]
+
+
+class Finding(NamedTuple):
+    """One result of a part, reported as soon as it is known: a row of `table`, and a line for the progress log.
+
+    A row whose `passed` is False fails the check.
+    """
+
+    table: str
+    line: str
+    row: Row
+
+
+class CannotRun(Exception):
+    """Raised by a part that cannot run on this machine; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`is_dry`: the same code at tiny sizes on the CPU. `broken` names a kernel to compute wrongly, or is empty."""
+    """Options of a run.
+
+    With `is_dry`, the same code runs on the CPU at tiny sizes. `broken` names a kernel to compute wrongly, or is empty.
+    `fork_server` is the directory of the fork server that starts workers.
+    """
 
     device: str
     is_dry: bool = False
     broken: str = ""
+    fork_server: Path = Path()
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device != "cpu"
 
     @property
     def precision(self) -> str:
-        """Of what is timed."""
-        return "float32" if self.is_dry else "bfloat16"
+        """Number format of models that are only timed."""
+        return "bfloat16" if self.is_gpu else "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Runs in a process of its own. If it `is_needed`, the check fails where there was no time for it."""
+    """One part of the check, run in a process of its own.
+
+    `seconds` is its share of the default duration. If `is_needed`, the check fails when the part did not come to its
+    end in time.
+    """
 
     name: str
     work: Callable[[Plan], Iterator[Finding]]
+    seconds: float
     is_needed: bool = False
+    uses_workers: bool = False

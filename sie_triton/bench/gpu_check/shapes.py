@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
 
-from sie_triton.bench.architectures import save_model
+from sie_triton.bench.architectures import sharpen
 from sie_triton.bench.gpu_check.scope import Plan
 
 VOCABULARY = 30522
+MAX_LENGTH = 512
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 TINY = {
     "hidden_size": 64,
@@ -25,14 +28,29 @@ TINY = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`config` names transformers' class; `tiny` is what differs from TINY in a dry run. `lengths` are compared."""
+    """A published size. `config` names transformers' class; `tiny` is what differs from TINY in a dry run.
+
+    `lengths` are those of the items that are compared. In a `packed_only` model the attention is its own code, so that
+    no attention kernel and no CUDA graph of ours applies. `sharpness` scales the weights of queries and keys.
+    """
 
     config: str
     changes: Mapping[str, Any]
     tiny: Mapping[str, Any]
     lengths: tuple[int, ...]
     is_causal: bool = False
+    packed_only: bool = False
+    sharpness: float = 1.0
 
+
+DEBERTA: Mapping[str, Any] = {
+    "relative_attention": True,
+    "position_buckets": 256,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+}
+DEBERTA_V3 = Size("DebertaV2Config", DEBERTA, DEBERTA, (1, 7, 64, 300, 300, 512), packed_only=True)
 
 SIZES: Mapping[str, Size] = {
     "BERT-base": Size("BertConfig", {}, {}, (1, 7, 64, 300, 300, 512)),
@@ -41,6 +59,17 @@ SIZES: Mapping[str, Size] = {
         {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
         {},
         (1, 7, 64, 300, 300, 512),
+    ),
+    # Fast, and in need of much memory for each token.
+    "BERT, wide": Size("BertConfig", {"num_hidden_layers": 2, "intermediate_size": 32768}, {}, ()),
+    "DeBERTa-v3-base": DEBERTA_V3,
+    # Products of queries and keys exceed the range of float16 until they are scaled; those with positions, which the
+    # library scales later, do not.
+    "DeBERTa, large weights": replace(
+        DEBERTA_V3,
+        changes={**DEBERTA, "norm_rel_ebd": "none", "num_hidden_layers": 1},
+        tiny={**DEBERTA, "norm_rel_ebd": "none", "num_hidden_layers": 1},
+        sharpness=60.0,
     ),
     # A window of 128 tokens in two layers of three.
     "ModernBERT-base": Size(
@@ -74,25 +103,35 @@ def config_of(name: str, plan: Plan) -> Any:
 
 
 def lengths_of(name: str, plan: Plan) -> tuple[int, ...]:
-    """Of the items that are compared: beyond any window, neighbours of one length among them."""
+    """Lengths of the items that are compared: beyond any window, neighbours of one length among them."""
     return (1, 2, 33, 35, 70, 70) if plan.is_dry else SIZES[name].lengths
 
 
 def build(name: str, plan: Plan) -> Any:
-    """On the device, in float32, with fresh weights."""
+    """A model on the device, in float32, with fresh weights."""
     torch.manual_seed(7)
     return _on(plan.device, config_of(name, plan)).eval()
 
 
+def sharpened(name: str, plan: Plan) -> Any:
+    """The same with weights for which a forgotten mask shows; queries and keys by the model's `sharpness` more."""
+    model = sharpen(build(name, plan))
+    with torch.no_grad():
+        for parameter, weight in model.named_parameters():
+            if parameter.endswith(("query_proj.weight", "key_proj.weight")):
+                weight.mul_(SIZES[name].sharpness)
+    return model
+
+
 def _on(device: str, config: Any) -> Any:
-    """Its weights are made there, which is faster than moving them."""
+    """Make its weights there, which is faster than moving them."""
     from_config: Any = transformers.AutoModel.from_config
     with torch.device(device):
         return from_config(config)
 
 
 def flops(name: str, plan: Plan, lengths: list[int]) -> float:
-    """Of the matrix products for items of these lengths."""
+    """Operations of the matrix products for items of these lengths."""
     model = _on("meta", config_of(name, plan))
     layers = {part: module for part, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     weights = sum(layer.weight.numel() for part, layer in layers.items() if "pooler" not in part)
@@ -104,11 +143,44 @@ def flops(name: str, plan: Plan, lengths: list[int]) -> float:
 
 
 def save(name: str, plan: Plan, scratch: Path) -> Path:
-    """A sentence-transformers directory, whose tokenizer makes a token of each word "w17"."""
+    """Save as sentence-transformers does, with a tokenizer that makes a token of each word "w17"."""
+    directory = scratch / "model"
+    model = build(name, plan).to(dtype=getattr(torch, plan.precision), device="cpu")
+    model.save_pretrained(directory)
     tokenizer = scratch / "tokenizer.json"
     tokenizer.write_text(json.dumps(_tokenizer()))
-    model = build(name, plan).to(dtype=getattr(torch, plan.precision), device="cpu")
-    return save_model(model, scratch, tokenizer, "lasttoken" if SIZES[name].is_causal else "mean")
+    special = {f"{each.lower().strip('[]')}_token": each for each in SPECIAL}
+    fast: Any = transformers.PreTrainedTokenizerFast
+    fast(tokenizer_file=str(tokenizer), model_max_length=MAX_LENGTH, **special).save_pretrained(directory)
+    pooling = "lasttoken" if SIZES[name].is_causal else "mean_tokens"
+    for path, content in _modules(pooling, model.config.hidden_size).items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_text(json.dumps(content))
+    return directory
+
+
+def tokens_of(count: int) -> npt.NDArray[np.int32]:
+    """What the tokenizer makes of `text_of(count)`."""
+    return np.array([SPECIAL.index("[CLS]"), *range(1000, 998 + count), SPECIAL.index("[SEP]")], np.int32)
+
+
+def _modules(pooling: str, hidden_size: int) -> dict[str, Any]:
+    """sentence-transformers' own files, by their paths."""
+    folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    return {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, path) in enumerate(folders.items())
+        ],
+        "sentence_bert_config.json": {"max_seq_length": MAX_LENGTH, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": hidden_size, f"pooling_mode_{pooling}": True},
+        "2_Normalize/config.json": {},
+    }
+
+
+def text_of(tokens: int) -> str:
+    """A text of so many tokens, with the two that the tokenizer adds."""
+    return " ".join(f"w{1000 + i}" for i in range(tokens - 2))
 
 
 def _tokenizer() -> dict[str, Any]:

@@ -54,9 +54,9 @@ class CapturedPasses:
         self.max_tokens = 0
 
     def serve(self, max_tokens: int, beside_others: int) -> None:
-        """Sub-batches of up to so many; a GPU's passes are never beside others.
+        """Take sub-batches of up to `max_tokens`. `beside_others` has no effect: all lanes share one stream of the GPU.
 
-        All is recorded anew, in memory of its own, the largest first: what others need is among what that has left.
+        Every size is recorded anew into a new memory pool, the largest first, so that smaller ones reuse its memory.
         """
         self._recordings.clear()
         self._record = None

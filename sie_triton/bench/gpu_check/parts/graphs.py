@@ -1,0 +1,137 @@
+"""CUDA graphs captured while another thread runs passes, and a capture that fails on purpose in the midst of it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from sie_triton.bench.gpu_check.scope import Finding, Plan
+from sie_triton.bench.gpu_check.shapes import build
+from sie_triton.bench.gpu_check.timing import own_stream
+from sie_triton.engines.torch.captured import SIZES, CapturedPasses
+from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.engines.torch.probe import TOLERANCE, relative_error
+
+# Of the pass that is captured, and of those beside it.
+CAPTURED_LENGTHS, BESIDE_LENGTHS = (7, 12, 1, 40), (300, 64, 64, 1, 129)
+
+JOIN_S = 20
+
+
+class Passes:
+    """One pass over items of these lengths, and the states that it has to give."""
+
+    def __init__(self, encoder: Encoder, lengths: tuple[int, ...], plan: Plan) -> None:
+        self.lengths = np.array(lengths, np.int32)
+        self.input_ids = np.random.default_rng(5).integers(1000, 20000, self.lengths.sum(), dtype=np.int32)
+        self._encoder, self._limit = encoder, TOLERANCE[encoder.dtype]
+        self._expected = self.run()
+
+    def run(self) -> torch.Tensor:
+        return self._encoder.hidden_states(self.input_ids, self.lengths)
+
+    def captured(self, passes: CapturedPasses) -> torch.Tensor:
+        types = np.zeros_like(self.input_ids)
+        first = self._encoder.first_position
+        return passes.hidden_states(self.input_ids, self.lengths, self.lengths, types, first)
+
+    def check(self, states: torch.Tensor) -> str:
+        """Return how far the states are off; AssertionError where that is too much."""
+        error = relative_error(states, self._expected)
+        assert error <= self._limit, f"its states are off by {error:.1e}"
+        return f"off by {error:.1e}"
+
+
+class Beside(threading.Thread):
+    """A lane that runs passes on a stream of its own until it is stopped."""
+
+    def __init__(self, passes: Passes, plan: Plan) -> None:
+        super().__init__(daemon=True)
+        self._passes, self._plan = passes, plan
+        self._ended = threading.Event()
+        self.num_passes, self.error = 0, ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with own_stream(self._plan):
+                while not self._ended.is_set():
+                    self._passes.check(self._passes.run())
+                    self.num_passes += 1
+        except Exception as exc:
+            self.error = f"{type(exc).__name__}: {exc}"[:300]
+
+    def stop(self) -> str:
+        """Return what it did; RuntimeError where a pass failed, or does not end."""
+        self._ended.set()
+        self.join(JOIN_S)
+        if self.error or self.is_alive():
+            raise RuntimeError(f"pass {self.num_passes + 1} {self.error or 'does not end'}")
+        return f"{self.num_passes} passes beside it"
+
+
+def check(plan: Plan) -> Iterator[Finding]:
+    """Capture alone, beside passes, and in vain."""
+    model = build("BERT-base", plan).to(getattr(torch, plan.precision))
+    encoder = Encoder(model)
+    encoder.use(PACKED)
+    few, many = Passes(encoder, CAPTURED_LENGTHS, plan), Passes(encoder, BESIDE_LENGTHS, plan)
+
+    def capture() -> str:
+        passes = CapturedPasses(encoder)
+        passes.serve(SIZES[-1], SIZES[-1])
+        return few.check(few.captured(passes))
+
+    def beside() -> str:
+        lane = Beside(many, plan)
+        try:
+            told = capture()
+        finally:
+            passed = lane.stop()
+        return f"{told}, {passed}"
+
+    def fail_beside() -> str:
+        lane = Beside(many, plan)
+        try:
+            told = fail(model, lambda: few.captured(CapturedPasses(encoder)))
+        finally:
+            passed = lane.stop()
+        return f"{told}, {passed}"
+
+    yield _checked("captures alone", capture)
+    yield _checked("captures while another thread runs passes", beside)
+    yield _checked("a capture fails while another thread runs passes", fail_beside)
+    yield _checked("passes after the failed capture", lambda: f"{few.check(few.run())}, {many.check(many.run())}")
+    yield _checked("captures after the failed capture", capture)
+
+
+def fail(model: Any, capture: Callable[[], object]) -> str:
+    """Let the pass of this thread wait for the device, which is not allowed while it is captured."""
+    mine = threading.get_ident()
+
+    def stumble(module: object, given: object, states: Any) -> None:
+        if threading.get_ident() != mine:
+            return
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        elif not torch.cuda.is_available():
+            raise RuntimeError("as if a capture had failed")
+
+    hook = model.register_forward_hook(stumble)
+    try:
+        capture()
+    except Exception as exc:
+        return f"it raises {type(exc).__name__}"
+    finally:
+        hook.remove()
+    raise AssertionError("the capture should have failed")
+
+
+def _checked(what: str, work: Callable[[], str]) -> Finding:
+    try:
+        row = {"what": what, "detail": work(), "passed": True}
+    except Exception as exc:
+        row = {"what": what, "detail": f"{type(exc).__name__}: {exc}"[:300], "passed": False}
+    return Finding("graphs", f"{what}: {row['detail']}: {'ok' if row['passed'] else 'FAILED'}", row)
