@@ -39,6 +39,7 @@ INSTALLS = "installs or makes an environment: a clean clone is the test"
 COMMANDS = "tests/unit/test_models_commands.py runs it"
 LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
+GPU_CHECK = "tests/unit/test_gpu_check.py runs it"
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
     "scripts/serve": INSTALLS,
@@ -52,6 +53,9 @@ NOT_RUN = {
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
     "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",
     "scripts/bench --help": INSTALLS,
+    "scripts/gpu-check --output ~/gpu.md": GPU_CHECK,
+    "scripts/gpu-check --only kernels,models": GPU_CHECK,
+    "scripts/gpu-check --dry-run": GPU_CHECK,
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
     "scripts/serve my-models/colbert.yaml": "tests/unit/test_refresh.py does it",
