@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -342,16 +343,17 @@ def run(*parts: Part, plan: Plan = DRY, minutes: float = 1) -> Report:
     [
         (raises, "failed", "ValueError: no such kernel"),
         (dies, "failed", "its process ended with status 3"),
-        (hangs, "cut_off", "not done after 4 s, and ended"),
+        (hangs, "cut_off", r"not done after \d s, and ended"),
         (lacks, "skipped", "no_such_package is not installed"),
     ],
 )
 def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd, work, ending, why):
-    found = run(Part("good", works, 1), Part("bad", work, 1, is_needed=True), Part("last", works, 13), minutes=1)
-    assert getattr(found, ending) == {"bad": why}
+    found = run(Part("good", works, 1), Part("bad", work, 1, is_needed=True), Part("last", works, 27), minutes=2)
+    assert getattr(found, ending).keys() == {"bad"}
+    assert re.fullmatch(why, getattr(found, ending)["bad"])
     assert found.holds == (ending == "skipped")
     assert len(found.checks) == 3  # what was found before is kept
-    assert why in capfd.readouterr().out
+    assert getattr(found, ending)["bad"] in capfd.readouterr().out
 
 
 def test_what_there_is_no_time_for_is_told(capsys):
