@@ -5,7 +5,6 @@ import types
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
 
 from sie_triton.engines.torch.attention import kernels
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, eager_attention, why_not
@@ -126,13 +125,13 @@ def test_this_pytorchs_operator_takes_the_arguments(is_there, heads, kv_heads, w
     assert (out.dtype, out.device.type) == (dtype, "meta")
 
 
-def test_a_pass_copies_bounds_and_keys_once(is_there):
-    segments = Segments.of(ITEMS, KEYS)
-    with FakeTensorMode():
-        device = torch.empty(1, device=CUDA).device
-        assert segments.offsets(device) is segments.offsets(device)
-        assert segments.num_keys(device) is segments.num_keys(device)
-        assert segments.num_keys(device).device == device
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_pass_copies_bounds_and_keys_once(device):
+    """All layers get the same tensors."""
+    segments, device = Segments.of(ITEMS, KEYS), torch.device(device)
+    assert segments.offsets(device) is segments.offsets(device)
+    assert segments.num_keys(device) is segments.num_keys(device)
+    assert segments.num_keys(device).device == device
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)

@@ -18,7 +18,7 @@ from sie_triton.bench.gpu_check.parts import ABOUT, KERNELS, chosen
 from sie_triton.bench.gpu_check.report import document, markdown, show
 from sie_triton.bench.gpu_check.runner import Clock, Report, run
 from sie_triton.bench.gpu_check.scope import Plan
-from sie_triton.device import choose_device
+from sie_triton.device import choose_device, worker_variables
 from sie_triton.processes.child import end_with_parent, start
 
 EXAMPLES = """examples:
@@ -44,7 +44,7 @@ def main() -> int:
     # The program `timeout` sends SIGTERM; results so far are reported.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: clock.stopped.set())
-    with fork_server() if any(part.uses_workers for part in arguments.only) else nullcontext(Path()) as directory:
+    with fork_server(device) if any(part.uses_workers for part in arguments.only) else nullcontext(Path()) as directory:
         # Imported once for all parts, which are forked; CUDA stays untouched.
         from sie_triton.engines.torch.imports import import_all
 
@@ -73,12 +73,13 @@ def show_log(directory: Path) -> None:
 
 
 @contextmanager
-def fork_server() -> Iterator[Path]:
+def fork_server(device: str) -> Iterator[Path]:
     """Start the server's fork server, which imports beside the first parts; yield its directory."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "workers"
         command = [sys.executable, "-P", "-m", "sie_triton.processes.nursery", "sie_triton.worker.__main__"]
-        child = start([*command, str(directory)], log=directory / LOG, before=end_with_parent)
+        variables = {**os.environ, **worker_variables(device)}
+        child = start([*command, str(directory)], environment=variables, log=directory / LOG, before=end_with_parent)
         try:
             yield directory
         finally:
