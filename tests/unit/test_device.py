@@ -188,7 +188,7 @@ def test_gpus_that_are_not_used_are_told_of(machine):
     assert unused_gpus("cuda:0") == ""
     machine(4)
     assert unused_gpus("cpu") == ""
-    assert unused_gpus("cuda:1").startswith("all models run on cuda:1; the other GPUs of 4 are not used")
+    assert unused_gpus("cuda:1").startswith("all models run on cuda:1, one of 4 GPUs; the others are idle")
 
 
 @pytest.mark.parametrize(
