@@ -98,7 +98,7 @@ def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
 @pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
 def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
-    with pytest.raises(LookupError, match=f"{name} is the beginning of [02] UUIDs"):
+    with pytest.raises(LookupError, match=f"{name} matches the UUIDs of [02] GPUs"):
         gpu_memory(name)
 
 
