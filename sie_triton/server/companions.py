@@ -87,7 +87,7 @@ def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda 
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
                 command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
-                title, variables = f"the nursery of environment {name}", nursing_variables(settings)
+                title, variables = f"the fork server of environment {name}", nursing_variables(settings)
                 program = (*venv.command, "-m")
                 stack.enter_context(Companion(title, command, log, variables, say, program=program))
         yield
@@ -98,7 +98,7 @@ def _nursing(directory: Path) -> list[str]:
 
 
 def _nursery(settings: Settings, log: Log, say: Say) -> Companion:
-    return Companion("the nursery", _nursing(settings.status_dir), log, nursing_variables(settings), say)
+    return Companion("the fork server", _nursing(settings.status_dir), log, nursing_variables(settings), say)
 
 
 def nursing_variables(settings: Settings) -> dict[str, str]:

@@ -72,7 +72,7 @@ def log_of(data_dir: Path, name: str) -> Log:
 
 
 def end_leftovers(data_dir: Path) -> int:
-    """End processes that serve from `data_dir`, except this process's own children; return their number."""
+    """End processes that serve from `data_dir` and that this process did not start; return their number."""
     wanted = mark(data_dir).items()
     found = []
     for process in psutil.process_iter():

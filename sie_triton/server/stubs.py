@@ -51,7 +51,7 @@ class StubNursery(Companion):
     def __init__(self, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
         self._directory = settings.stub_dir
         super().__init__(
-            "the stub nursery",
+            "the stub fork server",
             [str(self._directory)],
             log_of(settings.data_dir, "stubs.log"),
             environment,

@@ -37,7 +37,7 @@ ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputErr
 # Polling interval of a worker, in seconds. A worker that a signal has stopped at two consecutive polls is replaced.
 LOOK_S = 0.5
 
-TOO_LONG = "loading took longer than {:g} s and was ended; raise SIE_LOAD_TIMEOUT_S to allow more time"
+TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows more time"
 
 # Seconds a worker has to end by itself.
 END_S = 2.0
