@@ -20,7 +20,7 @@ from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served
 
 LONGEST_SOURCE = 4096  # characters
 
-ABSOLUTE = "must begin with /: the server and you have different working directories"
+ABSOLUTE = "must begin with /: the server runs in another directory than the client"
 
 
 class Loras:

@@ -55,7 +55,7 @@ class Collector:
         yield from (state, size, seconds, loras, lora_bytes)
 
     def _counts(self) -> Iterator[Metric]:
-        swaps = CounterMetricFamily("sie_swaps", "processes of a model that were replaced", labels=["model", "reason"])
+        swaps = CounterMetricFamily("sie_swaps", "replaced processes of a model", labels=["model", "reason"])
         for (name, reason), count in self._controller.swaps.counts.copy().items():
             swaps.add_metric([sie_name(name), reason], count)
         loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])

@@ -142,7 +142,7 @@ def on_device(engine: Engine) -> int:
 
 @contextmanager
 def naming_want_of_memory(engine: Engine, what: str) -> Iterator[None]:
-    """Raise LoadError that names `what` if the error in the context, or its cause, is a lack of memory."""
+    """Raise LoadError that names `what` if an error in the context, or its cause, is a lack of memory."""
     try:
         yield
     except Exception as exc:
@@ -193,7 +193,7 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
                 continue
             except MemoryError:
                 log.warning("not enough memory for a batch or its rows")
-            # Outside the handler, because the exception references what was allocated of them.
+            # Outside the handler, because the exception references the parts of them that were allocated.
             engine.free_unused_memory()
             lane.send(NO_MEMORY)
 

@@ -85,7 +85,7 @@ class Device:
         return math.inf
 
     def fitting(self, seconds: dict[int, float], failed: int) -> dict[int, float]:
-        """Keep the sizes that all lanes can run at once, although one pass of size `failed` runs out of memory.
+        """Return the sizes that all lanes can run at once, if one pass of size `failed` runs out of memory.
 
         The smallest size is kept in any case; MemoryError if that is the one that failed.
         """
@@ -117,7 +117,7 @@ def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int,
     """Map the cost of a sub-batch to the cost per second, including AROUND_S of overhead.
 
     Costs double until a pass takes too long or runs out of memory; MemoryError if none fits. Each rate is the best of
-    several rounds, so that a machine that is slow for a while slows all sizes alike.
+    several rounds: a machine that is slow for a while is slow for all sizes of that round.
     """
     ended = perf_counter() + PATIENCE_S
     seconds: dict[int, float] = {}

@@ -79,7 +79,7 @@ class Graphs:
                 self._reached.set()
 
     def left_of(self, threads: int) -> int:
-        """Return the threads for a pass that may use `threads`: while graphs are made, one core stays free for that."""
+        """Return the threads for a pass that may use `threads`: one fewer than all while graphs are made."""
         is_all = threads >= self._order.threads * self._order.num_lanes
         return max(1, threads - 1) if self.are_made and is_all else threads
 

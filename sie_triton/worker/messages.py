@@ -25,9 +25,9 @@ from sie_triton.spec import ModelSpec
 class Load:
     """The first message to a worker: the model to load, and how.
 
-    `spec` is a ModelSpec as JSON; `cache` the directory of measurements; `threads` the number per lane; `environment`
-    None is that of the stage. The worker locks the file `lock` while weights are in memory, so that there are never two
-    copies. With `makes_graphs` it makes faster graphs of its encoders in the background.
+    `spec` is a ModelSpec as JSON; `cache` the directory of measurements; `threads` the number of CPU threads per lane.
+    `environment` None is that of the stage. The worker locks the file `lock` while weights are in memory, so that there
+    are never two copies. With `makes_graphs` it makes faster graphs of its encoders in the background.
     """
 
     spec: str

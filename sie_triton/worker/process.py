@@ -182,7 +182,7 @@ class Worker:
         """Return why the process ended without an answer."""
         self._process.wait()
         message = f"the process that loads the weights ended {self._process.how_it_ended}"
-        # It ended by itself: its Python could not run a worker, and wrote the reason to the log.
+        # It ended by itself: its Python could not run a worker, and the log has the reason.
         if load.environment and (self._process.status or 0) > 0:
             return load.environment.broken(f"{message}; the server log has the details")
         return LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed")
@@ -212,14 +212,14 @@ class Worker:
 def begin(
     nursery: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
 ) -> tuple[Child, list[socket.socket]]:
-    """Fork a process by the fork server in directory `nursery`, or start one if none answers; return its sockets, too.
+    """Fork a process by the fork server in `nursery`, or start one if none answers; return it and our socket ends.
 
     Raise LoadError if the interpreter of `environment` cannot be started.
     """
     ours, theirs = _pairs(num_sockets)
     child: Child | None = fork(nursery, _descriptors(theirs)) if nursery is not None else None
     if child is None:
-        # If the fork server answers late, it and the process that it forks find these ends closed.
+        # If the fork server responds late, it and the process that it forks find their ends closed.
         _close([*ours, *theirs])
         ours, theirs = _pairs(num_sockets)
         try:

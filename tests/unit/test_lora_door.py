@@ -140,7 +140,7 @@ def test_memory_of_adapters_is_counted(door, served, capsys):
 REFUSED = (
     ("a b", "org/x", 400, r"name: must be 1 to 200 of the characters .* \(given 'a b'\)"),
     ("x" * 201, "org/x", 400, "name: must be 1 to 200 of the characters"),
-    ("new", "x", 400, r"source: must be an id on the model hub \(org/name, .* \(given 'x'\)"),
+    ("new", "x", 400, r"source: must be an id on the model hub \(org/name or .* \(given 'x'\)"),
     ("new", "./x", 400, r"source: \./x must begin with /"),
     ("new", "/nowhere/at/all", 400, "source: /nowhere/at/all is not a directory that the server can read"),
     ("new", "/usr", 400, r"source: /usr has no adapter_config\.json; give an adapter's directory"),
