@@ -1,4 +1,4 @@
-"""Which device models run on: one of this machine, chosen once. Standard library only, and CUDA is not loaded."""
+"""The device that models run on, chosen once. Uses only the standard library, and does not load CUDA."""
 
 import os
 from collections.abc import Mapping
@@ -7,43 +7,43 @@ from pathlib import Path
 
 DEVICE_FILES = Path("/dev")
 
-# transformers asks whether there is a GPU while it is imported, if flash-attn is installed. PyTorch then asks NVML in
-# CUDA's place: after a call of CUDA no forked process could use it.
+# If flash-attn is installed, transformers checks for a GPU while it is imported. With this variable PyTorch asks NVML
+# instead of CUDA: after a call of CUDA no forked process could use CUDA.
 ASK_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
-# Settings of PyTorch's allocator; before 2.9 it knows the second name only. What the user has set stays.
+# Variables of PyTorch's allocator; PyTorch before 2.9 knows only the second. Values that the user has set are kept.
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
-# Sub-batches of ever other sizes would break a GPU's memory into pieces: it is mapped so that blocks can grow instead.
+# Sub-batches of ever new sizes would fragment a GPU's memory; expandable segments let blocks grow instead.
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def choose_device(asked: str) -> str:
-    """`asked` is auto, cpu, cuda or cuda:N; what comes back is cpu or cuda:N, whether or not it is there."""
+    """Return cpu or cuda:N, whether or not that GPU exists. `asked` is auto, cpu, cuda or cuda:N."""
     if asked == "auto":
         return "cuda:0" if visible_gpus() else "cpu"
     return "cuda:0" if asked == "cuda" else asked
 
 
 def instance_device(asked: str, instance: Mapping[str, str]) -> str:
-    """The same inside Triton; a GPU in the model's instance group goes before what was asked for."""
+    """Choose the device inside Triton: a GPU in the model's instance group overrides `asked`."""
     if instance["model_instance_kind"] == "GPU":
         return f"cuda:{instance['model_instance_device_id']}"
     return choose_device(asked)
 
 
 def visible_gpus() -> list[str]:
-    """What NVML calls each GPU that CUDA may use, in CUDA's order: an index or a UUID."""
+    """Return NVML's name of each GPU that CUDA may use, an index or a UUID, in CUDA's order."""
     present = num_gpus()
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not present or listed is None:
         return [str(index) for index in range(present)]
-    # CUDA, too, ends at the first that is none.
+    # Like CUDA, stop at the first name that is no GPU.
     return list(takewhile(lambda name: _is_gpu(name, present), map(str.strip, listed.split(","))))
 
 
 def num_gpus() -> int:
-    """By the driver's device files. WSL has one file for all GPUs: at least one."""
+    """Count the GPUs by the driver's device files. WSL has one file for all GPUs, which counts as one."""
     files = [path for path in DEVICE_FILES.glob("nvidia*") if path.name.removeprefix("nvidia").isdecimal()]
     return len(files) or int(is_wsl())
 
@@ -54,18 +54,18 @@ def is_wsl() -> bool:
 
 
 def worker_variables(device: str) -> dict[str, str]:
-    """Environment of workers on `device`, and of the processes that fork them, beside that of this process."""
+    """Return extra environment variables for workers on `device`, and for their fork servers."""
     is_set = any(name in os.environ for name in ALLOCATOR_SETTINGS)
-    # Some of WSL's drivers cannot map memory in this way: https://github.com/pytorch/pytorch/issues/192330
+    # Some of WSL's drivers do not support it: https://github.com/pytorch/pytorch/issues/192330
     return ASK_NVML | ({} if device == "cpu" or is_set or is_wsl() else EXPANDABLE)
 
 
 def unused_gpus(device: str) -> str:
-    """What to say of GPUs beside `device`; empty where there is none."""
+    """Return a warning about GPUs that are not used; empty if there are none, or `device` is cpu."""
     gpus = visible_gpus()
     if len(gpus) < 2 or device == "cpu":
         return ""
-    return f"all models run on {device}; the other GPUs of {len(gpus)} are not used (--device cuda:N chooses another)"
+    return f"all models run on {device}, one of {len(gpus)} GPUs; the others are idle (--device cuda:N chooses another)"
 
 
 def _is_gpu(name: str, present: int) -> bool:

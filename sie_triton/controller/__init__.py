@@ -1,7 +1,7 @@
-"""Who stays in memory: reads the stages' status records, decides, and acts through Triton's load API.
+"""The controller: choose the models that stay in memory, by status records, and act through Triton's load API.
 
     status records, memory sample → choice (pure) → Triton → status records
     model files → repository → changes → Triton
 
-It keeps nothing that it cannot read again: killed and started anew, it goes on.
+The controller keeps no state that it cannot read again: after a restart it continues.
 """

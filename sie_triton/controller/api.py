@@ -118,7 +118,7 @@ REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNK
 
 
 class Api:
-    """Handlers of the controller's routes, called on aiohttp's event loop; Triton and weights are awaited on threads.
+    """Handlers of the controller's routes, called on aiohttp's event loop; threads wait for Triton and weights.
 
     They raise aiohttp's HTTP errors: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
     out of service or a name that is taken, 413 for a file larger than MAX_FILE_BYTES, 502 if Triton refuses the

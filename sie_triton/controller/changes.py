@@ -1,8 +1,8 @@
-"""Models are added, changed and removed on a running server, and no request notices.
+"""Add, change and remove models on a running server, without disturbing requests.
 
-    model files → repository (by a child) → steps, cold → ensembles → the old steps, when nobody is in them any more
+    model files → repository (by a child process) → new steps, cold → ensembles → unload the old steps, once idle
 
-A request holds all steps of its ensemble from its start, so whatever is in progress goes on with those it began with.
+A request holds all steps of its ensemble from its start, so it finishes with the steps that it began with.
 """
 
 import logging
@@ -30,29 +30,29 @@ log = logging.getLogger(__name__)
 
 MAX_LOADS = 4
 
-# Steps in which nobody has been for so long are unloaded. Between two stages a request is in none for milliseconds.
+# Idle seconds after which old steps are unloaded. Between two stages a request is in neither for milliseconds.
 UNLOAD_AFTER_S = 2.0
 
-# So often it is made sure that steps which are to go get no requests any more.
+# Seconds between checks that steps to be unloaded get no new requests.
 CHECK_EVERY_S = 5.0
 
-# So often the model files are looked at while something is wrong with them: it may be the weights that lack.
+# Seconds between retries while model files are faulty: the fault may be missing weights.
 LOOK_AGAIN_S = 60.0
 
-# Between attempts to make Triton serve what it shall: doubled after each.
+# Backoff between attempts to make Triton serve the repository, in seconds: doubled after each attempt.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
-NO_CHANGES = "the models of this server cannot be changed: no sie-triton serve of this version has started it"
+NO_CHANGES = "the models of this server cannot be changed: start it with sie-triton serve of this version"
 
 
 class Changes:
-    """Makes the repository what the model files say, and Triton serve what the repository says.
+    """Updates the repository to the model files, and Triton to the repository.
 
-    Holds `files`, None where no launcher says what is served; `serving`, the steps that each model's requests take as
-    far as this controller knows, "" of one that was removed; and how long old steps have been idle. The next controller
-    needs none of it. The round calls `tick`. Changes are made one after the other, on a thread of their own; their
-    futures raise Refused, ServerError, or tritonclient's InferenceServerException.
+    Holds `files`, None if no launcher has written serving.json; `serving`, the steps that each model's requests take as
+    far as this controller knows, "" for a removed model; and how long old steps have been idle. A restarted controller
+    needs none of it. The round calls `tick`. Changes are made one at a time, on a separate thread; their futures raise
+    Refused, ServerError, or tritonclient's InferenceServerException.
     """
 
     def __init__(self, data_dir: Path, control: ModelControl, swaps: Swaps) -> None:
@@ -75,11 +75,11 @@ class Changes:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """What is wrong, by model file, or by Triton's name of a model that cannot be brought into service."""
+        """Problems, by model file, or by Triton's name of a model that cannot be brought into service."""
         return {**(self.files.problems if self.files else {}), **self._failures}
 
     def served(self, model: str) -> Served | None:
-        """What the model files say of it; None where that is not known."""
+        """Return the model's entry in serving.json; None if there is none."""
         return (self.files.models.get(sie_name(model)) or self.files.models.get(model)) if self.files else None
 
     def tick(self, stages: Stages) -> None:
@@ -92,19 +92,19 @@ class Changes:
         self._unload_idle(stages)
 
     def add(self, text: bytes) -> Future[Outcome]:
-        """A model file, or another version of it; done when it is in service."""
+        """Add or replace the model of a model file; the future is done when the model is in service."""
         return self._thread.submit(self._refresh, add=text)
 
     def remove(self, model: str) -> Future[Outcome]:
-        """Done when it is out of service."""
+        """Remove a model; the future is done when the model is out of service."""
         return self._thread.submit(self._refresh, remove=model)
 
     def leaving(self, stages: Stages) -> set[str]:
-        """Steps that get no new requests."""
+        """Return the steps that get no new requests."""
         return {steps for steps in self._in_repository.union(*stages.values()) if self._is_leaving(steps)}
 
     def start_anew(self) -> None:
-        """Another tritonserver: it has started with what was in the repository."""
+        """Reset for a new tritonserver, which has started with the models in the repository."""
         self.serving.clear()
         self._due, self._pause = monotonic(), FIRST_PAUSE_S
 
@@ -113,7 +113,7 @@ class Changes:
         self._loads.shutdown(wait=False, cancel_futures=True)
 
     def _look(self) -> None:
-        """Because of the files, at the start, or after a failure."""
+        """Refresh because files have changed, at the start, or after a failure."""
         try:
             if self._control.answers():
                 self._refresh()
@@ -151,7 +151,7 @@ class Changes:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
 
     def _settle(self, repository: Path) -> Mapping[str, str]:
-        """Make Triton serve what is in the repository; what has failed, by model."""
+        """Make Triton serve the repository; return failures by model."""
         self._wanted, self._in_repository = wanted(repository), steps_in(repository)
         index = self._control.index()
         jobs = {
@@ -176,16 +176,16 @@ class Changes:
 
     def _is_settled(self, model: str, each: Wanted, index: Mapping[str, str]) -> bool:
         if all(index.get(f"{each.steps}-{stage}") == UNLOADED for stage in STAGES):
-            self.serving[model] = each.steps  # somebody has taken it out of service
+            self.serving[model] = each.steps  # taken out of service on request
         return self.serving.get(model) == each.steps
 
     def _bring(self, model: str, each: Wanted, index: Mapping[str, str]) -> None:
-        """Into service, in the place of what serves the model now."""
+        """Bring a model's new steps into service, in place of the current ones."""
         missing = [name for stage in STAGES if index.get(name := f"{each.steps}-{stage}") != READY]
         with ThreadPoolExecutor(len(STAGES)) as pool:
             list(pool.map(self._control.load, missing))
         with self._swaps.none_of(model):
-            # Whoever sees the bare name's new ensemble finds those of the further tasks.
+            # The bare name is last: once its new ensemble is visible, those of the other tasks are too.
             for ensemble in sorted(each.ensembles, reverse=True):
                 self._point(ensemble, each.steps)
             for ensemble in set(ensembles_of(model)) - set(each.ensembles):
@@ -194,13 +194,13 @@ class Changes:
             self.serving[model] = each.steps
 
     def _point(self, ensemble: str, steps: str) -> None:
-        """In one moment for Triton. Its steps must be there: it would take the ensemble out of service."""
+        """Switch an ensemble to `steps` atomically. If these were not loaded, Triton would take it out of service."""
         assert self.files is not None
         if self._control.steps_behind(ensemble) != steps:
             touch(self.files.repository, ensemble)
             self._control.load(ensemble)
             if self._control.steps_behind(ensemble) != steps:
-                raise ServerError(f"Triton does not serve {ensemble} by the steps of {steps}")
+                raise ServerError(f"Triton does not serve {ensemble} with the steps of {steps}")
 
     def _take_out(self, model: str) -> None:
         with self._swaps.none_of(model):
@@ -228,13 +228,13 @@ class Changes:
             del self.serving[model]
 
     def _unload(self, steps: str, *, is_idle: bool) -> bool:
-        """False where it has to be tried again, and where somebody is in them."""
+        """Unload `steps`. Return False if requests are in them, or if it must be tried again."""
         assert self.files is not None
         model = model_of(steps)
         each = self._wanted.get(model)
         try:
             if each and any(self._control.steps_behind(ensemble) == steps for ensemble in each.ensembles):
-                # A swap that a controller before this one began has put them back.
+                # A swap that an earlier controller began has put them back.
                 self.serving.pop(model, None)
                 self._due = monotonic()
                 return False

@@ -1,17 +1,17 @@
-"""Whom to evict. Pure."""
+"""The choice of models to evict, as a pure function."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Among models that are at least this part of the largest, last use decides: sizes of equal models differ by chance.
+# Among models of at least this share of the largest, last use decides: sizes of equal models differ by chance.
 ABOUT_AS_LARGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model in memory, as `victims` sees it: values that nobody changes.
+    """A model in memory, as `victims` sees it.
 
-    Times are monotonic ns; `is_busy` while the model has requests in progress.
+    Times are monotonic ns; `is_busy` is True while the model has requests in progress.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Resident:
 def victims(
     residents: Sequence[Resident], to_free: int, *, now_ns: int, min_residency_ns: int, critical: bool = False
 ) -> list[str]:
-    """The models to evict, in order, so that `to_free` bytes become free, or as many as possible.
+    """Return the models to evict, in order, so that `to_free` bytes become free, or as many as possible.
 
-    Idle models before busy ones, least recently used first. Where the first of them is not enough, or memory
-    is `critical`, a large one of the less recently used half goes first: one eviction instead of several. A
-    model that has been in memory for less than `min_residency_ns` stays, so that two cannot evict each other
-    in turns, unless memory is critical. So does one that takes nothing.
+    Idle models go before busy ones, the least recently used first. If the first idle model is not enough, or memory is
+    `critical`, a large one of the less recently used half goes first: one eviction instead of several. Unless memory is
+    critical, a model stays that has been in memory for less than `min_residency_ns`, so that two models cannot evict
+    each other in turns. A model that takes no memory stays.
 
     >>> a, b, c = (Resident(n, size, used, 0) for n, size, used in (("a", 1, 5), ("b", 9, 6), ("c", 9, 7)))
     >>> victims([a, b, c], 1, now_ns=10, min_residency_ns=0)

@@ -1,6 +1,6 @@
-"""Memory of a GPU by NVML, which knows it by other names than CUDA.
+"""Memory of a GPU as measured by NVML, whose names for GPUs differ from CUDA's.
 
-CUDA takes a whole GPU, or of one that is cut into several (MIG) one part, the first where none is named.
+CUDA uses a whole GPU, or one part of a partitioned GPU (MIG): the first part, if none is named.
 """
 
 from contextlib import suppress
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def gpu_memory(name: str) -> tuple[int, int]:
-    """Used and total bytes of what CUDA_VISIBLE_DEVICES calls so: by an index, or by a UUID or the beginning of one.
+    """Return the used and total bytes of a GPU; `name` is as in CUDA_VISIBLE_DEVICES: an index, or the start of a UUID.
 
-    LookupError if there is none, or more than one.
+    Raise LookupError if no GPU has that name, or several do.
     """
     import pynvml
 
@@ -30,15 +30,15 @@ def _handle(nvml: Any, name: str) -> Any:
 def _named(nvml: Any, handles: list[Any], name: str) -> Any:
     found = [handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)]
     if len(found) != 1:
-        raise LookupError(f"CUDA_VISIBLE_DEVICES: {name} is the beginning of {len(found)} UUIDs of GPUs, not of one")
+        raise LookupError(f"CUDA_VISIBLE_DEVICES: {name} matches the UUIDs of {len(found)} GPUs; it must match one")
     return found[0]
 
 
 def _parts(nvml: Any, gpu: Any) -> list[Any]:
-    """Handles of its parts; empty if it is whole, or the driver knows no parts."""
+    """Return handles of the parts of a GPU; empty if it is whole, or the driver does not support parts."""
     parts: list[Any] = []
     with suppress(nvml.NVMLError):
         for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-            with suppress(nvml.NVMLError):  # no part is there
+            with suppress(nvml.NVMLError):  # no part has this index
                 parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
     return parts

@@ -1,6 +1,6 @@
-"""What died is replaced, and what it left behind removed.
+"""Replace dead processes, and remove what they left behind.
 
-What is to be replaced stands in the records of the dead, so that it is not forgotten before it is done.
+The records of dead processes say what to replace; they stay until that is done.
 """
 
 import logging
@@ -21,23 +21,23 @@ from sie_triton.records.status import Record, loras_path, process_of, status_pat
 
 log = logging.getLogger(__name__)
 
-# Between attempts to replace the same process: doubled after each.
+# Backoff between attempts to replace the same process, in seconds: doubled after each attempt.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
-# Triton ends a process whose place another has taken within seconds.
+# Seconds until an idle process that was replaced is killed; normally Triton ends it within seconds.
 SUPERSEDED_S = 30.0
 
-# Shared memory that was nobody's at two looks is removed.
+# Seconds between scans for orphaned shared memory; it is removed if two consecutive scans find it.
 ORPHANS_EVERY_S = 3.0
 
 
 class Healing:
     """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
 
-    Holds what earlier rounds saw: processes stopped at one look, attempts and when the next is due, regions that were
-    nobody's. `directory` is that of the status records. The controller's round calls every method. The error of a swap
-    is not raised; the swap is tried again.
+    Holds the results of earlier rounds: stopped processes, attempts and when the next is due, orphaned regions.
+    `directory` holds the status records. The controller's round calls every method. The error of a swap is not raised;
+    the swap is retried.
     """
 
     def __init__(self, directory: Path, swaps: Swaps) -> None:
@@ -50,9 +50,9 @@ class Healing:
         self._orphans_sought = monotonic()
 
     def heal(self, stages: Stages, models: Mapping[str, Model], leaving: Container[str] = ()) -> None:
-        """A new process for each stage that has none alive; a stopped one is ended, the next round replaces it.
+        """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
 
-        Of `leaving` editions nothing is replaced, nor of those that nobody is sent to yet.
+        Nothing is replaced in `leaving` revisions, nor in revisions that get no requests yet.
         """
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
@@ -65,7 +65,7 @@ class Healing:
                     self._replace(steps, stage, processes)
 
     def end_stopped(self, processes: Iterable[ProcessId]) -> None:
-        """Those that are stopped at two looks."""
+        """Kill the processes that are stopped in two consecutive rounds."""
         for process in processes:
             if not process.is_stopped:
                 self._stopped.discard(process)
@@ -75,7 +75,7 @@ class Healing:
                 self._stopped.add(process)
 
     def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
-        """Old processes with nothing to do that Triton keeps: for a request that it never runs, one without a batch."""
+        """Kill idle old processes that Triton keeps for a request that it never runs: one without a batch."""
         idle = {
             process_of(record)
             for by_steps in stages.values()
@@ -90,17 +90,17 @@ class Healing:
                 process.send(signal.SIGKILL)
 
     def remove_orphans(self, triton: int) -> None:
-        """Triton leaks the shared memory of a process that died with requests in it."""
+        """Remove shared memory of processes that died with requests in them, which Triton leaks."""
         if monotonic() - self._orphans_sought > ORPHANS_EVERY_S:
             self._orphans_sought = monotonic()
             orphans = orphaned_regions(triton)
             for region in orphans & self._orphans:
-                log.info("removing %s, whose process is gone", region)
+                log.info("removing orphaned shared memory %s", region)
                 region.unlink(missing_ok=True)
             self._orphans = orphans
 
     def start_anew(self) -> None:
-        """Another tritonserver: no attempt has been made with it."""
+        """Reset for a new tritonserver, with which no attempt has been made."""
         self._attempts.clear()
 
     def _replace(self, steps: str, stage: str, processes: Processes) -> None:

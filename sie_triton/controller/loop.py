@@ -1,4 +1,4 @@
-"""The controller's round: heal, grant room, relieve pressure, evict what is idle."""
+"""The controller's round: heal, grant memory, relieve pressure, evict idle models."""
 
 import fcntl
 import logging
@@ -34,7 +34,7 @@ MAX_LOADS = 16
 
 
 class Controller:
-    """Looks after the models of one tritonserver.
+    """The manager of the models of one tritonserver.
 
     Holds what the latest round saw (`models`, `memory`), the swaps under way, and a pool of threads that load. One
     thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures of `load`, `evict` and `unload`
@@ -80,7 +80,7 @@ class Controller:
         self._count_loads()
 
     def evict(self, model: str, reason: str) -> Future[None]:
-        """Give its memory back. One that is loading stops once its requests go to another process."""
+        """Free a model's memory. A process that loads it stops once a new process takes the requests."""
         found = self.models.get(model)
         loading = [record for record in found.living if record["state"] == LOADING] if found else []
 
@@ -94,7 +94,7 @@ class Controller:
         return swap
 
     def load(self, model: str) -> Future[None]:
-        """Done when its weights are in memory; LoadError if they cannot be loaded."""
+        """Load a model; the future is done when its weights are in memory, or raises LoadError."""
         return self._loads.submit(self._load, model)
 
     def unload(self, model: str) -> Future[None]:
@@ -102,7 +102,7 @@ class Controller:
         return self._loads.submit(self._control.unload_all_of, model)
 
     def knows(self, model: str) -> bool:
-        """True if it is served, or could be."""
+        """True if `model` is served, or could be."""
         return model in self.models or self._control.knows(model)
 
     def failure_message(self, model: Model) -> str:
@@ -110,10 +110,8 @@ class Controller:
         return read_failure(self._directory, model.steps, model.failed_stage) if model.failure else ""
 
     def trouble(self) -> str:
-        """Why models cannot be served now; empty where they can."""
-        return (
-            "" if self._control.answers() else "tritonserver does not answer; the launcher starts it again if it ended"
-        )
+        """Return why models cannot be served now; empty if they can."""
+        return "" if self._control.answers() else "tritonserver does not answer; the launcher restarts it if it ended"
 
     def close(self) -> None:
         self._loads.shutdown(wait=False, cancel_futures=True)
@@ -141,7 +139,7 @@ class Controller:
                 return
             if latest.failure:
                 raise LoadError("could not be loaded; Triton's log has the details", latest.failure)
-            if latest.record["fetching_ns"]:  # as long as that takes
+            if latest.record["fetching_ns"]:  # a download has no time limit here
                 ended = monotonic() + seconds
             if monotonic() > ended:
                 raise LoadError(f"not in memory after {seconds:g} s")
@@ -161,18 +159,18 @@ class Controller:
         return self._meter.measure(self._triton, workers, nurseries, importing, of_workers)
 
     def _look_for_triton(self) -> None:
-        """That of the stages; another one than before knows nothing of what was asked of that."""
+        """Find the tritonserver of the stages; a new one knows nothing of requests to the one before it."""
         servers = (record["triton_pid"] for _, record in inference_records(self.models))
         triton = next(filter(is_alive, servers), 0)
         if triton and self._triton and triton != self._triton:
-            log.info("another tritonserver is there, process %d", triton)
+            log.info("a new tritonserver is running, process %d", triton)
             self.swaps.forget()
             self._healing.start_anew()
             self.changes.start_anew()
         self._triton = triton or self._triton
 
     def _end_drained(self) -> None:
-        """Triton takes a second to end a process that has nothing to do any more; its worker need not wait for it."""
+        """End workers of drained processes now: Triton takes a second to end the processes themselves."""
         drained = {
             worker_of(record)
             for model in self.models.values()
@@ -186,7 +184,7 @@ class Controller:
         self._drained = drained
 
     def _count_loads(self) -> None:
-        """Seen as a new `resident_since_ns`; those of before this controller was there are not counted."""
+        """Count new values of `resident_since_ns`; loads from before this controller's start do not count."""
         for model in self.models.values():
             since = model.record["resident_since_ns"]
             if since > self._started_ns and since != self._resident_since.get(model.name):
@@ -195,13 +193,13 @@ class Controller:
 
 
 def lock(directory: Path) -> IO[str]:
-    """Held for as long as this controller lives, with its pid in it; ServerError if another one does."""
+    """Lock `directory` for the life of this controller, and write its pid; raise ServerError if another holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     handle = (directory / CONTROLLER_LOCK).open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as exc:
-        raise ServerError(f"another controller looks after {directory}") from exc
+        raise ServerError(f"another controller uses {directory}; stop it first") from exc
     handle.truncate(0)
     handle.write(str(os.getpid()))
     handle.flush()

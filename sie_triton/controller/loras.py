@@ -1,7 +1,7 @@
-"""LoRA adapters of a running server: what its models have, how each is, more of them.
+"""LoRA adapters of a running server: list them with their states, add and remove them.
 
-model file, file of what was added, the stages' records → GET /v1/models/NAME/loras
-PUT, DELETE → file of what was added → the stages, with the next request that names one
+model file, file of added adapters, the stages' records → GET /v1/models/NAME/loras
+PUT, DELETE → file of added adapters → the stages, with the next request that names one
 """
 
 import os
@@ -20,13 +20,13 @@ from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served
 
 LONGEST_SOURCE = 4096  # characters
 
-ABSOLUTE = "must begin with /: the server runs in another directory than you"
+ABSOLUTE = "must begin with /: the server runs in another directory than the client"
 
 
 class Loras:
-    """Those of all models, by Triton's names of these.
+    """The LoRA adapters of all models; `model` is Triton's name of a model.
 
-    Any thread may call; changes are made one after the other. Refused says what cannot be changed; OSError where the
+    Any thread may call; changes are made one at a time. Raise Refused if a change is not possible, and OSError if the
     file cannot be written.
     """
 
@@ -35,12 +35,12 @@ class Loras:
         self._lock = Lock()
 
     def in_memory(self) -> dict[str, list[int]]:
-        """The bytes of each adapter that a model has in memory, by model."""
+        """Return the bytes of each adapter in memory, by model."""
         found = read_all_loras(self._status)
         return {model: [lora["bytes"] for lora in resident(loras)] for model, loras in found.items()}
 
     def listed(self, model: str) -> dict[str, Any]:
-        """As JSON; times in seconds."""
+        """Return a model's adapters as JSON, with times in seconds."""
         served, states = self._changes.served(model), read_loras(self._status, model)
         known = {name: (source, "added") for name, source in read(self._path(model)).items()}
         if served and served.loras:
@@ -53,7 +53,7 @@ class Loras:
         return {"model": sie_name(model), "takes_loras": bool(served and served.loras is not None), "loras": rows}
 
     def add(self, model: str, name: str, source: str) -> str:
-        """What was done."""
+        """Add or replace an adapter; return which of these was done."""
         served = self._taking(model)
         try:
             check_name(name)
@@ -89,26 +89,26 @@ class Loras:
 
 
 def checked_source(text: str) -> str:
-    """Where an adapter is that is there, as ModelSpec.loras has it; Refused."""
+    """Return the location of an adapter as in ModelSpec.loras; raise Refused if it is invalid or not there."""
     try:
         source = source_of(os.path.expanduser(text))
     except ValueError as exc:
         raise Refused(WRONG, f"source: {exc} (given {text[:300]!r})") from exc
     if len(source) > LONGEST_SOURCE or not source.isprintable():
-        raise Refused(WRONG, f"source: must be at most {LONGEST_SOURCE} letters that can be shown")
+        raise Refused(WRONG, f"source: must be at most {LONGEST_SOURCE} printable characters")
     if not source.startswith(PATHS):
         return source
     if not source.startswith("/"):
         raise Refused(WRONG, f"source: {source} {ABSOLUTE}")
     if not os.path.isdir(source):
-        raise Refused(WRONG, f"source: {source} is no directory that the server can read")
+        raise Refused(WRONG, f"source: {source} is not a directory that the server can read")
     if not os.path.isfile(os.path.join(source, CONFIG_FILE)):
         raise Refused(WRONG, f"source: {source} has no {CONFIG_FILE}; give an adapter's directory, as PEFT saves it")
     return source
 
 
 def _whose(name: str, source: str) -> str:
-    """Of an adapter that a process has and that is nowhere listed."""
+    """Return the origin of an adapter that a process has but no list contains."""
     return "client" if is_hub_id(name) and source == HUB + name else "removed"
 
 

@@ -1,4 +1,4 @@
-"""How much memory there is and how much of it is used. One value for the device that models are loaded to."""
+"""Size and use of the memory of the device that models are loaded to."""
 
 import re
 import sys
@@ -19,12 +19,12 @@ from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
 
-# Names of the Python backend's shared memory: what a launcher of ours chose for its tritonserver alone, or Triton's
-# own, which several share.
+# Names of the Python backend's shared memory. Our launcher chooses a prefix for its tritonserver alone; several
+# servers share Triton's own prefix.
 OWN_PREFIX = re.compile(r"/dev/shm/sie_\d+_[0-9a-f]+_")
 REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_region_)\S+$", re.MULTILINE)
 
-# Asking the system takes milliseconds.
+# Cache lifetimes in seconds: a measurement takes the system milliseconds.
 MAX_AGE_S = 1.0
 FORKED_AGE_S = 60.0
 
@@ -51,7 +51,7 @@ class Memory:
     least_server: int = 0
 
     def over(self, threshold_percent: float) -> int:
-        """How many bytes are used beyond that share of the limit; negative where there is room."""
+        """Return the bytes used beyond a share of the limit; negative if there is room."""
         return self.used - int(self.limit * threshold_percent / 100)
 
 
@@ -81,9 +81,10 @@ class Meter:
         """Return the latest measurement, or a new one if that is too old.
 
         `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
-        granted only after weights just loaded have been measured. `nurseries` fork workers and stubs. A nursery that is
-        still `importing` counts with the memory that it will take. `of_workers` is what all workers say they take of a
-        GPU: of a limit below its size nothing else counts, as evicting models cannot free the memory of others.
+        granted only after weights just loaded have been measured. `nurseries` are the fork servers of workers and
+        stubs; one that is still `importing` counts with the memory that it will take. `of_workers` is the GPU memory
+        that all workers report. If the limit is below the GPU's size, only that counts, because evicting models cannot
+        free the memory of other programs.
         """
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit, of_workers)
@@ -107,7 +108,7 @@ class Meter:
 
 
 def processes(triton_pid: int) -> list[int]:
-    """tritonserver and everything below it, and below the stubs that stand-ins hold; none where it has ended."""
+    """Return tritonserver and its descendants, and the stubs of stand-ins and theirs; empty if it has ended."""
     children, found = children_by_parent(), {triton_pid: None} if is_alive(triton_pid) else {}
     left = list(found)
     while left:
@@ -120,7 +121,7 @@ def processes(triton_pid: int) -> list[int]:
 
 
 def orphaned_regions(triton_pid: int) -> set[Path]:
-    """Shared memory of this tritonserver's Python backend that none of the processes below it maps."""
+    """Return shared memory of this tritonserver's Python backend that none of the processes below it maps."""
     regions, *others = map(mapped_regions, processes(triton_pid) or [0])
     for prefix in {found[0] for region in regions if (found := OWN_PREFIX.match(str(region)))}:
         regions |= set(Path("/dev/shm").glob(f"{Path(prefix).name}*"))
@@ -128,14 +129,14 @@ def orphaned_regions(triton_pid: int) -> set[Path]:
 
 
 def mapped_regions(pid: int) -> set[Path]:
-    """Regions with a name that a launcher of ours or Triton gave them, so that no client's are among them."""
+    """Return mapped regions whose names our launcher or Triton chose; those of clients are excluded."""
     with suppress(OSError):
         return {Path(found) for found in REGION.findall(Path(f"/proc/{pid}/maps").read_text())}
     return set()
 
 
 def private_bytes(pid: int) -> int:
-    """What would be free if this process ended, near enough: pages that are neither a file's nor shared."""
+    """Estimate the bytes that the end of a process frees: pages that are neither a file's nor shared."""
     try:
         resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
     except (OSError, ValueError):
@@ -144,10 +145,10 @@ def private_bytes(pid: int) -> int:
 
 
 class ForkedBytes:
-    """What stubs that were forked would free, which takes the system 2 ms to say.
+    """The bytes that the end of forked stubs would free; measuring a stub takes the system 2 ms.
 
-    So it is asked once in FORKED_AGE_S for each, and what came since is added: new pages, where no page is forked any
-    more. One thread calls it.
+    Each stub is therefore measured once in FORKED_AGE_S, and its growth since then is added: new pages are not shared
+    with the fork server. One thread calls it.
     """
 
     def __init__(self) -> None:
@@ -158,14 +159,14 @@ class ForkedBytes:
         fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < FORKED_AGE_S}
         for pid in pids - fresh.keys():
             then = private_bytes(pid)
-            # The system may keep the rest to itself.
+            # The system may refuse the exact measurement.
             fresh[pid] = now, anonymous_bytes(pid) or then, then
         self._known = fresh
         return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
 
 
 def worker_bytes(pid: int) -> int:
-    """Bytes that ending this worker frees; pages shared with its nursery count for the server."""
+    """Bytes that ending this worker frees; pages shared with its fork server count for the server."""
     return _share(pid).own if Path(f"/proc/{pid}").exists() else 0
 
 
@@ -188,7 +189,7 @@ _share = recent(share_of)
 
 
 def _gpu(device: str, limit: int, of_workers: int) -> Memory:
-    """CUDA numbers the GPUs that CUDA_VISIBLE_DEVICES shows it, NVML all."""
+    """Measure a GPU; CUDA numbers only the GPUs in CUDA_VISIBLE_DEVICES, NVML all."""
     name = visible_gpus()[int(device.removeprefix("cuda:"))]
     used, total = gpu_memory(name)
     if limit and limit < total:

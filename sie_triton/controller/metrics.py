@@ -1,4 +1,4 @@
-"""What Prometheus is told of the models."""
+"""Prometheus metrics of the models and their memory."""
 
 from collections.abc import Iterator
 
@@ -25,20 +25,20 @@ class Collector:
         memory = self._controller.memory
         used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=["source"])
         used.add_metric([memory.source], memory.used)
-        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory there is", labels=["source"])
+        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory limit of the device", labels=["source"])
         limit.add_metric([memory.source], memory.limit)
-        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory over what there is")
+        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory as a share of the limit")
         pressure.add_metric([], memory.used / memory.limit)
         yield from (used, limit, pressure)
 
     def _models(self) -> Iterator[Metric]:
-        state = GaugeMetricFamily("sie_model_state", "1 for the state a model is in", labels=["model", "state"])
+        state = GaugeMetricFamily("sie_model_state", "1 for a model's current state", labels=["model", "state"])
         size = GaugeMetricFamily("sie_model_memory_bytes", "memory of a model's worker", labels=["model"])
         seconds = GaugeMetricFamily(
-            "sie_model_load_seconds", "what the last load took, by phase", labels=["model", "phase"]
+            "sie_model_load_seconds", "duration of the last load, by phase", labels=["model", "phase"]
         )
         loras = GaugeMetricFamily("sie_model_loras", "LoRA adapters that a model has in memory", labels=["model"])
-        lora_bytes = GaugeMetricFamily("sie_model_lora_bytes", "memory of those adapters", labels=["model"])
+        lora_bytes = GaugeMetricFamily("sie_model_lora_bytes", "memory of a model's LoRA adapters", labels=["model"])
         in_memory = self._controller.loras.in_memory()
         for model in self._controller.models.values():
             if model.is_removed:
@@ -55,7 +55,7 @@ class Collector:
         yield from (state, size, seconds, loras, lora_bytes)
 
     def _counts(self) -> Iterator[Metric]:
-        swaps = CounterMetricFamily("sie_swaps", "new processes given to a model", labels=["model", "reason"])
+        swaps = CounterMetricFamily("sie_swaps", "replaced processes of a model", labels=["model", "reason"])
         for (name, reason), count in self._controller.swaps.counts.copy().items():
             swaps.add_metric([sie_name(name), reason], count)
         loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])

@@ -1,4 +1,4 @@
-"""Triton's model-control API, over gRPC: the one place that uses it."""
+"""Triton's model-control API over gRPC; only this module uses it."""
 
 import json
 import time
@@ -15,30 +15,30 @@ from sie_triton.errors import ServerError
 from sie_triton.records.status import STAGES
 from sie_triton.settings import CONTROL_KEY
 
-# Triton wants its key in a header of this name.
+# Prefix of the header in which Triton expects the control key.
 HEADER = "triton-grpc-protocol-"
 
-# A new process is there in a second; weights are loaded after that. A tritonserver that is stopped answers nothing.
+# Timeouts in seconds. A new process takes a second; weights are loaded later. A stopped tritonserver never answers.
 TIMEOUT_S = 60.0
 ALIVE_TIMEOUT_S = 1.0
 
-# Another tritonserver in the place of one that ended is found soon; gRPC would wait for up to two minutes.
+# Reconnect soon to a restarted tritonserver; by default gRPC's backoff grows to two minutes.
 CHANNEL = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 
-# What Triton says of a model that serves, and why one does not that somebody took out of service.
+# Triton's state of a model in service, and its reason for a model that was taken out of service.
 READY = "READY"
 UNLOADED = "unloaded"
 
 
 class NotServed(ServerError):
-    """Raised by ModelControl.swap: somebody took the model out of service, so there is no process to replace."""
+    """Raised by ModelControl.swap if the model was taken out of service, so that there is no process to replace."""
 
 
 class ModelControl:
-    """One gRPC channel to Triton's model control. `token` opens the protocols that the launcher closed to others.
+    """One gRPC channel to Triton's model control. `token` opens the protocols that the launcher restricted.
 
-    The controller's round, its loads and its swaps call it, each on threads of their own. Its methods raise
-    tritonclient's InferenceServerException, also where Triton takes longer than TIMEOUT_S; `answers` raises nothing.
+    The controller's round, its loads and its swaps call it, each on their own threads. Its methods raise tritonclient's
+    InferenceServerException, also if Triton takes longer than TIMEOUT_S; `answers` raises nothing.
     """
 
     def __init__(self, address: str, token: str = "") -> None:
@@ -52,16 +52,16 @@ class ModelControl:
         self._client.close()
 
     def answers(self) -> bool:
-        """False where tritonserver is gone, stopped, or not ready yet."""
+        """False if tritonserver has ended, is stopped, or is not ready yet."""
         with suppress(InferenceServerException):
             return bool(self._client.is_server_ready(client_timeout=ALIVE_TIMEOUT_S))
         return False
 
     def swap(self, name: str, *, resident: bool = False) -> None:
-        """Put a new process in the place of the one that serves `name`, a composing model.
+        """Replace the process that serves `name`, a composing model.
 
-        Triton moves the traffic, lets the old one finish what it has, and ends it. The new one is cold, or begins
-        to load its weights. NotServed if there is no place for it.
+        Triton moves the traffic, lets the old process finish its requests, and ends it. The new process is cold, or
+        loads its weights if `resident`. Raise NotServed if the model is out of service.
         """
         try:
             config = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)["config"]
@@ -70,7 +70,7 @@ class ModelControl:
                 raise NotServed(f"{name} was taken out of service") from None
             self.load(name)
             return
-        # An override that equals the present configuration would do nothing.
+        # Triton ignores an override that equals the current configuration.
         config["parameters"]["generation"] = {"string_value": str(time.time_ns())}
         config["parameters"]["residency"] = {"string_value": "resident" if resident else "on_demand"}
         self._client.load_model(name, config=json.dumps(config), **self._options)
@@ -80,11 +80,11 @@ class ModelControl:
         return model in self.index()
 
     def load(self, name: str) -> None:
-        """Put an ensemble and its steps into service, or one step; nothing happens to what has not changed since."""
+        """Put an ensemble and its steps, or one step, into service; Triton does not reload unchanged ones."""
         self._client.load_model(name, **self._options)
 
     def unload(self, name: str) -> None:
-        """Take an ensemble or a step out of service, known or not; what is in progress is answered."""
+        """Take an ensemble or a step out of service, known or not; requests in progress are answered."""
         self._client.unload_model(name, **self._options)
 
     def load_all_of(self, model: str) -> None:
@@ -103,7 +103,7 @@ class ModelControl:
                 self.unload(name)
 
     def steps_behind(self, ensemble: str) -> str:
-        """What the names of the steps begin with that its requests take; empty where it is not in service."""
+        """Return the prefix of the names of the steps that its requests take; empty if it is out of service."""
         with suppress(InferenceServerException):
             config = self._client.get_model_config(ensemble, as_json=True, client_timeout=TIMEOUT_S)["config"]
             first: str = config["ensemble_scheduling"]["step"][0]["model_name"]
@@ -111,13 +111,13 @@ class ModelControl:
         return ""
 
     def index(self) -> dict[str, str]:
-        """All of the repository: READY, or why it is not in service; empty where nobody has tried."""
+        """Map each model of the repository to READY, or why it is out of service; empty if it was never loaded."""
         index = self._client.get_model_repository_index(as_json=True, **self._options).get("models", [])
         return {model["name"]: _state(model) for model in index}
 
 
 def ensembles_of(model: str) -> list[str]:
-    """All that a model may have."""
+    """Return the names of all ensembles that a model may have."""
     return [model, *(f"{model}-{task}" for task in TASKS)]
 
 

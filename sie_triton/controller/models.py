@@ -1,4 +1,4 @@
-"""What the status records say, model by model."""
+"""The state of each model, by its status records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,29 +23,29 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The living inference of an earlier edition as one round saw it, and how many requests are in all its stages."""
+    """Living inference processes of an earlier revision in one round, and the number of requests in all its stages."""
 
     records: Sequence[Record]
     num_open: int
 
     @property
     def has_weights(self) -> bool:
-        """In memory, or on their way there."""
+        """True if weights are in memory, or being loaded."""
         return any(record["worker_pid"] or record["state"] == LOADING for record in self.records)
 
 
-# Stage → steps (what the names of a model's steps begin with) → their processes.
+# Stage → steps (the prefix of the names of a model's steps) → their processes.
 Stages = Mapping[str, Mapping[str, Processes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model's inference as one round saw it, which nobody changes; any thread may read it.
+    """The inference of one model in one round: immutable, so any thread may read it.
 
-    `record` is that of the process that takes the requests, `draining` of those before it that still finish theirs,
-    and so do earlier editions, `leaving`, oldest first. Where all have died, `record` is what the last one left.
-    `dead_stages` have no living process. `steps` begin the names of its steps in Triton; nobody can ask a model that
-    `is_removed`.
+    `record` is that of the process that takes the requests; `draining` are those of earlier processes that finish their
+    requests, and `leaving` those of earlier revisions, oldest first. If all processes have died, `record` is that of
+    the last one. `dead_stages` have no living process. `steps` is the prefix of the names of its steps in Triton. A
+    model that `is_removed` gets no requests.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Model:
 
     @property
     def failure(self) -> str:
-        """One of REASONS; empty where nothing failed."""
+        """One of REASONS; empty if nothing failed."""
         before = self.preprocess["load_failure"] if self.preprocess else 0
         which = self.record["load_failure"] or before
         return list(REASONS)[which - 1] if which else ""
@@ -86,18 +86,18 @@ class Model:
 
     @property
     def living(self) -> Sequence[Record]:
-        """Of its inference."""
+        """Records of all living inference processes, oldest first."""
         last = () if "inference" in self.dead_stages else (self.record,)
         return (*self.going, *last)
 
     @property
     def going(self) -> Sequence[Record]:
-        """Of what only finishes its requests."""
+        """Records of processes that only finish their requests."""
         return [*(record for each in self.leaving for record in each.records), *self.draining]
 
     @property
     def num_bytes(self) -> int:
-        """Memory of its worker, and of those that are about to go."""
+        """Memory of its worker, and of workers that are about to end."""
         return self.leaving_bytes + (0 if self.is_removed else taken_bytes(self.record))
 
     @property
@@ -106,7 +106,7 @@ class Model:
         return sum(map(taken_bytes, (*self.going, *removed)))
 
     def must_wait(self, record: Record) -> bool:
-        """True while an edition before that of `record` has weights: there are never two copies."""
+        """True while a revision before that of `record` has weights: there are never two copies."""
         for each in self.leaving:
             if record in each.records:
                 return False
@@ -115,7 +115,7 @@ class Model:
         return False
 
     def finished(self) -> Iterator[Record]:
-        """Of earlier editions: nobody is in their stages, and a later one waits for their weights."""
+        """Yield the records of earlier revisions without requests, if a later one waits for their weights to go."""
         for number, each in enumerate(self.leaving, 1):
             later = [record for other in self.leaving[number:] for record in other.records]
             if not each.num_open and any(r["state"] == LOADING for r in (*later, *self.draining, self.record)):
@@ -127,7 +127,7 @@ class Model:
 
     @property
     def wants(self) -> int:
-        """Bytes it waits for."""
+        """Bytes that it waits for."""
         return self.record["wanted_bytes"]
 
     def as_resident(self) -> Resident:
@@ -144,9 +144,9 @@ def read_stages(directory: Path) -> Stages:
 
 
 def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, Model]:
-    """Every model that has had an inference process, by Triton's name of it.
+    """Return each model that has had an inference process, by Triton's name of it.
 
-    `serving` says which steps its requests take, "" of one that was removed; else those of its latest edition.
+    `serving` maps it to the steps of its requests, "" for a removed model; the default is its latest revision.
     """
     editions: dict[str, list[str]] = {}
     for steps in sorted(stages["inference"], key=edition_of):
@@ -155,18 +155,18 @@ def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[
 
 
 def num_open(stages: Stages, steps: str) -> int:
-    """Requests in all stages of an edition."""
+    """Count the requests in all stages of a revision."""
     found = (by_steps[steps] for by_steps in stages.values() if steps in by_steps)
     return sum(record["num_open"] for processes in found for record in processes.living)
 
 
 def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Record]]:
-    """Of all living inference processes."""
+    """Yield the record of each living inference process, with its model."""
     return ((model, record) for model in models.values() for record in model.living)
 
 
 def taken_bytes(record: Record) -> int:
-    """By its worker: on its GPU as the worker measured it, else of the machine's memory; a remote model takes none."""
+    """Return the memory of its worker: the GPU memory that it reports, else main memory; a remote model takes none."""
     if is_remote(record):
         return 0
     if record["device_bytes"]:

@@ -1,4 +1,4 @@
-"""What models are called: Triton forbids the slash."""
+"""Names of models for clients and for Triton, which forbids the slash."""
 
 
 def triton_name(name: str) -> str:

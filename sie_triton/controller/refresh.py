@@ -1,6 +1,6 @@
-"""Has the repository brought up to date with the model files, by a process that ends again.
+"""Update the repository to the model files, in a child process.
 
-It knows the catalog and the families, which the controller does not.
+The child imports the catalog and the families, which the controller does not.
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any
 from sie_triton.errors import ServerError
 from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
 
-# It may have to ask the model hub.
+# Timeout in seconds: the child may query the model hub.
 TIMEOUT_S = 120.0
 
 
 class Refused(ServerError):
-    """A change that cannot be made; `why` is one of serving's WRONG, CONFLICT and UNKNOWN."""
+    """Raised for a change that cannot be made; `why` is one of serving's WRONG, CONFLICT and UNKNOWN."""
 
     def __init__(self, why: str, reason: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Refused(ServerError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """See render/refresh.py."""
+    """Result of an update; see render/refresh.py."""
 
     added: list[str]
     changed: list[str]
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
-    """Blocks for a second or two. Refused where the change that was asked for cannot be made."""
+    """Update the repository, which takes a second or two. Raise Refused if the change cannot be made."""
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
     command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

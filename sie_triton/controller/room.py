@@ -1,4 +1,4 @@
-"""Who gets memory: loads that wait for room, and who must go for them, for pressure, or for want of use."""
+"""Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
 from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.settings import Settings
 
-# Beyond this share of the limit nobody's minimum residency counts.
+# Beyond this share of the limit, minimum residency does not protect a model.
 CRITICAL_PERCENT = 97
 
-# So long a load waits for room at most; its stage would load without leave soon after.
+# Maximum wait of a load for memory, in seconds; soon after, its stage would load without a grant.
 MAX_WAIT_S = 110.0
 
 # Minimum wait before a load is refused, in seconds: tokenizers and ending processes free their memory within this time.
@@ -26,18 +26,18 @@ MIN_WAIT_S = 5.0
 # Seconds after which an unused tokenizer of a cold or failed model is freed; none if memory is short.
 RECYCLE_AFTER_S = 30.0
 
-# So long loads that fit go before an older one for which room is being made.
+# Seconds for which loads that fit may overtake an older one that waits for evictions.
 OVERTAKING_S = 10.0
 
-# A loader that takes so many times what it was granted is the first to go under pressure.
+# Under pressure, loads that take more than this many times their granted memory are ended first.
 OVERDRAWN = 2
 
 
 class Room:
-    """Who gets memory in one round, and who has to go for it; the thread of that round calls every method.
+    """The grants and evictions of one round, whose thread calls every method.
 
-    Holds what `models` have and wait for, and the `memory` of the device. Answers go to the stages as files: OSError
-    where these cannot be written. Evictions go to `swaps` and are not waited for.
+    Reads the `models` and the `memory` of the device. Answers go to the stages as files: OSError if these cannot be
+    written. Evictions go to `swaps`; no method waits for them.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Room:
         self._is_short = False
 
     def grant(self) -> None:
-        """Room for whoever fits beside what is being loaded; the first of the others has room made for it.
+        """Grant memory to each load that fits beside those in progress; evict models for the first that does not fit.
 
-        It may be overtaken by those that fit, for OVERTAKING_S.
+        Loads that fit may overtake it for OVERTAKING_S.
         """
         free = -self._memory.over(self._threshold) - self._reserved()
         is_first = True
@@ -104,7 +104,7 @@ class Room:
                 self._swaps.swap(model.name, "preprocess", "recycle")
 
     def _waiting(self) -> list[tuple[Model, Record]]:
-        """Longest first."""
+        """Return the loads that wait for memory, longest wait first."""
         waiting = [
             (model, record)
             for model, record in inference_records(self._models)
@@ -115,7 +115,7 @@ class Room:
         return sorted(waiting, key=lambda each: each[1]["wanted_since_ns"])
 
     def _reserved(self) -> int:
-        """What those that load may yet take, beyond what they have taken already."""
+        """Return the bytes that loads in progress may take in addition to what they have taken."""
         return sum(
             max(0, granted - self._taken(record))
             for _, record in inference_records(self._models)
@@ -123,12 +123,12 @@ class Room:
         )
 
     def _granted(self, record: Record) -> int:
-        """What a load has leave to take; its stage may not have read that yet."""
+        """Return the bytes granted to a load, even if its stage has not read the grant yet."""
         unread = record["wanted_bytes"] if _was_granted(self._directory, record) else 0
         return record["granted_bytes"] or unread
 
     def _taken(self, record: Record) -> int:
-        """By a loader. Of a GPU that is not known before it has loaded."""
+        """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
         return taken_bytes(record) if self._settings.runtime.device == "cpu" else 0
 
     def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
@@ -155,7 +155,7 @@ class Room:
         return False
 
     def _evict(self, num_bytes: int, beneficiary: str, *, reason: str) -> None:
-        """Counting what is on its way out already."""
+        """Evict models until `num_bytes` become free, including evictions in progress."""
         for model in self._models.values():
             num_bytes -= model.leaving_bytes
             if self._swaps.is_evicting(model.name):
@@ -171,7 +171,7 @@ class Room:
             self._swaps.evict(name, reason)
 
     def _residents(self, beneficiary: str) -> Sequence[Resident]:
-        """Those that can be evicted."""
+        """Return the models that can be evicted."""
         return [
             model.as_resident()
             for model in self._models.values()
@@ -188,7 +188,7 @@ class Room:
         )
 
     def _no_room(self, wanted: int, missing: int) -> str:
-        """Message for a load that lacks `missing` bytes, which no eviction can free now."""
+        """Return the message for a load that lacks `missing` bytes, which no eviction can free now."""
         share = self._memory.limit * self._threshold / 100
         others = share - self._memory.server - (wanted - missing)
         return (
@@ -201,7 +201,7 @@ class Room:
         return f"{self._threshold:g} % of {_gib(self._memory.limit)} ({self._memory.source})"
 
     def _raised(self, used: float) -> str:
-        """Advice to raise the limit so that `used` bytes are allowed."""
+        """Return the advice to raise the limit so that `used` bytes are allowed."""
         needed = limit_for(used, self._threshold)
         if self._memory.source == LIMIT_SETTING:
             return f"raise {LIMIT_SETTING} to at least {needed}"
@@ -209,7 +209,7 @@ class Room:
 
 
 def withdraw(directory: Path, record: Record) -> None:
-    """Of a process that waits for room or loads: it stops, and its requests are told to come again."""
+    """Stop a process that loads or waits for memory; clients are told to retry its requests."""
     if record["state"] == LOADING:
         answer(directory, record, EVICTED)
 

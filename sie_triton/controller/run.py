@@ -1,4 +1,4 @@
-"""`sie-triton controller`: one controller, served until it is told to stop."""
+"""`sie-triton controller`: serve one controller until SIGTERM or SIGINT."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ DRAIN_S = 1.0
 
 
 def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
-    """A request that is no HTTP is answered with 400; a traceback for each would let anybody fill the disk."""
+    """False for malformed HTTP, which gets a 400: tracebacks would let any client fill the disk."""
     return not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
 
 

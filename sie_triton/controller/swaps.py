@@ -1,4 +1,4 @@
-"""What the controller does: give a stage of a model a new process, through Triton's load call."""
+"""Replace the process of a model's stage, through Triton's load call."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ MAX_SWAPS = 4
 class Swaps:
     """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
 
-    `counts` says how many there have been, by model and reason; `steps_of` what the names of a model's steps begin
-    with. The controller's round, its loads and its HTTP door ask for swaps; the futures raise NotServed, or
-    tritonclient's InferenceServerException, which is logged as well.
+    `counts` is their number so far, by model and reason; `steps_of` returns the prefix of the names of a model's steps.
+    The controller's round, its loads and its HTTP API start swaps; the futures raise NotServed, or tritonclient's
+    InferenceServerException, which is logged as well.
     """
 
     def __init__(self, control: ModelControl, steps_of: Callable[[str], str] = str) -> None:
@@ -32,7 +32,7 @@ class Swaps:
         self.counts: dict[tuple[str, str], int] = {}
 
     def swap(self, model: str, stage: str, reason: str, *, resident: bool = False) -> Future[None]:
-        """Give a stage of `model` a new process, unless that is being done."""
+        """Replace the process of a stage of `model`, unless such a swap is under way."""
         name = f"{self._steps_of(model)}-{stage}"
         if not self._is_under_way(name, resident):
             self.counts[model, reason] = self.counts.get((model, reason), 0) + 1
@@ -48,12 +48,12 @@ class Swaps:
 
     @contextmanager
     def none_of(self, model: str) -> Iterator[None]:
-        """Inside, no swap of `model` is under way: Triton ends one by loading the ensembles as they were before it."""
+        """Exclude swaps of `model` inside the context: a swap reloads the ensembles as they were when it began."""
         with self._locks.setdefault(model, Lock()):
             yield
 
     def forget(self) -> None:
-        """What is under way was asked of a tritonserver that is gone."""
+        """Forget the swaps under way, which belong to a tritonserver that has ended."""
         self._under_way.clear()
 
     def close(self) -> None:

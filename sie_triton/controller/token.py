@@ -1,4 +1,4 @@
-"""The bearer token of load, evict and changes where nobody gave one: in a file that only the server's user can read."""
+"""The generated bearer token of load, evict and changes, in a file that only the server's user can read."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ TOKEN_FILE = "admin-token"  # noqa: S105
 
 
 def admin_token(data_dir: Path, given: str) -> str:
-    """The one that was given; else a new one, which `known_token` finds."""
+    """Return `given` if set, else a new token in a file, where `known_token` reads it."""
     path = data_dir / TOKEN_FILE
     path.unlink(missing_ok=True)
     if given:
@@ -22,7 +22,7 @@ def admin_token(data_dir: Path, given: str) -> str:
 
 
 def known_token(data_dir: Path, given: str) -> str:
-    """The one that was given, else that of the server with this data directory; empty where there is none."""
+    """Return `given` if set, else the token of the server with this data directory; empty if there is none."""
     with suppress(OSError, UnicodeDecodeError):
         return given or (data_dir / TOKEN_FILE).read_text()
     return ""

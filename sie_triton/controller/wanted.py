@@ -1,4 +1,4 @@
-"""What Triton shall serve, as it stands in the repository; and when model files have changed."""
+"""The models that Triton must serve, read from the repository, and a watch for changed model files."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from sie_triton.editions import model_of, steps_behind
 from sie_triton.records.status import STAGES
 from sie_triton.serving import Serving, model_files
 
-# How often directories are looked at.
+# Polling interval of the directories, in seconds.
 LOOK_S = 1.0
 
 Look = Mapping[str, tuple[int, ...]]
@@ -20,14 +20,14 @@ Look = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One model in the repository: what clients call, and what the names of its steps begin with."""
+    """One model in the repository: the ensembles that clients call, and the prefix of its steps' names."""
 
     steps: str
     ensembles: Sequence[str]
 
 
 def wanted(repository: Path) -> dict[str, Wanted]:
-    """Every model whose ensemble is there, by Triton's name of it."""
+    """Return each model with an ensemble in `repository`, by Triton's name of it."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(repository.glob("[!.]*/config.pbtxt")):
         if steps := steps_behind(path.read_text()):
@@ -36,7 +36,7 @@ def wanted(repository: Path) -> dict[str, Wanted]:
 
 
 def steps_in(repository: Path) -> set[str]:
-    """What the names of all steps begin with that have a directory."""
+    """Return the prefixes of the names of all steps that have a directory."""
     names = (path.parent.name.rpartition("-") for path in repository.glob("[!.]*/config.pbtxt"))
     return {steps for steps, _, stage in names if stage in STAGES}
 
@@ -47,14 +47,14 @@ def remove_steps(repository: Path, steps: str) -> None:
 
 
 def touch(repository: Path, ensemble: str) -> None:
-    """So that Triton loads it again."""
+    """Mark an ensemble as changed, so that Triton reloads it."""
     os.utime(repository / ensemble / "config.pbtxt")
 
 
 class Watch:
-    """Tells when model files have changed, once they have stood still for a look: they may be being written.
+    """Reports changed model files once two polls agree, because a file may be in the midst of a write.
 
-    Holds the latest look and the one that was told of. One thread asks.
+    Holds the latest poll and the last one reported. One thread calls it.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Watch:
         self._due = 0.0
 
     def has_news(self, serving: Serving) -> bool:
-        """True once for each change; the first look is none."""
+        """True once for each change; the first poll reports none."""
         if monotonic() < self._due:
             return False
         self._due = monotonic() + LOOK_S
@@ -77,7 +77,7 @@ class Watch:
 
 
 def look(serving: Serving) -> Look:
-    """Modification time, size and inode of each model file by path; unreadable directories are left out."""
+    """Return modification time, size and inode of each model file by path; unreadable directories are left out."""
     found: dict[str, tuple[int, ...]] = {str(path): _stat(path) for path in serving.named_files}
     for directory in filter(None, (serving.models_dir, serving.added_dir)):
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""Finds a tritonserver, checks the machine, starts the server and ends it cleanly."""
+"""Find a tritonserver, check the machine, start the server and end it cleanly."""

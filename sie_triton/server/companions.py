@@ -1,4 +1,4 @@
-"""The processes beside tritonserver: nurseries, controller and doors."""
+"""The processes beside tritonserver: fork servers, controller and doors."""
 
 import os
 import time
@@ -26,7 +26,7 @@ READY_TIMEOUT_S = 30.0
 
 CONTROLLER_LOG, DOOR_LOG = "controller.log", "door.log"
 
-# A door answers what is in progress for so long, and is ended a little later.
+# Seconds until a door is killed; its own timeout for requests in progress is shorter.
 DRAIN_S = 8.0
 
 Say = Callable[[str], None]
@@ -41,7 +41,7 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 
 @contextmanager
 def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
-    """The processes that share the door's port, each of which drains at the end; all of them at once."""
+    """Run the processes that share the door's port. At the end, all of them drain at once."""
     log = log_of(settings.data_dir, DOOR_LOG)
     environment = {**resolved(settings), **marked, **LARGE_BLOCKS}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
@@ -59,26 +59,26 @@ def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line:
 
 
 def wait_for_door(settings: Settings) -> None:
-    """Return once it has found Triton, which it looks for once a second; ServerError with where its log is if not."""
+    """Return once the door has found Triton, which it polls every second; else raise ServerError that names its log."""
     _wait_for("the door", settings, f"{settings.host}:{settings.door_port}", DOOR_LOG, "/readyz")
 
 
 def resolved(settings: Settings) -> dict[str, str]:
-    """Environment in which they are read as they are here, whatever else is in the environment or a file."""
+    """Return an environment that reproduces `settings`, whatever else the environment or a settings file says."""
     given = settings.model_copy(update={"data_dir": settings.data_dir.absolute()}).model_dump(exclude_none=True)
     return {FILE_VARIABLE: os.devnull, **{variable(name): str(value) for name, value in given.items()}}
 
 
 def nursery(settings: Settings, say: Say = lambda line: None) -> Companion:
-    """The process that forks workers."""
+    """Return the fork server of workers."""
     return _nursery(settings, _log(settings), say)
 
 
 @contextmanager
 def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda line: None) -> Iterator[None]:
-    """The nursery, and a lazy one for each environment whose workers can be forked.
+    """Run the fork server, and a lazy one for each environment whose workers can be forked.
 
-    In an environment that cannot be used now, and is put right later, workers are started by themselves.
+    If an environment cannot be used now and is repaired later, its workers are started without a fork server.
     """
     log = _log(settings)
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda 
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
                 command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
-                title, variables = f"the nursery of environment {name}", nursing_variables(settings)
+                title, variables = f"the fork server of environment {name}", nursing_variables(settings)
                 program = (*venv.command, "-m")
                 stack.enter_context(Companion(title, command, log, variables, say, program=program))
         yield
@@ -98,11 +98,11 @@ def _nursing(directory: Path) -> list[str]:
 
 
 def _nursery(settings: Settings, log: Log, say: Say) -> Companion:
-    return Companion("the nursery", _nursing(settings.status_dir), log, nursing_variables(settings), say)
+    return Companion("the fork server", _nursing(settings.status_dir), log, nursing_variables(settings), say)
 
 
 def nursing_variables(settings: Settings) -> dict[str, str]:
-    """Environment of a nursery, and so of the workers that it forks."""
+    """Return the environment of a fork server, which its workers inherit."""
     return {**mark(settings.data_dir), **worker_variables(settings.runtime.device)}
 
 
@@ -111,7 +111,7 @@ def _log(settings: Settings) -> Log:
 
 
 def wait_for_controller(settings: Settings) -> None:
-    """Return once it answers; ServerError with where its log is if it does not."""
+    """Return once the controller answers; else raise ServerError that names its log."""
     _wait_for(
         "the controller", settings, f"{settings.inner_host}:{settings.controller_port}", CONTROLLER_LOG, "/readyz"
     )

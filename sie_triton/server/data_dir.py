@@ -1,4 +1,4 @@
-"""The data directory of one launcher: held by it alone, and free of what a launcher before it left."""
+"""The data directory: locked by one launcher, and cleared of what an earlier launcher left behind."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ END_S = 5.0
 
 
 def lock(data_dir: Path) -> IO[str]:
-    """Hold `data_dir` for this process; ServerError if it cannot be used, or another server has it."""
+    """Lock `data_dir` for this process; raise ServerError if it cannot be used, or another server uses it."""
     try:
         handle = (_closed(private_directory(data_dir)) / LOCK).open("a+")
     except OSError as exc:
@@ -36,7 +36,7 @@ def lock(data_dir: Path) -> IO[str]:
 
 
 def _closed(data_dir: Path) -> Path:
-    """Close `data_dir` to other users and return it; PermissionError if it is open to them and holds other files."""
+    """Close `data_dir` to other users; raise PermissionError if it is open to them and holds other files."""
     if stat.S_IMODE(data_dir.stat().st_mode) & 0o077:
         names = set(os.listdir(data_dir)) - {"lost+found"}
         if names and LOCK not in names:
@@ -46,7 +46,7 @@ def _closed(data_dir: Path) -> Path:
 
 
 def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
-    """End and remove what a launcher that was killed left here; how many processes that were."""
+    """End processes and remove memory that a killed launcher left; return the number of processes."""
     num_ended = end_leftovers(data_dir)
     held.seek(0)
     if shm_prefix := held.read().strip():
@@ -55,24 +55,24 @@ def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
 
 
 def remember(held: IO[str], shm_prefix: str) -> None:
-    """For the next launcher, should this one be killed: which shared memory is its."""
+    """Record this server's shared memory, so that the next launcher can remove it if this one is killed."""
     held.truncate(0)
     held.write(shm_prefix)
     held.flush()
 
 
 def mark(data_dir: Path) -> dict[str, str]:
-    """Environment of every process that serves from `data_dir`, and of those that it starts."""
+    """Return the environment variable of all processes that serve from `data_dir`, and of their children."""
     return {SERVED_FROM: str(data_dir.resolve())}
 
 
 def log_of(data_dir: Path, name: str) -> Log:
-    """Log file `name` of the server's processes."""
+    """Return log file `name` of the server's processes."""
     return Log(data_dir / "logs" / name)
 
 
 def end_leftovers(data_dir: Path) -> int:
-    """End what serves from `data_dir` and was not started by this process itself; how many there were."""
+    """End processes that serve from `data_dir` and that this process did not start; return their number."""
     wanted = mark(data_dir).items()
     found = []
     for process in psutil.process_iter():
@@ -87,7 +87,7 @@ def end_leftovers(data_dir: Path) -> int:
 
 
 def _is_started_here(process: psutil.Process) -> bool:
-    """All that a launcher starts leads a session; where it is process 1 it has orphans as children too."""
+    """True for a child that leads a session, as all do that a launcher starts. Orphans are children of process 1."""
     return process.ppid() == os.getpid() and os.getsid(process.pid) == process.pid
 
 
@@ -99,20 +99,20 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def remove_records(status_dir: Path) -> None:
-    """Of stages that are all gone; the files of those that stay, the nursery and the controller, are kept."""
+    """Remove the records of stages, all of which have ended; files of the fork server and the controller stay."""
     for pattern in ("*.status", "*.room", "*.loras*"):
         for path in status_dir.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def remove_regions(shm_prefix: str) -> None:
-    """The shared memory of Python stages."""
+    """Remove the shared memory of Python stages."""
     for region in Path("/dev/shm").glob(f"{shm_prefix}*"):
         region.unlink(missing_ok=True)
 
 
 def clean(directory: Path) -> Path:
-    """An empty directory at that path, for this user alone."""
+    """Replace `directory` by an empty one that only this user can access."""
     shutil.rmtree(directory, ignore_errors=True)
     private_directory(directory)
     return directory

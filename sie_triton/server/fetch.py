@@ -1,5 +1,4 @@
-"""Weights that are loaded at start-up, fetched before Triton starts: it would show nothing, and is waited for only so
-long."""
+"""Weights of preloaded models, fetched before Triton starts: it would show no progress, and its start has a timeout."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ from sie_triton.families import family
 from sie_triton.settings import Settings
 from sie_triton.weights import loadable, pin_of
 
-# Where nobody looks at a terminal.
+# Seconds between lines of progress if the output is not a terminal.
 SAY_EVERY_S = 5.0
 
 
 def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console: Console) -> None:
-    """What cannot be had is a warning here, and an error of the model's own requests."""
+    """Fetch the weights of preloaded models. A failure is a warning here, and an error of the model's own requests."""
     for config in configs:
         if config.sie_id not in settings.preloaded:
             continue
@@ -36,7 +35,7 @@ def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console:
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], None]]:
-    """One line that changes on a terminal, else one every SAY_EVERY_S."""
+    """Yield a function that shows progress: in one changing line on a terminal, else in a line every SAY_EVERY_S."""
     say_after = 0.0
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

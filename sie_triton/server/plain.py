@@ -1,6 +1,6 @@
 """A path that Triton's Python backend can use.
 
-It puts paths unquoted into the command line of a shell, and its stubs know no letters but ASCII.
+The backend puts paths unquoted into a shell command, and its stubs accept only ASCII.
 """
 
 import re
@@ -14,7 +14,7 @@ PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 @contextmanager
 def plain(path: Path) -> Iterator[Path]:
-    """`path` itself where it is plain, else a link to it that only this user can reach."""
+    """Yield `path` itself if it is plain, else a link to it that only this user can reach."""
     if PLAIN.fullmatch(str(path)):
         yield path
         return

@@ -1,7 +1,6 @@
-"""Is this machine fit to serve? Each failure is one line with its remedy.
+"""Checks that this machine can serve. Each failure is one line with its remedy.
 
-Standard library only, and runs as a plain script: scripts/serve calls it before there is an
-environment to import anything from.
+Uses only the standard library, and runs as a plain script: scripts/serve calls it before the environment exists.
 """
 
 import ctypes
@@ -23,16 +22,16 @@ MB = 1024 * 1024
 SHM_BYTES_PER_MODEL = 8 * MB
 MIN_DISK_BYTES = 1024 * MB
 
-# Oldest driver by the major version of CUDA that a program is built for, whatever the minor one:
+# Oldest driver for each major version of CUDA that a program is built for; the minor version does not matter:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
 
-# Where the driver says its version, in the midst of a sentence; WSL has no such file.
+# This file names the driver's version inside a sentence; WSL has no such file.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def check_python() -> Iterator[str]:
-    """The interpreter that will own the environment, and the loader of Triton's Python stub."""
+    """Check the interpreter of the environment, and whether Triton's Python stub can load its libpython."""
     low, high = PYTHON_VERSIONS
     version = sys.version_info[:2]
     if not low <= version <= high:
@@ -53,7 +52,7 @@ def check_python() -> Iterator[str]:
 
 
 def check_venv() -> Iterator[str]:
-    """What scripts/* make the environment with; a container may do without."""
+    """Check for the modules that create the environment in scripts/*; a container does not need them."""
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -78,7 +77,7 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
 
 
 def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
-    """Room in shared memory for the stubs, and on the disk for the data directory."""
+    """Check the free space in shared memory for the stubs, and on the disk for the data directory."""
     shm, needed = shutil.disk_usage("/dev/shm").free, num_models * SHM_BYTES_PER_MODEL
     if shm < needed:
         yield (
@@ -96,10 +95,10 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
 def check_device(
     asked: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool, built_for: str = "", driver_cuda: int = 0
 ) -> Iterator[str]:
-    """`asked` is the setting, `device` what it comes to, `torch` the version that is installed.
+    """Check that the GPU can be used. `asked` is the setting, `device` the device that it selects.
 
-    That is built for CUDA `built_for`, as 13.0, and the driver knows CUDA up to `driver_cuda`, as 13000; empty, 0:
-    unknown.
+    `torch` is the installed version, and `built_for` its version of CUDA, such as 13.0; `driver_cuda` is the latest
+    CUDA that the driver supports, such as 13000. Empty and 0 mean unknown.
     """
     if not device.startswith("cuda:"):
         return
@@ -132,7 +131,7 @@ def check_device(
 
 
 def cuda_of_torch() -> str:
-    """Return the version of CUDA that the installed PyTorch is built for, without importing it; empty if none is."""
+    """Return the version of CUDA that the installed PyTorch is built for, without importing it; empty if unknown."""
     package = find_spec("torch")
     if package is None or package.origin is None:
         return ""
@@ -141,9 +140,9 @@ def cuda_of_torch() -> str:
 
 
 def cuda_of_driver() -> int:
-    """Return the latest CUDA that the driver's library knows: 13010 is 13.1, 0 that there is none.
+    """Return the latest CUDA version that the driver's library supports, such as 13010 for 13.1; 0 without a library.
 
-    The same library computes, and in a container it may be newer than the driver of the system's kernel.
+    Programs compute with this library; in a container it may be newer than the kernel's driver.
     """
     version = ctypes.c_int()
     with suppress(OSError, AttributeError):
@@ -152,7 +151,7 @@ def cuda_of_driver() -> int:
 
 
 def driver_version() -> str:
-    """A space and the version of the driver of the system's kernel; empty if it does not say."""
+    """Return a space and the version of the kernel's driver; empty if unknown."""
     with suppress(OSError):
         if found := re.search(r"\s\d{3}\.[\d.]+", DRIVER_FILE.read_text()):
             return f" {found[0].strip()}"
@@ -160,7 +159,7 @@ def driver_version() -> str:
 
 
 def shared_libpython() -> Path | None:
-    """The directory that holds this interpreter's shared libpython."""
+    """Return the directory of this interpreter's shared libpython; None if there is none."""
     library = sysconfig.get_config_var("LDLIBRARY") or ""
     candidates = [sysconfig.get_config_var("LIBDIR"), os.path.join(sys.base_prefix, "lib")]
     multiarch = sysconfig.get_config_var("MULTIARCH")

@@ -1,4 +1,4 @@
-"""Estimate, before anything is started, if the memory limit holds the server and its models."""
+"""Estimate, before anything is started, whether the server and its models fit into the memory limit."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -52,7 +52,7 @@ class Room:
                 )
 
     def line(self) -> str:
-        """Summary of the memory of server and models; empty for a GPU, which the server itself does not use."""
+        """Return a summary of the memory of server and models; empty for a GPU, where the server takes none."""
         if not self._is_cpu:
             return ""
         return (

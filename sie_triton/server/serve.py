@@ -1,4 +1,4 @@
-"""`sie-triton serve`: check the machine, render, start Triton, say where it is, end it cleanly."""
+"""`sie-triton serve`: check the machine, render, start Triton, print its addresses, and end it cleanly."""
 
 import json
 import os
@@ -45,21 +45,21 @@ READABLE_BY_ALL = (
 
 
 class Stopped(Exception):
-    """A signal asked us to end."""
+    """Raised when a signal tells the launcher to end."""
 
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP; 0 after a clean end, 1 if Triton died and could not be brought back."""
-    # Number GPUs as NVML does, which the controller asks.
+    """Serve until SIGTERM, SIGINT or SIGHUP. Return 0 after a clean end, 1 if Triton died and cannot be restarted."""
+    # Number GPUs as NVML does, because the controller queries NVML.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     raise_limit()
     held = lock(settings.data_dir)
     for signum in SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(signum, _stop)
     try:
         if num_ended := clean_after_predecessor(held, settings.data_dir):
-            _say(f"ended {num_ended} processes that a server before this one had left")
+            _say(f"ended {num_ended} processes that an earlier server had left")
         with plain(settings.data_dir.absolute()) as data_dir:
             return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose)
     except Stopped:
@@ -83,11 +83,11 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     server = Server(settings, repository, verbose=verbose, say=_say)
     remember(held, server.shm_prefix)
     with (
-        # Ends last: a worker that ended with it would be replaced by its stage, which takes seconds.
+        # Ends last: if its workers ended before their stages, the stages would replace them, which takes seconds.
         nurseries(settings, specs, _say),
         server,
         controller(settings, server.control_token, _say),
-        # Ends first, as soon as what came through it is answered.
+        # Ends first, as soon as its requests are answered.
         doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
         file_faults.told(settings.data_dir, _say),
     ):
@@ -111,7 +111,7 @@ def _stay(server: Server) -> int:
 
 
 def check_machine(settings: Settings, num_models: int) -> None:
-    """ServerError with one line for each thing that must be put right first."""
+    """Raise ServerError with one line for each problem that must be fixed first."""
     inner = ("http_port", "grpc_port", "metrics_port", "controller_port")
     addresses = {name.replace("_", "-"): (settings.inner_host, getattr(settings, name)) for name in inner}
     if settings.door:
@@ -174,7 +174,7 @@ def to_try(first: Refresh) -> ModelConfig:
 
 
 def example(spec: ModelSpec, url: str) -> str:
-    """Example request for the terminal. Of several outputs of encode it asks for one: dense, if the model has it."""
+    """Return an example request for the terminal, for one output: of encode's, dense if the model has it."""
     if TEXT.name not in spec.inputs and "extract" in spec.tasks:
         labels = " --labels person,car" if model_of(spec).extraction.labels else ""
         return f"sie-triton extract {spec.model} --url {url} --image picture.jpg{labels}"
@@ -193,14 +193,14 @@ def url_of(settings: Settings) -> str:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    # A second signal must not interrupt the orderly end that the first one started.
+    # A second signal must not interrupt the shutdown that the first one started.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-    _say(f"stopping: {signal.Signals(signum).name}; what is in progress has up to {EXIT_TIMEOUT_S} s")
+    _say(f"stopping: {signal.Signals(signum).name}; requests in progress have up to {EXIT_TIMEOUT_S} s")
     raise Stopped
 
 
 def _say(line: str) -> None:
-    """Also from a signal's handler, which must not enter a print that it has interrupted."""
-    with suppress(OSError):  # of a terminal that is gone
+    """Print a line; safe in a signal handler, which must not enter a print that it has interrupted."""
+    with suppress(OSError):  # the terminal may be gone
         os.write(STDERR, f"{line}\n".encode())

@@ -1,7 +1,8 @@
-"""The stack of tritonserver's threads.
+"""The stack size of tritonserver's threads.
 
-Triton 24.10 puts a form's body on it twice, an entry for each piece of a chunked body, and a call for each bracket of
-JSON: with the usual 8 MB a body of 4.5 MB, 600,000 pieces, or 200,000 brackets overrun it. Only used pages cost memory.
+Triton 24.10 puts on the stack a form's body twice, an entry for each piece of a chunked body, and a call for each
+bracket of JSON. The usual 8 MB overflow with a body of 4.5 MB, 600,000 pieces, or 200,000 brackets. Only used pages
+cost memory.
 """
 
 import resource
@@ -13,11 +14,11 @@ STRICT = "2"  # every page counts, used or not
 
 
 def deepen() -> None:
-    """For a child, before it starts tritonserver; its threads take the limit as their size."""
+    """Raise the stack limit in a child before it starts tritonserver, whose threads take the limit as their size."""
     if OVERCOMMIT.read_text().strip() == STRICT:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
-    # Unlimited is no larger: glibc makes it 2 MB a thread.
+    # With an unlimited stack, glibc gives each thread only 2 MB.
     if soft == resource.RLIM_INFINITY or soft < wanted:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))

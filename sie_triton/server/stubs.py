@@ -1,7 +1,7 @@
-"""Triton's stubs, forked from one process that has imported what they need.
+"""Triton's stubs, forked from one process that has imported the modules they need.
 
-Triton's Python backend starts a program for each step of each model, the stub, in which Python and NumPy take 20 MB and
-a third of a second. In its place it gets a stand-in here, which asks the stub nursery to fork it one.
+Triton's Python backend starts a program for each step of each model: the stub, in which Python and NumPy take 20 MB and
+a third of a second. This module replaces that program by a stand-in, for which the stub fork server forks a stub.
 """
 
 import os
@@ -27,11 +27,11 @@ REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
 PRELOAD = "LD_PRELOAD"
 
-# Exit statuses: of a stub that cannot be forked, and of a nursery that cannot fork any.
+# Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any.
 DECLINED = 121
 UNSUITED = 122
 
-# So long the nursery may take until it listens: as long as Python takes to start.
+# Timeout in seconds until the fork server listens; Python needs that time to start.
 LISTENS_S = 5.0
 
 NOT_BUILT = (
@@ -43,15 +43,15 @@ Say = Callable[[str], None]
 
 
 class StubNursery(Companion):
-    """The process that forks stubs. While there is none each is started by itself.
+    """The fork server of stubs. Without it, each stub is started on its own.
 
-    One that ends before it listens, or says that it is unsuited, is not started again.
+    If the fork server ends before it listens, or reports that it is unsuited, it is not restarted.
     """
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
         self._directory = settings.stub_dir
         super().__init__(
-            "the stub nursery",
+            "the stub fork server",
             [str(self._directory)],
             log_of(settings.data_dir, "stubs.log"),
             environment,
@@ -61,7 +61,7 @@ class StubNursery(Companion):
         )
 
     def __enter__(self) -> "StubNursery":
-        """Waits until it listens, so that the first stubs are forked too."""
+        """Start the fork server and wait until it listens, so that the first stubs are forked too."""
         super().__enter__()
         deadline = monotonic() + LISTENS_S
         while not self._listens() and is_alive(self.pid) and monotonic() < deadline:
@@ -84,9 +84,10 @@ class StubNursery(Companion):
 
 
 def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> tuple[Triton, StubNursery | None]:
-    """`triton` with stand-ins for its stubs, and the nursery that they ask.
+    """Return `triton` with stand-ins for its stubs, and the fork server that forks the stubs.
 
-    `triton` itself, and None, where that is not wanted, there is no compiler, or no Python backend.
+    Return `triton` itself and None if forking is turned off, the programs cannot be built, or there is no Python
+    backend.
     """
     source = triton.backend_directory / BACKEND
     if not settings.fork_stubs or not (source / STUB).exists():
@@ -109,5 +110,5 @@ def _build(backend: Path) -> bool:
     return (
         compile_program([NATIVE / "standin.c"], stand_in, "-O2", *options)
         and compile_shared([NATIVE / "prepared.c"], library, "-O2", *options)
-        and os.access(stand_in, os.X_OK)  # not on a file system that is mounted noexec
+        and os.access(stand_in, os.X_OK)  # False on a file system that is mounted noexec
     )

@@ -1,7 +1,7 @@
-"""The worker's own side: `python -m sie_triton.worker FD...`, started by `process.Worker` and by nobody else.
+"""The worker process: `python -m sie_triton.worker FD...`, started only by `process.Worker`.
 
-The first descriptor brings the order to load and those that follow, and its end ends the process; each other one is a
-lane, served by a thread: batch in, rows or the error out.
+The first descriptor is the control channel: it carries Load and the orders after it, and the process ends when it
+closes. Every other descriptor is a lane, served by its own thread: batch in, rows or an error out.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from time import monotonic
 
 from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
-from sie_triton.engines.torch.imports import import_all  # noqa: F401  # asked for by the nursery
+from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
 from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
@@ -43,7 +43,7 @@ from sie_triton.worker.messages import (
 
 log = logging.getLogger("sie_triton.worker")
 
-# A lane that has had no batch for so long keeps no threads.
+# Seconds without a batch after which a lane releases its threads.
 REST_S = 0.1
 
 NO_MEMORY = Failed("there is not enough memory for the pass", OUT_OF_MEMORY)
@@ -72,12 +72,12 @@ def main(descriptors: Sequence[int]) -> None:
         while True:
             control.send(carried_out(control.recv(), engine, adapter))
             engine.release_threads()
-    # A thread may be in a forward pass that nobody waits for any more.
+    # Threads may still be in forward passes whose results are no longer needed.
     os._exit(0)
 
 
 def carried_out(order: object, engine: Engine, adapter: Adapter) -> Done | Failed:
-    """What is asked for after the load. Forward passes go on beside it."""
+    """Carry out an order after the load, while forward passes continue."""
     try:
         with naming_want_of_memory(engine, "the LoRA adapter"):
             if isinstance(order, AddLora):
@@ -96,7 +96,7 @@ def failed(error: Exception) -> Failed:
 
 
 def load_error(error: Exception) -> LoadError:
-    """What is said of it to clients."""
+    """Convert `error` to the LoadError for clients; log an unexpected error."""
     if isinstance(error, LoadError):
         return error
     if isinstance(error, SIEError):
@@ -127,7 +127,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
                 device = Device(engine, order.num_lanes)
                 best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
     if engine.device != "cpu":
-        engine.free_unused_memory()  # that of trial passes would count as resident
+        engine.free_unused_memory()  # memory of trial passes would count as resident
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
@@ -136,13 +136,13 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
 
 
 def on_device(engine: Engine) -> int:
-    """What the worker takes of a GPU; 0 on a CPU."""
+    """Return the GPU memory that the worker uses, in bytes; 0 on a CPU."""
     return 0 if engine.device == "cpu" else engine.used_bytes()
 
 
 @contextmanager
 def naming_want_of_memory(engine: Engine, what: str) -> Iterator[None]:
-    """By what was raised first."""
+    """Raise LoadError that names `what` if an error in the context, or its cause, is a lack of memory."""
     try:
         yield
     except Exception as exc:
@@ -152,7 +152,7 @@ def naming_want_of_memory(engine: Engine, what: str) -> Iterator[None]:
 
 
 def sampler_of(spec: ModelSpec, adapter: Adapter) -> Sampler:
-    """What a model's work is like."""
+    """Return a sampler of sub-batches that are typical of the model."""
     return Sampler(
         adapter.sample or family(spec.family).sample,
         kind_of(spec.inputs),
@@ -163,7 +163,7 @@ def sampler_of(spec: ModelSpec, adapter: Adapter) -> Sampler:
 
 
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Duration of each phase, in seconds."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -175,13 +175,13 @@ class Stopwatch:
 
 
 def hold(path: Path) -> None:
-    """Until this process ends; waits for the one that holds it now to end."""
+    """Lock the file until this process ends; wait for the process that holds the lock now to end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
 def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -> None:
-    """Answer what comes over `lane` until it ends."""
+    """Answer each batch that arrives on `lane` until the lane closes."""
     with suppress(EOFError, OSError):
         while True:
             if graphs.are_made or not lane.poll(REST_S):
@@ -192,8 +192,8 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
                 lane.send(compute(engine, adapter, forward.batch, graphs))
                 continue
             except MemoryError:
-                log.warning("no memory for a batch, or for its rows")
-            # Outside the handler: the exception holds on to what there is of them.
+                log.warning("not enough memory for a batch or its rows")
+            # Outside the handler, because the exception references the parts of them that were allocated.
             engine.free_unused_memory()
             lane.send(NO_MEMORY)
 
@@ -211,16 +211,16 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> C
             log.exception("inference failed")
             end_if_broken(engine)
             return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
-    # Outside the handler: the exception holds on to the tensors of the failed pass.
+    # Outside the handler, because the exception references tensors of the failed pass.
     end_if_broken(engine)
     engine.free_unused_memory()
     return NO_MEMORY
 
 
 def end_if_broken(engine: Engine) -> None:
-    """End this process if its device fails every pass from now on: the stage starts another and repeats the pass."""
+    """End this process if its device fails every later pass: the stage starts a replacement and repeats the pass."""
     if engine.is_broken():
-        log.error("the device is unusable for this process after that error: another one takes its place")
+        log.error("this worker cannot use its device after that error: the worker ends, and a replacement is started")
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What a pass gave, before it leaves the worker."""
+"""Checks of the results of a pass before they leave the worker."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from sie_triton.errors import ModelError
 
 
 def check_finite(rows: Rows, batch: Batch) -> None:
-    """ModelError if the model computed NaN or infinity, which quantized vectors would hide.
+    """Raise ModelError if the model computed NaN or infinity, which quantized vectors would hide.
 
-    Features of `batch` that are handed on were not computed: a label's threshold is NaN where it has none.
+    Features of `batch` that are passed on were not computed and are not checked: a label without a threshold has NaN.
     """
     for name, values in rows.items():
         if values.dtype.kind == "f" and name not in batch.features and not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""How much a device computes best at once: measured for each model, and kept.
+"""The cost of a sub-batch at which a device is most efficient: measured once for each model, and cached.
 
 All sizes are costs, in the unit in which the model's work is planned.
 """
@@ -25,22 +25,22 @@ SMALLEST = 256
 REPEATS = 5
 PATIENCE_S = 5.0
 
-# Items up to here may cost less than they are long.
+# Items up to this length may cost less than their length.
 CHEAPER_THAN_LONG = 512
 
-# Beyond this a small request would wait too long for the sub-batch before it, whatever the gain.
+# Maximum duration of a sub-batch, in seconds: a small request must not wait longer for the one before it.
 LONGEST_S = 0.3
 
-# What the server does for each sub-batch beside its pass, about: without it small ones look as good as large ones.
+# Approximate overhead per sub-batch outside its pass, in seconds: without it small sub-batches look as fast as large.
 AROUND_S = 0.003
 
-# The smallest size within this share of the best is taken.
+# The smallest size whose rate is at least this share of the best rate is chosen.
 GOOD_ENOUGH = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Makes sub-batches of items of at most `max_length`, of which `features` are some; they cost what `cost` says."""
+    """Generator of sub-batches: `features` makes features of items of given lengths, `cost` their costs by length."""
 
     features: Callable[[Sequence[int]], Features]
     kind: InputKind
@@ -49,7 +49,7 @@ class Sampler:
     cost: Callable[[Lengths], npt.NDArray[np.int64]]
 
     def batch(self, total: int) -> Batch:
-        """Items that cost `total` together, of lengths as clients send them, shortest first."""
+        """Return items that cost `total` together, with lengths typical of clients, shortest first."""
         rng = np.random.default_rng(total)
         longest_of_all = min(self.max_length, max(total, CHEAPER_THAN_LONG))
         costs = self.cost(np.arange(1, longest_of_all + 1, dtype=np.int32))
@@ -66,26 +66,29 @@ class Sampler:
 
 @dataclass(slots=True)
 class Device:
-    """What `engine` computes on; `num_lanes` passes run there at once. `was_short` of memory in one that was tried."""
+    """The device of `engine`, on which `num_lanes` passes run at once. `was_short`: a pass ran out of memory."""
 
     engine: Engine
     num_lanes: int
     was_short: bool = False
 
     def shortest(self, forward: Callable[[Batch], object], batch: Batch, num_times: int) -> float:
-        """Seconds of the fastest of so many passes; infinite if there is not enough memory for one."""
+        """Return the seconds of the fastest of `num_times` passes; infinity if one runs out of memory."""
         try:
             return min(timed(forward, batch) for _ in range(num_times))
         except Exception as exc:
             if not self.engine.is_out_of_memory(exc):
                 raise
-        # Outside the handler: the exception holds on to the tensors of the failed pass.
+        # Outside the handler, because the exception references tensors of the failed pass.
         self.engine.free_unused_memory()
         self.was_short = True
         return math.inf
 
     def fitting(self, seconds: dict[int, float], failed: int) -> dict[int, float]:
-        """Those of sizes of which each lane can run one at once, where one pass of size `failed` has no room."""
+        """Return the sizes that all lanes can run at once, if one pass of size `failed` runs out of memory.
+
+        The smallest size is kept in any case; MemoryError if that is the one that failed.
+        """
         smallest = min(seconds)
         if smallest == failed:
             raise MemoryError
@@ -93,9 +96,9 @@ class Device:
 
 
 def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device) -> int:
-    """Choose the adapter's faster path, where it has two, and the cost of one sub-batch that suits it best.
+    """Choose the adapter's faster path, if it has two, and return the cost at which a sub-batch is most efficient.
 
-    What `measurements` knows is taken from there.
+    An earlier result in `measurements` is reused.
     """
     known = measurements.get("calibration")
     if known is None:
@@ -103,7 +106,7 @@ def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: M
         best = choose(rates)
         path = faster_path(adapter, sampler.batch(best), device)
         known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates}
-        if not device.was_short:  # there may be more memory the next time
+        if not device.was_short:  # the next start may have more memory
             measurements.put(calibration=known)
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
@@ -111,10 +114,10 @@ def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: M
 
 
 def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int, device: Device) -> dict[int, float]:
-    """Cost per second by the cost of a sub-batch, doubling until that takes too long or too much memory; with AROUND_S
-    for each.
+    """Map the cost of a sub-batch to the cost per second, including AROUND_S of overhead.
 
-    The best of several rounds: a machine that is slow for a while is so for all sizes. MemoryError if none fits.
+    Costs double until a pass takes too long or runs out of memory; MemoryError if none fits. Each rate is the best of
+    several rounds: a machine that is slow for a while is slow for all sizes of that round.
     """
     ended = perf_counter() + PATIENCE_S
     seconds: dict[int, float] = {}
@@ -142,8 +145,10 @@ def choose(rates: dict[int, float]) -> int:
 
 
 def faster_path(adapter: Adapter, batch: Batch, device: Device) -> str:
-    """The usual one, unless another is faster by more than chance: padded sub-batches can win where attention has no
-    kernel for items of varying length."""
+    """Return the usual path, unless another is faster by more than chance.
+
+    Padded sub-batches can win where attention has no kernel for items of varying length.
+    """
     encoder = adapter.encoder
     if len(encoder.paths) == 1:
         return encoder.path

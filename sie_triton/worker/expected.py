@@ -1,4 +1,4 @@
-"""Memory of a worker, estimated before it is there: what the controller is asked for. Imports no torch."""
+"""Estimate of a worker's memory before it starts, which the stage requests from the controller. Imports no torch."""
 
 from sie_triton.checkpoints.contents import converted_bytes
 from sie_triton.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES, FORKED_BYTES, INTERPRETER_BYTES
@@ -6,18 +6,18 @@ from sie_triton.processes.nursery import answers
 from sie_triton.spec import TORCH, ModelSpec
 from sie_triton.worker.messages import Load
 
-# Measurement of a loaded worker, in bytes: its unshared memory, or its memory of a GPU.
+# Name of a measurement of a loaded worker, in bytes: its unshared memory, or its GPU memory.
 RESIDENT_BYTES = "private_bytes"
 
-# Bytes of a number; without a precision a GPU computes in float16.
+# Bytes per number by precision; the default on a GPU is float16.
 WIDTHS = {"": 2, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 def expected_bytes(load: Load) -> int:
     """Estimate the memory of the worker on its device in bytes.
 
-    The last measurement, else an estimate from the files of the weights: on a CPU loading holds each weight in memory
-    at most twice, on a GPU once, in the format that passes are computed in. On a GPU passes take memory beside them.
+    Use the last measurement, else the sizes of the weight files. While a worker loads, a CPU holds each weight at most
+    twice, a GPU once, in the precision of the passes. On a GPU, memory for passes is added.
     """
     measured = int(load.measurements().get(RESIDENT_BYTES) or 0)
     if load.device != "cpu":
@@ -29,7 +29,7 @@ def expected_bytes(load: Load) -> int:
 
 
 def _on_a_gpu(load: Load) -> int:
-    """Weights that PyTorch loads, in the format that it computes in; those of other engines as they are."""
+    """Return the bytes of weights on a GPU: PyTorch converts them to its precision, other engines keep their format."""
     spec = ModelSpec.from_json(load.spec)
     if spec.engine != TORCH:
         return sum(path.stat().st_size for path in load.files())

@@ -1,7 +1,7 @@
-"""`python -m sie_triton.worker.export DIRECTORY`: writes the graphs of a model's encoders there, and ends.
+"""`python -m sie_triton.worker.export DIRECTORY`: write the graphs of a model's encoders to DIRECTORY.
 
-Started by `graphs.py` and by nobody else. DIRECTORY/order.json says of which model; it is loaded anew, since the
-worker's own weights are laid out for PyTorch's kernels. Takes what time and cores nobody else wants.
+Started only by `graphs.py`. DIRECTORY/order.json names the model. The weights are loaded again, because the worker's
+own are laid out for PyTorch's kernels. The process uses one thread, at idle priority.
 """
 
 import json
@@ -21,7 +21,7 @@ from sie_triton.worker.graphs import ORDER, path_of
 
 
 class Exporting(TorchEngine):
-    """Leaves encoders as they are loaded, and writes their graphs."""
+    """An engine that leaves encoders as they are loaded, and writes their graphs."""
 
     def __init__(self, spec: ModelSpec, output: Path) -> None:
         super().__init__(spec, "cpu", Measurements())

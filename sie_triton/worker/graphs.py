@@ -1,7 +1,7 @@
-"""Graphs of a model's encoders, which small sub-batches are faster in: made beside the traffic, and taken over.
+"""Graphs of a model's encoders, in which small sub-batches are faster: made and adopted in the background.
 
-Nobody waits for them. Where they are files, a process of its own writes them after the first answers into a directory
-that is kept; each is opened, compared with what serves so far, and measured beside it; what is found is kept, too.
+No request waits for them. If graphs are files, a separate process writes them after the first answers, into a directory
+that is kept. Each graph is opened, compared with the current encoder, and timed against it; the result is kept, too.
 """
 
 import json
@@ -27,32 +27,32 @@ log = logging.getLogger(__name__)
 
 ORDER, GRAPH, LOG = "order.json", "graph.onnx", "export.log"
 
-# Before the name of a directory that is being filled.
+# Prefix of the name of a directory that is being filled.
 MAKING = "making-"
 
-# So many passes a model has run before its graphs are made: one that was only tried out is not worth the work.
+# Number of passes before a model's graphs are made: a model that is only tried out is not worth the work.
 PASSES_BEFORE_EXPORT = 32
 
 EXPORT_TIMEOUT_S = 900.0
 
-# Weights of more than this are never in memory twice.
+# Larger weights, in bytes, are never held in memory twice.
 MAX_WEIGHTS_BYTES = 512 * 1024**2
 
-# A measured pass is repeated so often where it was disturbed; before it others have the device for a time, and for
-# this many times as long as it takes.
+# A measurement that another pass disturbs is repeated, TRIES measurements at most. A pause of SETTLE_S seconds, or of
+# REST times the previous measurement if that is longer, comes before each one.
 TRIES, SETTLE_S, REST = 5, 0.01, 1
 
-# Memory that must be free for each byte of the weights, beside that of an interpreter with PyTorch.
+# Free memory that an export needs per byte of the weights, in addition to that of an interpreter with PyTorch.
 BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
 
-# The same of the disk.
+# Free disk space that an export needs per byte of the weights.
 DISK_BYTES_PER_BYTE = 1.25
 
 
 class Graphs:
-    """Those of the model that `engine` has loaded by `order`.
+    """The graphs of the model that `engine` has loaded by `order`.
 
-    Any thread may ask whether they `are_made` now.
+    `are_made` is True while they are being made; any thread may read it.
     """
 
     def __init__(self, engine: Engine, order: Load) -> None:
@@ -63,13 +63,13 @@ class Graphs:
         self.are_made = False
 
     def start(self) -> None:
-        """Look for them, on a thread of its own, where that was ordered."""
+        """Make or load graphs on a separate thread, if the order requests it."""
         if self._order.makes_graphs:
             Thread(target=self._run, name="graphs", daemon=True).start()
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Around each pass of a lane."""
+        """Count a pass of a lane; wraps each pass."""
         self._num_started += 1
         try:
             yield
@@ -79,22 +79,22 @@ class Graphs:
                 self._reached.set()
 
     def left_of(self, threads: int) -> int:
-        """For a pass that may use so many: one fewer than all while these are made, so that none waits for its core."""
+        """Return the threads for a pass that may use `threads`: one fewer than all while graphs are made."""
         is_all = threads >= self._order.threads * self._order.num_lanes
         return max(1, threads - 1) if self.are_made and is_all else threads
 
     def news(self) -> Quickened | None:
-        """What has changed, told once."""
+        """Return the change since the last call, or None."""
         if self._news is None:
             return None
         news, self._news = self._news, None
         return news
 
     def undisturbed(self, work: Callable[[], object]) -> float:
-        """Seconds that it takes where no pass of a lane is beside it; on a busy device as it comes."""
+        """Return the seconds of `work` while no lane runs a pass; on a busy device, those of the last try."""
         took = 0.0
         for _ in range(TRIES):
-            # Threads of a pass that has ended wait for another for a while, on a core of their own.
+            # Threads of a finished pass spin on their cores for a while, in case another pass follows.
             time.sleep(max(SETTLE_S, REST * took))
             num_started, is_idle = self._num_started, self._num_started == self._num_ended
             started = time.perf_counter()
@@ -111,14 +111,14 @@ class Graphs:
             self._serve()
             has_failed = False
         except Unusable:
-            log.exception("making a graph has spoilt this process: it ends, and another takes its place")
+            log.exception("making a graph broke this worker: the worker ends, and a replacement is started")
             end_process(1)
         except Exception:
             log.exception("this model has no graph for now")
         finally:
             self.are_made = False
             self._engine.release_threads()
-        if has_failed:  # outside the handler, whose exception holds on to tensors
+        if has_failed:  # outside the handler, because its exception references tensors
             self._engine.free_unused_memory()
 
     def _serve(self) -> None:
@@ -142,7 +142,7 @@ class Graphs:
             self._news = Quickened(max(max_tokens), max(0, now - before))
 
     def _export(self, directory: Path, num_bytes: int) -> bool:
-        """True where they are there; else why not is kept, but for want of memory or space: there may be some later."""
+        """Write the graphs; True on success. Record a failure, unless memory or disk space may suffice later."""
         needed = INTERPRETER_BYTES + BYTES_PER_BYTE * num_bytes
         if available_bytes() < needed:
             log.info("too little memory to make a graph of this model: %d bytes are needed", needed)
@@ -172,12 +172,12 @@ class Graphs:
 
 
 def path_of(directory: Path, part: str) -> Path:
-    """Of the encoder `part` of a model, "" where it has but one."""
+    """Return the path of the graph of encoder `part`, "" for the only encoder of a model."""
     return directory / (part or "encoder") / GRAPH
 
 
 def forget_others(directory: Path, name: str) -> None:
-    """What was made of the same model for other weights, settings or versions; names are MODEL-KEY."""
+    """Delete graphs of the same model for other weights, settings or versions. Directories are named MODEL-KEY."""
     model = name.rpartition("-")[0]
     for other in directory.iterdir():
         if other.name.removeprefix(MAKING).rpartition("-")[0] == model:
@@ -185,7 +185,7 @@ def forget_others(directory: Path, name: str) -> None:
 
 
 def available_bytes() -> int:
-    """Of this machine's memory, or of this container's where that is less."""
+    """Return the available memory of this machine, or of this container if that is less."""
     import psutil
 
     available, container = int(psutil.virtual_memory().available), container_memory()
@@ -193,7 +193,7 @@ def available_bytes() -> int:
 
 
 def is_disk_short(directory: Path, num_bytes: int) -> bool:
-    """For a graph with weights of so many bytes."""
+    """True if the disk has too little space for a graph of `num_bytes` of weights."""
     return shutil.disk_usage(directory).free < DISK_BYTES_PER_BYTE * num_bytes
 
 

@@ -1,7 +1,7 @@
-"""What a stage and its worker say to each other.
+"""Messages between a stage and its worker.
 
-The control channel brings Load, answered by Loaded or Failed, and then one AddLora or RemoveLora after the other, each
-answered by Done or Failed; its end ends the worker. Each lane brings one Forward after the other, each answered by
+The control channel carries Load, answered by Loaded or Failed, and then AddLora and RemoveLora, one at a time, each
+answered by Done or Failed; the worker ends when it closes. Each lane carries Forward, one at a time, each answered by
 Computed or Failed.
 """
 
@@ -23,11 +23,11 @@ from sie_triton.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to load, where and how.
+    """The first message to a worker: the model to load, and how.
 
-    `spec` is a ModelSpec as JSON, `cache` where measurements are kept, `threads` those of one lane; `environment` None:
-    that of the stage. The worker holds the file `lock` while weights are in memory, so that there are never two copies.
-    With `makes_graphs` it looks for faster forms of its encoders when it has some time.
+    `spec` is a ModelSpec as JSON; `cache` the directory of measurements; `threads` the number of CPU threads per lane.
+    `environment` None is that of the stage. The worker locks the file `lock` while weights are in memory, so that there
+    are never two copies. With `makes_graphs` it makes faster graphs of its encoders in the background.
     """
 
     spec: str
@@ -42,36 +42,36 @@ class Load:
 
     @property
     def graphs(self) -> Path:
-        """Where those of exactly this model are kept."""
+        """Directory of the graphs of exactly this model."""
         return self.cache.parent / "graphs" / self.measurements().name
 
     @property
     def nursery(self) -> Path | None:
-        """Where there may be one whose workers can compute this."""
+        """Directory of the fork server for this model; None if its engine cannot use one."""
         if ModelSpec.from_json(self.spec).engine not in IN_NURSERY:
             return None
         return nursery_directory(self.lock.parent, self.environment.name if self.environment else "")
 
     @property
     def weight_files(self) -> tuple[str, ...]:
-        """Patterns."""
+        """Glob patterns of the weight files."""
         spec = ModelSpec.from_json(self.spec)
         own = f"{spec.onnx_file}*" if spec.onnx_file else "*.safetensors"
         return (own, *family(spec.family).files)
 
     def files(self) -> set[Path]:
-        """Those of the weights that are there."""
+        """Return the weight files that exist."""
         found = (path for pattern in self.weight_files for path in self.directory.rglob(pattern))
         return {path for path in found if path.is_file()}
 
     def measurements(self) -> Measurements:
-        """What is known of this model, run this way, on this machine."""
+        """Open the measurements of this model, with these settings, on this machine."""
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
         settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
         settings += [spec.batch_cost, spec.family, json.dumps(spec.options, sort_keys=True)]
         files = ("*.json", *self.weight_files)
-        # What is installed there, which is all the same in the stage and in the worker only by its name.
+        # Name and creation time identify an environment's packages, in the stage as in the worker.
         versions = [spec.environment, self.environment.made] if self.environment else installed_versions()
         return Measurements.of(
             self.cache, spec.model, self.directory, settings, files, versions=versions, redo=runtime.recalibrate
@@ -80,8 +80,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`limits`: the largest value of an integer feature, by name; `max_length` that of an item. `sub_batch_cost` is 0
-    where it was not calibrated, `device_bytes` on a CPU; `seconds` says what took them.
+    """Answer to Load. `limits` maps integer features to their maxima; `max_length` is the maximum length of an item.
+
+    `sub_batch_cost` is 0 without calibration, `device_bytes` 0 on a CPU. `seconds` is the duration of each phase.
     """
 
     limits: Mapping[str, int]
@@ -94,7 +95,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class AddLora:
-    """Hold the LoRA adapter in `directory` under that name, while forward passes go on."""
+    """Load the LoRA adapter in `directory` under `name`, while forward passes continue."""
 
     name: str
     directory: Path
@@ -102,14 +103,14 @@ class AddLora:
 
 @dataclass(frozen=True, slots=True)
 class RemoveLora:
-    """Forget it; no forward pass uses it any more."""
+    """Free a LoRA adapter that no forward pass uses any more."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """`num_bytes` of memory are taken by what was added; `device_bytes` is as in Loaded."""
+    """Answer to an order. `num_bytes` is the memory of the added adapter; `device_bytes` is as in Loaded."""
 
     num_bytes: int = 0
     device_bytes: int = 0
@@ -118,7 +119,7 @@ class Done:
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One pass, with so many CPU threads."""
+    """One pass of `batch` with `threads` CPU threads."""
 
     batch: Batch
     threads: int
@@ -126,7 +127,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Quickened:
-    """From now on passes of up to `max_tokens` take a faster way, which takes so many bytes of memory."""
+    """Notice that passes of up to `max_tokens` are faster from now on; that takes `num_bytes` more memory."""
 
     max_tokens: int
     num_bytes: int
@@ -135,7 +136,7 @@ class Quickened:
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a pass gave; the arrays are the receiver's own. `quickened` comes with one pass after it happened."""
+    """Result of a pass; the receiver owns the arrays. `quickened` comes once, with a pass after the change."""
 
     rows: Rows
     quickened: Quickened | None = None
@@ -143,7 +144,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`message` is for clients, `reason` one of errors.REASONS, `code` that of the error of a pass."""
+    """Answer on failure. `message` is for clients, `reason` one of errors.REASONS, `code` that of a pass's error."""
 
     message: str
     reason: str = "failed"
@@ -154,7 +155,7 @@ sent_by_fields(Batch)
 
 OUT_OF_MEMORY = "out of memory"
 
-# As the stage has them, and as the worker does.
+# Channel types of the stage, then of the worker.
 Order = AddLora | RemoveLora
 Control = Channel[Load | Order, Loaded | Done | Failed]
 Lane = Channel[Forward, Computed | Failed]

@@ -1,4 +1,4 @@
-"""The stage's side: start a worker, ask it, notice when it is gone. Imports no torch."""
+"""The stage's side of a worker: start it, send it messages, notice its death. Imports no torch."""
 
 import os
 import socket
@@ -31,31 +31,31 @@ from sie_triton.worker.messages import (
     RemoveLora,
 )
 
-# Of a pass, by their codes; all others are ModelError.
+# Errors of a pass by code; all others are ModelError.
 ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
-# How often a worker that does not answer is looked at; stopped on two looks, it is replaced.
+# Polling interval of a worker, in seconds. A worker that a signal has stopped at two consecutive polls is replaced.
 LOOK_S = 0.5
 
-TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows it more time"
+TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows more time"
 
-# So long a worker may take to end by itself.
+# Seconds a worker has to end by itself.
 END_S = 2.0
 
 
 class WorkerDied(ModelError):
-    """The process ended, or was ended, in the middle of a forward pass that may be repeated."""
+    """Raised if the process ended, or was ended, during an order, or during a forward pass, which may be repeated."""
 
 
 class LoaderStopped(LoadError):
-    """The process was stopped from outside while it loaded, and ended. Another one may do better."""
+    """Raised if a signal stopped the process while it loaded, and it was ended. A replacement may succeed."""
 
 
 class Worker:
-    """One process. `forward` may be called by as many threads at once as `load` has lanes.
+    """One worker process. As many threads as `load` has lanes may call `forward` at once.
 
-    `died(worker)` is called once, on a thread of its own, if the process ends before `close`; `quickened` by a thread
-    in `forward`, when some passes have become faster.
+    `died(worker)` is called once, on a separate thread, if the process ends before `close`. `quickened` is called by a
+    thread in `forward` when some passes have become faster.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class Worker:
         loading: Callable[[ProcessId], None] = lambda process: None,
         quickened: Callable[[Quickened], None] = lambda quickened: None,
     ) -> None:
-        """Start the process and wait until it has loaded; LoadError says why it could not.
+        """Start the process and wait until it has loaded; raise LoadError with the reason if it cannot.
 
-        Until then `loading` is called with it, from its birth on and every LOOK_S; what that raises ends it.
+        Meanwhile `loading` is called with the process, at its start and every LOOK_S. If `loading` raises, the process
+        is ended.
         """
         self.is_alive = True
         self._timeout_s, self._load_timeout_s = forward_timeout_s, load_timeout_s
@@ -80,7 +81,8 @@ class Worker:
         self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
-        # The first that is idle: a client alone always has the same, which alone needs more than its share of threads.
+        # Use the first idle lane: a single client then always gets the same lane, and only that lane needs more than
+        # its share of threads.
         self._idle: PriorityQueue[int] = PriorityQueue()
         for number in range(len(self._lanes)):
             self._idle.put(number)
@@ -97,9 +99,9 @@ class Worker:
         return self._process.pid
 
     def forward(self, batch: Batch, threads: int) -> Rows:
-        """Raises WorkerDied; ModelError for a failed pass or one over the time limit; MemoryError.
+        """Run one pass. Raise WorkerDied; ModelError if the pass fails or exceeds its timeout; MemoryError.
 
-        InputError and BusyError of a server that computes elsewhere, which will not, or not now.
+        Raise InputError if a remote server refuses the pass, and BusyError if it cannot run the pass now.
         """
         number = self._idle.get()
         lane = self._lanes[number]
@@ -107,12 +109,12 @@ class Worker:
             lane.send(Forward(batch, threads))
             if not lane.poll(self._timeout_s):
                 self.kill()
-                lane.close()  # an answer on its way is nobody's any more
+                lane.close()  # discards a late answer
                 raise ModelError(f"inference took longer than {self._timeout_s:g} s and was ended")
             answer = lane.recv()
         except (EOFError, OSError) as exc:
             self.is_alive = False
-            raise WorkerDied("the process that computes ended") from exc
+            raise WorkerDied("the worker process ended") from exc
         finally:
             self._idle.put(number)
         if isinstance(answer, Failed):
@@ -122,14 +124,14 @@ class Worker:
         return answer.rows
 
     def add_lora(self, name: str, directory: Path) -> Done:
-        """Hold that LoRA adapter. Any thread may call it, beside forward passes.
+        """Load a LoRA adapter, while forward passes continue; any thread may call this.
 
-        LoadError says why it is not held; WorkerDied.
+        Raise LoadError with the reason if it cannot be loaded; WorkerDied.
         """
         return self._order(AddLora(name, directory))
 
     def remove_lora(self, name: str) -> Done:
-        """As `add_lora`; no forward pass may use it."""
+        """Free a LoRA adapter that no forward pass uses; raise as `add_lora` does."""
         return self._order(RemoveLora(name))
 
     def kill(self) -> None:
@@ -137,7 +139,7 @@ class Worker:
         self._process.kill()
 
     def close(self) -> None:
-        """End the process. Nobody may be in `forward`."""
+        """End the process. No thread may be in `forward`."""
         self._closing = True
         self.is_alive = False
         self._control.close()
@@ -151,12 +153,12 @@ class Worker:
                 self._control.send(order)
                 if not self._control.poll(self._load_timeout_s):
                     self.kill()
-                    self._control.close()  # an answer on its way is nobody's any more
+                    self._control.close()  # discards a late answer
                     raise LoadError(TOO_LONG.format(self._load_timeout_s))
                 answer = self._control.recv()
             except (EOFError, OSError) as exc:
                 self.is_alive = False
-                raise WorkerDied("the process that computes ended") from exc
+                raise WorkerDied("the worker process ended") from exc
         if isinstance(answer, Failed):
             raise LoadError(answer.message, answer.reason)
         assert isinstance(answer, Done)
@@ -177,16 +179,16 @@ class Worker:
         return answer
 
     def _unloaded(self, load: Load) -> LoadError:
-        """Why it ended without an answer."""
+        """Return why the process ended without an answer."""
         self._process.wait()
         message = f"the process that loads the weights ended {self._process.how_it_ended}"
-        # By itself: its Python could not run a worker, which says what it cannot do.
+        # It ended by itself: its Python could not run a worker, and the log has the reason.
         if load.environment and (self._process.status or 0) > 0:
             return load.environment.broken(f"{message}; the server log has the details")
         return LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed")
 
     def _watch_loading(self, timeout_s: float, loading: Callable[[ProcessId], None]) -> None:
-        """Until the process has an answer, or has ended."""
+        """Wait until the process answers or ends."""
         stopped, ended = StoppedTwice(self._process), monotonic() + timeout_s
         while True:
             loading(self._process.id)
@@ -210,14 +212,14 @@ class Worker:
 def begin(
     nursery: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
 ) -> tuple[Child, list[socket.socket]]:
-    """A process and the sockets it serves: forked by the nursery in that directory, or started where none answers.
+    """Fork a process by the fork server in `nursery`, or start one if none answers; return it and our socket ends.
 
-    LoadError where the interpreter of `environment` cannot be started.
+    Raise LoadError if the interpreter of `environment` cannot be started.
     """
     ours, theirs = _pairs(num_sockets)
     child: Child | None = fork(nursery, _descriptors(theirs)) if nursery is not None else None
     if child is None:
-        # A nursery that comes round later finds the ends it was given closed, and so does what it forks for them.
+        # If the fork server responds late, it and the process that it forks find their ends closed.
         _close([*ours, *theirs])
         ours, theirs = _pairs(num_sockets)
         try:
@@ -254,7 +256,7 @@ def _close(ends: list[socket.socket]) -> None:
 
 
 class StoppedTwice:
-    """A process that was stopped at two looks one after the other stays so: one look may be a debugger's."""
+    """Detector of a process that is stopped at two consecutive polls; a single stop may be a debugger's."""
 
     def __init__(self, process: Child) -> None:
         self._process = process

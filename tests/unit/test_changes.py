@@ -316,7 +316,7 @@ def test_a_server_without_a_list_of_what_it_serves_is_not_changed(tmp_path, worl
     changes = Changes(tmp_path / "other", world.triton, world.swaps)
     changes.tick(world.stages())
     assert changes.leaving(world.stages()) == set()
-    with pytest.raises(Refused, match="no sie-triton serve of this version has started it"):
+    with pytest.raises(Refused, match="start it with sie-triton serve of this version"):
         changes.add(b"").result(10)
     changes.close()
 

@@ -98,7 +98,7 @@ def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
 @pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
 def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
-    with pytest.raises(LookupError, match=f"{name} is the beginning of [02] UUIDs"):
+    with pytest.raises(LookupError, match=f"{name} matches the UUIDs of [02] GPUs"):
         gpu_memory(name)
 
 
@@ -188,7 +188,7 @@ def test_gpus_that_are_not_used_are_told_of(machine):
     assert unused_gpus("cuda:0") == ""
     machine(4)
     assert unused_gpus("cpu") == ""
-    assert unused_gpus("cuda:1").startswith("all models run on cuda:1; the other GPUs of 4 are not used")
+    assert unused_gpus("cuda:1").startswith("all models run on cuda:1, one of 4 GPUs; the others are idle")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_what_became_wrong_is_said_once_and_what_became_right_too(tmp_path, serv
         "not changed: /m/a.yaml: dim: no",
         "not changed: /m/a.yaml: tasks: no",
         "not served: /m/b.yaml: not valid YAML",
-        "no longer wrong: /m/old.yaml",
+        "valid again: /m/old.yaml",
     ]
     (tmp_path / "serving.json").unlink()
     faults.look()

@@ -85,7 +85,11 @@ def test_every_fork_server_has_the_variables_of_its_workers(arrays, tmp_path, ti
     companions.nursery(settings)
     with companions.nurseries(settings, [spec]):
         pass
-    assert [name for name, _ in Noting.made] == ["the nursery", "the nursery", f"the nursery of environment {ARRAYS}"]
+    assert [name for name, _ in Noting.made] == [
+        "the fork server",
+        "the fork server",
+        f"the fork server of environment {ARRAYS}",
+    ]
     expected = worker_variables("cuda:0").items()
     assert {**ASK_NVML, **EXPANDABLE}.items() == expected
     assert all(expected <= environment.items() for _, environment in Noting.made)

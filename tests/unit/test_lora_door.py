@@ -142,10 +142,10 @@ REFUSED = (
     ("x" * 201, "org/x", 400, "name: must be 1 to 200 of the characters"),
     ("new", "x", 400, r"source: must be an id on the model hub \(org/name or .* \(given 'x'\)"),
     ("new", "./x", 400, r"source: \./x must begin with /"),
-    ("new", "/nowhere/at/all", 400, "source: /nowhere/at/all is no directory that the server can read"),
+    ("new", "/nowhere/at/all", 400, "source: /nowhere/at/all is not a directory that the server can read"),
     ("new", "/usr", 400, r"source: /usr has no adapter_config\.json; give an adapter's directory"),
-    ("new", "/usr\0", 400, "source: must be at most 4096 letters that can be shown"),
-    ("new", "/" + "x" * 4096, 400, "source: must be at most 4096 letters that can be shown"),
+    ("new", "/usr\0", 400, "source: must be at most 4096 printable characters"),
+    ("new", "/" + "x" * 4096, 400, "source: must be at most 4096 printable characters"),
     ("org/filed", "org/x", 409, r"org/filed comes from the model file /m/a\.yaml; change it there"),
 )
 
@@ -234,7 +234,7 @@ def test_added_listed_and_removed(door, served, adapter, monkeypatch):
         assert f"{name!r} was not added to org/a; added are there" in str(
             run(door, "rm", "org/a", name, status=1).exception
         )
-    assert "is no directory that the server can read" in str(
+    assert "is not a directory that the server can read" in str(
         run(door, "add", "org/a", "x", "./none", status=1).exception
     )
 

@@ -266,8 +266,8 @@ def test_what_cannot_take_the_place_of_its_stand_in_leaves_it(backend):
     ("program", "has_python", "why"),
     [
         ("return 3;", True, "the stub starts Python in an unknown way"),
-        ("return 3;", False, "the stub nursery ended with status 3; the log says more: {log}"),
-        ("return *(volatile int *)0;", False, "the stub nursery ended by SIGSEGV; the log says more: {log}"),
+        ("return 3;", False, "the stub fork server ended with status 3; the log says more: {log}"),
+        ("return *(volatile int *)0;", False, "the stub fork server ended by SIGSEGV; the log says more: {log}"),
     ],
 )
 def test_what_cannot_be_forked_is_said_once(tmp_path, program, has_python, why):

@@ -167,7 +167,7 @@ def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog
     with pytest.raises(Ended):
         module.compute(Broken(), Adapter(error), sampler().batch(9), Graphs(Broken(), None))
     assert ends == [1]
-    assert "another one takes its place" in caplog.messages[-1]
+    assert "a replacement is started" in caplog.messages[-1]
 
 
 def test_it_does_not_end_for_a_request_that_is_wrong(ends):
