@@ -190,7 +190,7 @@ def scale(array):
 
 WRONG = {
     "weights": (lambda path: change(path, scale), "differs from the packed path by"),
-    "no numbers": (lambda path: change(path, lambda array: array * np.float32("nan")), "no numbers where"),
+    "no numbers": (lambda path: change(path, lambda array: array * np.float32("nan")), "non-finite values"),
     "cut off": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "ONNX Runtime cannot open it"),
     "gone": (lambda path: path.unlink(), "ONNX Runtime cannot open it"),
 }
