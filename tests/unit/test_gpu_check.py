@@ -284,7 +284,7 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr(program, "choose_device", lambda _: "cpu")
     monkeypatch.setattr(sys, "argv", ["gpu-check"])
     assert program.main() == 2
-    assert "no NVIDIA GPU can be used here; --dry-run" in capsys.readouterr().err
+    assert "no usable NVIDIA GPU; --dry-run" in capsys.readouterr().err
 
 
 def test_parts_are_chosen_by_name_or_by_group(capsys):
