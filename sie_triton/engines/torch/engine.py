@@ -146,7 +146,7 @@ class TorchEngine(Engine):
             refuse(self.measurements, part, reason)
 
     def use_threads(self, count: int) -> None:
-        """Set it per thread, as PyTorch keeps it; a new thread copies the number that was last set anywhere."""
+        """Set the number per thread, as PyTorch keeps it; a new thread copies the number last set in any thread."""
         if self.device == "cpu" and getattr(_threads, "count", None) != count:
             torch.set_num_threads(count)
             _threads.count = count

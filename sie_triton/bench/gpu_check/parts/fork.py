@@ -1,7 +1,7 @@
 """Whether CUDA works in a forked process after the imports of a fork server.
 
 If flash-attn is installed, transformers calls torch.cuda.is_available during its import. By default PyTorch then
-initialises CUDA, which makes CUDA unusable in processes that are forked later. With PYTORCH_NVML_BASED_CUDA_CHECK=1 it
+calls CUDA itself, which makes CUDA unusable in processes that are forked later. With PYTORCH_NVML_BASED_CUDA_CHECK=1 it
 uses NVML instead, and CUDA works. An empty package stands in for flash-attn.
 """
 
