@@ -1,4 +1,4 @@
-"""What computes a family's encoder. An engine is one folder, and one line here; nothing here imports its library."""
+"""Registry of engines, which compute encoders. An engine is one folder and one line here; its library loads lazily."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ ENGINES: Mapping[str, str] = {
     REMOTE: "sie_triton.engines.remote.engine:RemoteEngine",
 }
 
-# Those that need what the nursery has imported; the workers of others are started by themselves, without it.
+# Engines that need the modules that the fork server has imported; workers of other engines start without it.
 IN_NURSERY = frozenset({TORCH, ONNX})
 
 
 def open_engine(spec: ModelSpec, device: str, measurements: Measurements) -> Engine:
-    """The engine that `spec` names, one of ENGINES or `module:Class`; LoadError where it cannot be imported."""
+    """Return the engine that `spec` names: a key of ENGINES or `module:Class`. Raise LoadError if the import fails."""
     kind = class_named(ENGINES.get(spec.engine, spec.engine), Engine, f"engine {spec.engine}")
     return kind(spec, device, measurements)

@@ -1,4 +1,4 @@
-"""What a family may ask of an engine, and the worker of both."""
+"""The interface of engines and encoders, which families and the worker use."""
 
 import gc
 import os
@@ -14,18 +14,18 @@ from sie_triton.spec import ModelSpec
 
 
 class Overflow(LoadError):
-    """The number format of the engine does not hold what this model computes; see Engine.widen."""
+    """The model's values exceed the range of the engine's number format; see Engine.widen."""
 
 
 class Unusable(Exception):
-    """This process cannot be trusted to compute any more, and has to end; its stage starts another."""
+    """Raised when this process can no longer compute reliably and must exit; its stage starts a replacement."""
 
 
 class Encoder:
-    """What an engine has made of a checkpoint: runs one sub-batch, in one of several ways that give the same.
+    """A loaded checkpoint that runs sub-batches, by one of several paths with equal results.
 
-    `forward` and its like are the engine's own, and each family knows the engines it can use. `weights_bytes` is the
-    memory of the weights; `paths` are the ways, the usual one first, and `path` is the one in use.
+    Each engine defines its own methods to compute, such as `forward`; each family knows the engines that it can use.
+    `weights_bytes`: memory of the weights. `paths`: names of the paths, the default first; `path` is the one in use.
     """
 
     paths: tuple[str, ...] = ("only",)
@@ -33,33 +33,33 @@ class Encoder:
     weights_bytes: int = 0
 
     def use(self, path: str) -> None:
-        """Take `path` from now on. Not while a forward pass runs."""
+        """Switch to `path`. Must not be called while a forward pass runs."""
         self.path = path
 
     def add_lora(self, name: str, directory: Path) -> int:
-        """Hold the LoRA adapter in `directory` under that name, beside forward passes that run; the bytes it takes.
+        """Load the LoRA adapter in `directory` under `name`; return its size in bytes. Forward passes may run.
 
-        LoadError says what in it cannot be used, and nothing has changed then.
+        Raise LoadError if it cannot be used; the encoder is unchanged then.
         """
-        raise LoadError("this model's engine takes no LoRA adapters", "unsupported")
+        raise LoadError("this model's engine does not support LoRA adapters", "unsupported")
 
     def remove_lora(self, name: str) -> None:
-        """Forget it. No forward pass that uses it may run."""
+        """Remove a LoRA adapter. No forward pass that uses it may be running."""
 
     @contextmanager
     def adapted(self, loras: Sequence[str]) -> Iterator[None]:
-        """Inside, on this thread, forward passes run each item through the adapter of its place in `loras`.
+        """Within the context, forward passes of this thread apply LoRA adapter `loras[i]` to item i.
 
-        "": through none. Empty: no item has one.
+        "" applies none; an empty `loras` applies none to any item.
         """
         yield
 
 
 class Engine:
-    """Makes encoders of checkpoints, for one model on one device, in the process that computes.
+    """Loads checkpoints as encoders, for one model on one device, in the worker process.
 
-    `measurements` are those of this model on this machine. Each thread that computes is told how many CPU threads it
-    may use; everything else is called by one thread.
+    `measurements`: those of this model on this machine. Each thread that computes calls `use_threads`; a single thread
+    calls everything else.
     """
 
     name: ClassVar[str] = ""
@@ -67,42 +67,44 @@ class Engine:
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         self.spec, self.device, self.measurements = spec, device, measurements
 
-    # Graphs are files, which a process of its own writes; else they are made of what is in memory.
+    # True: graphs are files that a separate process exports. False: graphs are recorded from the loaded model.
     graphs_are_files: bool = True
 
     def widen(self) -> None:
-        """After Overflow, compute in a format of a larger range from now on; LoadError if there is none, or none may be
-        taken. The model is loaded again then."""
+        """Switch to a number format with a larger range after Overflow; the caller then reloads the model.
+
+        Raise LoadError if there is no such format, or the configuration forbids it.
+        """
         raise LoadError("this model's numbers overflow", "unsupported")
 
     def may_have_graphs(self) -> Mapping[str, Encoder]:
-        """Encoders that may be faster as graphs, by the part of the model that they are, "" where it has but one."""
+        """Return the encoders that a graph may speed up, by part of the model; "" if the model has a single part."""
         return {}
 
     def take_graph(
         self, part: str, path: Path, num_threads: int, seconds: Callable[[Callable[[], object]], float]
     ) -> int:
-        """Let that encoder run small sub-batches by a graph, where that is the same, and faster.
+        """Let the encoder of `part` run small sub-batches as a graph, if its results are equal and it is faster.
 
-        It is at `path` where they are files. Beside forward passes; how long a call takes `seconds` says. The largest
-        cost that it takes, 0: none.
+        `path`: the exported graph, if graphs are files. `seconds` times a call. Forward passes may run meanwhile.
+        Return the largest cost that the graph is used for; 0 if it is not used.
         """
         return 0
 
     def refuse_graphs(self, reason: str) -> None:
-        """Remember that there are none, and why."""
+        """Record that this model has no graphs, and why."""
 
     def use_threads(self, count: int) -> None:
-        """For forward passes of the calling thread."""
+        """Set the number of CPU threads for forward passes of the calling thread."""
 
     def release_threads(self) -> None:
-        """The calling thread computes nothing for a while: others are faster without those that wait for it."""
+        """Release the helper threads of the calling thread while it is idle; they would slow other threads down."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
     def is_broken(self) -> bool:
-        """True if an error has left the device unusable for this process, so that every later pass would fail."""
+        """True if an error has left the device unusable for this process; every later pass would fail."""
         return False
 
     def free_unused_memory(self) -> None:

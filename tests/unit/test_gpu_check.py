@@ -260,7 +260,7 @@ def test_whether_a_worker_answers_again_or_another_does(monkeypatch):
     monkeypatch.setattr(faults, "PATIENCE_S", 0.5)
     failed = ModelError("CUDA error")
     assert faults.next_answer(FakeWorker(failed), None)[0] == "the same worker answers, after 1 failed passes"
-    assert faults.next_answer(FakeWorker(failed, WorkerDied("")), None)[0].startswith("another worker answers")
+    assert faults.next_answer(FakeWorker(failed, WorkerDied("")), None)[0].startswith("a replacement answers")
     then, seconds = faults.next_answer(FakeWorker(*[failed] * 100), None)
     assert then.endswith("passes fail, and the worker does not end")
     assert seconds is None
@@ -285,7 +285,7 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr(program, "choose_device", lambda _: "cpu")
     monkeypatch.setattr(sys, "argv", ["gpu-check"])
     assert program.main() == 2
-    assert "no NVIDIA GPU can be used here; --dry-run" in capsys.readouterr().err
+    assert "no usable NVIDIA GPU; --dry-run" in capsys.readouterr().err
 
 
 def test_parts_are_chosen_by_name_or_by_group(capsys):
@@ -296,7 +296,7 @@ def test_parts_are_chosen_by_name_or_by_group(capsys):
     assert {part.name.split("/")[0] for part in table.chosen([])} == table.ABOUT.keys()
     with pytest.raises(SystemExit):
         _arguments(["--only", "speeds"])
-    assert "there is no part 'speeds'; there are machine, fork, kernels" in capsys.readouterr().err
+    assert "unknown part 'speeds'; known are machine, fork, kernels" in capsys.readouterr().err
 
 
 def test_the_help_names_every_part(capsys):
@@ -343,7 +343,7 @@ def run(*parts: Part, plan: Plan = DRY, minutes: float = 1) -> Report:
     [
         (raises, "failed", "ValueError: no such kernel"),
         (dies, "failed", "its process ended with status 3"),
-        (hangs, "cut_off", r"not done after \d s, and ended"),
+        (hangs, "cut_off", r"not finished after \d s, and killed"),
         (lacks, "skipped", "no_such_package is not installed"),
     ],
 )
@@ -359,7 +359,7 @@ def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd
 def test_what_there_is_no_time_for_is_told(capsys):
     found = run(Part("good", works, 1), Part("last", works, 1), minutes=0)
     assert found.cut_off == {"good": "no time was left", "last": "no time was left"}
-    assert "last: skipped, no time is left" in capsys.readouterr().out
+    assert "last: not started, no time is left" in capsys.readouterr().out
     assert found.holds
     assert not run(Part("kernels", works, 1, is_needed=True), minutes=0).holds
 
@@ -404,4 +404,4 @@ def test_a_markdown_report_has_machine_tables_and_failures():
     assert text.startswith("# GPU check: A|B, dry run\n")
     assert "| device | A\\|B |" in text
     assert "| speed | failed | it hangs |" in text
-    assert "Not everything holds: 0 of 0 checks passed." in text
+    assert "The check failed: 0 of 0 checks passed." in text

@@ -141,7 +141,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
         assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
     measurements = end_trials(Measurements(), 3)
     assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == 0
-    assert "ended each of 3 times" in measurements.get("graph")["reason"]
+    assert "ended in each of 3 attempts" in measurements.get("graph")["reason"]
 
 
 def test_what_was_measured_is_not_measured_again(bert):
@@ -190,7 +190,7 @@ def scale(array):
 
 WRONG = {
     "weights": (lambda path: change(path, scale), "differs from the packed path by"),
-    "no numbers": (lambda path: change(path, lambda array: array * np.float32("nan")), "no numbers where"),
+    "no numbers": (lambda path: change(path, lambda array: array * np.float32("nan")), "non-finite values"),
     "cut off": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "ONNX Runtime cannot open it"),
     "gone": (lambda path: path.unlink(), "ONNX Runtime cannot open it"),
 }

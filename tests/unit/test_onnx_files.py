@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_is_told():
 def test_graphs_of_another_form_are_refused(directories, tmp_path):
     _, graph = directories
     engine = OnnxEngine(of(graph), "cpu", Measurements())
-    with pytest.raises(LoadError, match=r"gives last_hidden_state \[.*\]; needed is logits"):
+    with pytest.raises(LoadError, match=r"has the outputs last_hidden_state \[.*\]; it needs logits"):
         engine.classifier(engine.load(graph))
     (tmp_path / "onnx").mkdir()
     shutil.copy(graph / "config.json", tmp_path)

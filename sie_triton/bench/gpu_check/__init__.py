@@ -1,4 +1,4 @@
 """A check for machines with an NVIDIA GPU and no network: correctness, faults, memory and speed.
 
-It needs torch, transformers and numpy. A part that needs a package which is not installed is skipped, and says so.
+It needs torch, transformers and numpy. A part is skipped, with a reason, if a package that it needs is not installed.
 """

@@ -1,8 +1,8 @@
 """Check this machine's NVIDIA GPU, without a network: correctness, faults, memory and speed.
 
-Progress is printed as it comes, tables at the end, and one JSON document as the last line. The exit status is 0 only if
-every comparison was made and holds. Parts run in the order below, each in a process of its own with its share of
---minutes; a part that lacks a package is skipped by name."""
+Progress is printed during the run, then tables, and one JSON document as the last line. The exit status is 0 only if
+every comparison was made and passed. Parts run in the order below, each in a separate process with its share of
+--minutes; a part is skipped, with a reason, if a package that it needs is missing."""
 
 import argparse
 import os
@@ -24,9 +24,9 @@ from sie_triton.processes.child import end_with_parent, start
 EXAMPLES = """examples:
   scripts/gpu-check --output report.md        all parts, in nine minutes
   scripts/gpu-check --only kernels,models     are the kernels right?
-  scripts/gpu-check --only faults/pass        one part alone
+  scripts/gpu-check --only faults/pass        a single part
   scripts/gpu-check --dry-run                 the same code on a CPU, at tiny sizes
-  scripts/gpu-check --only kernels --wrong sdpa   a wrong kernel is caught"""
+  scripts/gpu-check --only kernels --wrong sdpa   check that a wrong kernel is detected"""
 
 
 LOG, LOG_LINES = "workers.log", 60
@@ -36,16 +36,16 @@ def main() -> int:
     arguments = _arguments()
     device = "cpu" if arguments.dry_run else choose_device(arguments.device)
     if device == "cpu" and not arguments.dry_run:
-        print("no NVIDIA GPU can be used here; --dry-run runs the same code on the CPU, at tiny sizes", file=sys.stderr)
+        print("no usable NVIDIA GPU; --dry-run runs the same code on the CPU, at tiny sizes", file=sys.stderr)
         return 2
     if arguments.dry_run:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # so little work is slower by several threads
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # several threads slow such small work down
     clock = Clock(arguments.minutes)
-    # The program `timeout` sends SIGTERM; results so far are reported.
+    # After SIGTERM, which the program `timeout` sends, the results so far are reported.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: clock.stopped.set())
     with fork_server(device) if any(part.uses_workers for part in arguments.only) else nullcontext(Path()) as directory:
-        # Imported once for all parts, which are forked; CUDA stays untouched.
+        # Import once for all parts, which are forked; do not initialise CUDA.
         from sie_triton.engines.torch.imports import import_all
 
         import_all()
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def show_log(directory: Path) -> None:
-    """Print the end of the workers' log, which says more than they tell their callers."""
+    """Print the end of the workers' log, which has more details than their error messages."""
     log = directory / LOG
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
@@ -74,7 +74,7 @@ def show_log(directory: Path) -> None:
 
 @contextmanager
 def fork_server(device: str) -> Iterator[Path]:
-    """Start the server's fork server, which imports beside the first parts; yield its directory."""
+    """Start the server's fork server, which imports while the first parts run; yield its directory."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "workers"
         command = [sys.executable, "-P", "-m", "sie_triton.processes.nursery", "sie_triton.worker.__main__"]
@@ -94,14 +94,14 @@ def _arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         epilog=f"parts:\n{parts}\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--minutes", type=float, default=9, help="time for all parts together (default: 9)")
-    parser.add_argument("--device", default="auto", help="cuda:N (default: the one that the server would take)")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit for all parts, in minutes (default: 9)")
+    parser.add_argument("--device", default="auto", help="cuda:N (default: as the server chooses)")
     parser.add_argument("--dry-run", action="store_true", help="run the same code at tiny sizes on the CPU")
     parser.add_argument(
-        "--only", type=_parts, default=chosen([]), metavar="NAME,…", help="run these parts alone, as kernels,speed"
+        "--only", type=_parts, default=chosen([]), metavar="NAME,…", help="run only these parts, such as kernels,speed"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write a Markdown report, anew after each part")
-    parser.add_argument("--wrong", default="", choices=KERNELS, metavar="KERNEL", help="compute it wrongly, on purpose")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write a Markdown report, updated after each part")
+    parser.add_argument("--wrong", default="", choices=KERNELS, metavar="KERNEL", help="compute this kernel wrongly")
     return parser.parse_args(given)
 
 

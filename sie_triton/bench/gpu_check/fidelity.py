@@ -1,4 +1,4 @@
-"""What is right: how far a computation may be from the reference, and controls that are wrong on purpose."""
+"""Error limits relative to the reference, and controls: kernels that are wrong on purpose."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from sie_triton.bench.gpu_check.scope import Plan, Row
 from sie_triton.engines.torch.attention.kernels import KERNELS, Kernel, eager_attention
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
 
-# Of a token's state, relative to its length. Rounding in float32 stays below a hundredth of it.
+# Maximum error of a token's state, relative to its norm. Rounding in float32 stays below a hundredth of it.
 TOLERANCE = 1e-3
 TIMES_EAGER = 2.0
 
@@ -17,7 +17,7 @@ TIMES_EAGER = 2.0
 def leaking(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """Wrong: the last item but one loses a token to the last."""
+    """Wrong on purpose: the last item takes a token from the one before it."""
     *others, before, last = segments.lengths
     return eager_attention(query, key, value, Segments.of((*others, before - 1, last + 1)), scaling, window)
 
@@ -25,7 +25,7 @@ def leaking(
 def unmasked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """Wrong: causal masks and windows are forgotten."""
+    """Wrong on purpose: causal masks and windows are ignored."""
     return eager_attention(query, key, value, segments, scaling, EVERYTHING)
 
 
@@ -33,9 +33,9 @@ CONTROLS: dict[str, Kernel] = {"leaking": leaking, "unmasked": unmasked}
 
 
 def add_controls(plan: Plan) -> None:
-    """Let the controls be kernels; put one into the place of the kernel that is to be wrong.
+    """Register the controls as kernels; replace the kernel named by `plan.broken` with a wrong one.
 
-    Attention is computed as in a worker, which does without cuDNN.
+    cuDNN's attention is disabled, as in a worker.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     KERNELS.update(CONTROLS)
@@ -44,7 +44,7 @@ def add_controls(plan: Plan) -> None:
 
 
 def differences(ours: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
-    """The worst token's distance relative to its length, and the lowest cosine; [tokens, d] each."""
+    """Return the largest distance of a token relative to its norm, and the lowest cosine; [tokens, d] each."""
     ours, expected = ours.float(), expected.float()
     error = float(((ours - expected).norm(dim=1) / expected.norm(dim=1)).max())
     return error, float(torch.cosine_similarity(ours, expected, dim=1).min())
@@ -53,7 +53,7 @@ def differences(ours: torch.Tensor, expected: torch.Tensor) -> tuple[float, floa
 def judged(kernel: str, compare: Callable[[], tuple[float, float, float]]) -> Row:
     """Judge the error, cosine and limit that `compare` returns; `verdict` is for the progress log.
 
-    A control passes if it is found to be wrong. A kernel that raises has failed, as has one whose numbers are not
+    A control passes if its error exceeds the limit. A kernel fails if it raises or computes values that are not
     finite.
     """
     row: Row = {"error": None, "cosine": None, "passed": False, "is_control": kernel in CONTROLS}

@@ -1,4 +1,4 @@
-"""Worker processes as a stage has them: forked by the fork server, loaded, ended; and what memory they take."""
+"""Worker processes as a stage runs them: forked by the fork server, loaded, killed; and their memory."""
 
 import time
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from sie_triton.worker.process import Worker
 
 FORWARD_S, LOAD_S = 30.0, 60.0
 
-# Between two looks at the memory.
+# Polling interval for memory, in seconds.
 LOOK_S = 0.002
 
-# Memory that others may have taken meanwhile.
+# Memory that other processes may have allocated meanwhile, in bytes.
 NOISE_BYTES = 32_000_000
 
 
 def wait_for_fork_server(plan: Plan) -> None:
-    """Return once it has imported everything, so that its imports are not taken for a part of a load."""
+    """Wait until the fork server has imported everything, so that imports do not count as part of a load."""
     ends = time.monotonic() + LOAD_S
     while not nursery_ids(plan.fork_server) or importing_ids(plan.fork_server):
         if time.monotonic() > ends:
@@ -33,13 +33,13 @@ def wait_for_fork_server(plan: Plan) -> None:
 
 
 def start(order: Load) -> Worker:
-    """A worker that has loaded; LoadError says why it could not."""
+    """Start a worker and wait until it has loaded. Raise LoadError if it cannot."""
     return Worker(order, lambda worker: None, forward_timeout_s=FORWARD_S, load_timeout_s=LOAD_S)
 
 
 @contextmanager
 def started(order: Load) -> Iterator[Worker]:
-    """The same, ended with the context."""
+    """Yield a loaded worker; kill it at the end of the context."""
     worker = start(order)
     try:
         yield worker
@@ -49,18 +49,18 @@ def started(order: Load) -> Iterator[Worker]:
 
 
 class Gauge:
-    """Memory that a worker takes: by the driver, on a CPU by the system. The context of this process is not counted."""
+    """Measures a worker's memory by the driver, or on a CPU by the system; excludes this process's CUDA context."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._before = self._used() if plan.is_gpu else 0
 
     def taken(self, pid: int) -> int:
-        """Bytes that are taken since this was made."""
+        """Return the bytes allocated since the gauge was created."""
         return self._used() - self._before if self._plan.is_gpu else share_of(pid).own
 
     def freed_ms(self, pid: int, patience_s: float = 10.0) -> float | None:
-        """Wait until the memory of a worker that was killed is free; None where it is not within `patience_s`."""
+        """Wait until a killed worker's memory is free; return the milliseconds, or None after `patience_s`."""
         began = time.monotonic()
         while time.monotonic() < began + patience_s:
             if not is_alive(pid) and self.taken(pid) <= NOISE_BYTES:
@@ -74,7 +74,7 @@ class Gauge:
 
 
 def used_by_controller(plan: Plan, pid: int) -> int | None:
-    """Memory of the device as the controller measures it; None where a package for that is missing."""
+    """Return the device memory that the controller would measure; None if a package for that is missing."""
     with suppress(ModuleNotFoundError):
         from sie_triton.controller.memory import Meter, worker_bytes
 

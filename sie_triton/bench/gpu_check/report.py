@@ -1,4 +1,4 @@
-"""The results as tables on the terminal, as a Markdown document, and as one line of JSON."""
+"""Output of the results: tables on the terminal, a Markdown document, and one line of JSON."""
 
 import json
 import shutil
@@ -13,13 +13,13 @@ Cells = list[list[str]]
 
 
 class Table(NamedTuple):
-    """Columns: key of a row → heading. Other keys of a row are in the JSON alone."""
+    """A table of the report; `columns`: key of a row → heading. Other keys of a row appear only in the JSON."""
 
     title: str
     columns: Mapping[str, str]
 
 
-COMPARED = {"dtype": "format", "error": "off by", "limit": "limit", "passed": ""}
+COMPARED = {"dtype": "format", "error": "error", "limit": "limit", "passed": ""}
 
 TABLES: Mapping[str, Table] = {
     "machine": Table("Machine", {"what": "", "value": ""}),
@@ -37,15 +37,15 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "kernel_fidelity": Table(
-        "Attention kernels beside eager attention in float32, the worst case of each head size",
+        "Attention kernels compared with eager attention in float32, the worst case of each head size",
         {"kernel": "kernel", "head_size": "head size", "cases": "cases", "worst": "worst case", **COMPARED},
     ),
     "model_fidelity": Table(
-        "Token states beside transformers' eager attention in float32, the worst token",
+        "Token states compared with transformers' eager attention in float32, the worst token",
         {"model": "model", "kernel": "computed by", **COMPARED},
     ),
     "cudnn": Table(
-        "SDPA on new shapes, milliseconds of a call",
+        "SDPA on new shapes, milliseconds per call",
         {
             "setting": "cuDNN",
             "backend": "chosen backend",
@@ -55,9 +55,9 @@ TABLES: Mapping[str, Table] = {
             "again_ms": "second call, median",
         },
     ),
-    "graphs": Table("CUDA graphs beside running passes", {"what": "", "detail": "", "passed": ""}),
+    "graphs": Table("CUDA graphs while passes run", {"what": "", "detail": "", "passed": ""}),
     "speed": Table(
-        "Forward passes in process",
+        "Forward passes in this process",
         {
             "model": "model",
             "dtype": "format",
@@ -76,9 +76,9 @@ TABLES: Mapping[str, Table] = {
             "model": "model",
             "start": "start",
             "load_s": "load, s",
-            "calibration_s": "of it calibration",
+            "calibration_s": "of which calibration",
             "sub_batch_cost": "sub-batch",
-            "estimated": "estimated before",
+            "estimated": "estimate",
             "reported": "by the worker",
             "driver": "by the driver",
             "controller": "by the controller",
@@ -99,10 +99,10 @@ TABLES: Mapping[str, Table] = {
     ),
     "faults": Table(
         "Faults of a worker",
-        {"fault": "fault", "told": "told", "then": "then", "seconds": "until the next answer, s", "passed": ""},
+        {"fault": "fault", "told": "response", "then": "next response", "seconds": "until it, s", "passed": ""},
     ),
     "query": Table(
-        "One query alone, medians", {"model": "model", "tokens": "tokens", "subject": "computed by", "ms": "ms"}
+        "Latency of one query, medians", {"model": "model", "tokens": "tokens", "subject": "computed by", "ms": "ms"}
     ),
     "server": Table("The whole server", {"what": "", "value": "", "passed": ""}),
     "notes": Table("Left out", {"note": ""}),
@@ -110,7 +110,7 @@ TABLES: Mapping[str, Table] = {
 
 
 def show(report: Report) -> None:
-    """Print all tables: by rich if it is installed, else as plain text."""
+    """Print all tables, with rich if it is installed, else as plain text."""
     for table, cells in tables_of(report):
         print()
         _show_table(table, cells)
@@ -118,7 +118,7 @@ def show(report: Report) -> None:
 
 
 def document(report: Report, plan: Plan) -> str:
-    """The report as one line of JSON."""
+    """Return the report as one line of JSON."""
     checks = report.checks
     counts = {"made": len(checks), "passed": sum(row["passed"] for row in checks)}
     head = {"device": plan.device, "dry_run": plan.is_dry, "holds": report.holds, "checks": counts}
@@ -129,12 +129,12 @@ def document(report: Report, plan: Plan) -> str:
 
 
 def markdown(report: Report, plan: Plan, command: str) -> str:
-    """The report as a document for people."""
+    """Return the report as a Markdown document."""
     checks, machine = report.checks, {row["what"]: row["value"] for row in report.tables.get("machine", [])}
     where = f"{machine.get('device', plan.device)}{', dry run' if plan.is_dry else ''}"
-    verdict = "Everything holds" if report.holds else "Not everything holds"
+    verdict = "The check passed" if report.holds else "The check failed"
     passed = f"{sum(row['passed'] for row in checks)} of {len(checks)} checks passed"
-    made = f"Made on {datetime.now(UTC):%Y-%m-%d} by `{command}`. {verdict}: {passed}."
+    made = f"Generated on {datetime.now(UTC):%Y-%m-%d} by `{command}`. {verdict}: {passed}."
     lines = [f"# GPU check: {where}", "", made]
     if report.fork_failed:
         lines += ["", f"A forked process could not use the GPU: {report.fork_failed}"]
@@ -146,7 +146,7 @@ def markdown(report: Report, plan: Plan, command: str) -> str:
 
 
 def tables_of(report: Report) -> Iterator[tuple[Table, Cells]]:
-    """Every table that has rows, and at last the parts that did not come to their end."""
+    """Yield every table that has rows, then the parts that did not finish."""
     for name, table in TABLES.items():
         rows = report.tables.get(name, [])
         shown = {
@@ -157,7 +157,7 @@ def tables_of(report: Report) -> Iterator[tuple[Table, Cells]]:
     endings = {"failed": report.failed, "skipped": report.skipped, "cut off": report.cut_off}
     cells = [[part, how, reason] for how, parts in endings.items() for part, reason in parts.items()]
     if cells:
-        yield Table("Parts that did not come to their end", {"part": "part", "how": "", "reason": "reason"}), cells
+        yield Table("Parts that did not finish", {"part": "part", "how": "", "reason": "reason"}), cells
 
 
 def _cell(key: str, value: Any) -> str:

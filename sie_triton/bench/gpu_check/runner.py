@@ -1,7 +1,7 @@
-"""Runs the parts one after another, each in a process of its own, so that a crash or a hang costs one part.
+"""Runs the parts one after another, each in a separate process, so that a crash or a hang affects one part only.
 
-The processes are forked from one that has imported PyTorch, as the server's workers are. Where CUDA does not work in a
-forked process, which is a finding of its own, each is started anew and imports everything itself.
+The processes are forked from one that has imported PyTorch, like the server's workers. If CUDA does not work in a
+forked process, which is reported, each part is spawned instead and imports everything itself.
 """
 
 import multiprocessing
@@ -16,17 +16,17 @@ from typing import Any
 
 from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Part, Plan, Row
 
-# A part that would have less time than this is not begun.
+# A part with less time than this is not started.
 WORTH_BEGINNING_S = 3.0
 
-# Interval between two looks at whether the run is to stop.
+# Polling interval for a stopped run, in seconds.
 LOOK_S = 0.2
 
 FAILED, SKIPPED, CUT_OFF = "failed", "skipped", "cut off"
 
 
 class Clock:
-    """Time of a run, which begins when this is made, and is over when `stopped` is set."""
+    """Time of a run. It starts when the clock is created, and is over when the limit has passed or `stopped` is set."""
 
     def __init__(self, minutes: float) -> None:
         self._started = time.monotonic()
@@ -44,9 +44,9 @@ class Clock:
 
 @dataclass
 class Report:
-    """Rows by table. `failed`, `skipped` and `cut_off` parts, each with the reason.
+    """Rows by table; `failed`, `skipped` and `cut_off` parts, each with a reason.
 
-    Skipped parts lack something on this machine; for those that were cut off there was no time.
+    Skipped parts need something that this machine lacks; parts that were cut off ran out of time.
     """
 
     tables: dict[str, list[Row]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Report:
         return [row for rows in self.tables.values() for row in rows if "passed" in row]
 
     def judge(self, parts: Sequence[Part]) -> None:
-        """It holds if no part failed, every needed part came to its end, and every check passed."""
+        """Set `holds`: True if no part failed, every needed part finished, and every check passed."""
         unfinished = [part.name for part in parts if part.is_needed and part.name in self.cut_off]
         self.holds = all(row["passed"] for row in self.checks) and not unfinished and not self.failed
 
@@ -70,16 +70,16 @@ class Report:
 def run(
     parts: Sequence[Part], plan: Plan, clock: Clock, after_part: Callable[[Report], None] = lambda report: None
 ) -> Report:
-    """Run all parts that there is time for; `after_part` gets the report so far after each of them.
+    """Run the parts until time runs out; call `after_part` with the report so far after each part.
 
-    A part may take its share of the time that is left, so that what earlier parts did not need goes to later ones.
+    A part's limit is its share of the remaining time, so that later parts get the time that earlier ones did not use.
     """
     report = Report()
     for number, part in enumerate(parts):
         limit_s = clock.left_s * part.seconds / sum(each.seconds for each in parts[number:])
         _run_part(part, plan, limit_s, clock, report)
         if number == 0 and part.name in report.failed and plan.is_gpu:
-            _say(clock, "a forked process cannot use the GPU: from now on each part imports everything itself")
+            _say(clock, "a forked process cannot use the GPU; from now on each part imports everything itself")
             report.method, report.fork_failed = "spawn", report.failed.pop(part.name)
             _run_part(part, plan, clock.left_s, clock, report)
         report.judge(parts)
@@ -91,7 +91,7 @@ def run(
 def _run_part(part: Part, plan: Plan, limit_s: float, clock: Clock, report: Report) -> None:
     if limit_s < WORTH_BEGINNING_S:
         report.cut_off[part.name] = "no time was left"
-        _say(clock, f"{part.name}: skipped, no time is left")
+        _say(clock, f"{part.name}: not started, no time is left")
         return
     _say(clock, f"{part.name}, at most {limit_s:.0f} s")
     endings = {FAILED: report.failed, SKIPPED: report.skipped, CUT_OFF: report.cut_off}
@@ -106,7 +106,7 @@ def _run_part(part: Part, plan: Plan, limit_s: float, clock: Clock, report: Repo
 def findings(
     part: Part, plan: Plan, limit_s: float, stopped: threading.Event, method: str = "fork"
 ) -> Iterator[Finding]:
-    """Yield the findings of a child process as they come; then why it did not come to its end, if so."""
+    """Yield the findings of a child process as they arrive; if it does not finish, yield the reason last."""
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(part, plan, theirs), name=part.name)
@@ -121,7 +121,7 @@ def findings(
                 return
             yield found
         yield _ending(
-            CUT_OFF, "the run was stopped" if stopped.is_set() else f"not done after {limit_s:.0f} s, and ended"
+            CUT_OFF, "the run was stopped" if stopped.is_set() else f"not finished after {limit_s:.0f} s, and killed"
         )
     except EOFError:
         child.join()
@@ -133,7 +133,7 @@ def findings(
 
 def _work(part: Part, plan: Plan, out: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process is ended by its parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     try:
         for found in part.work(plan):
             out.send(found)

@@ -1,4 +1,4 @@
-"""The options of a run, and what its parts report. Standard library only."""
+"""The options of a run, and the findings of its parts. Standard library only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Row = dict[str, Any]
 
 
 class Finding(NamedTuple):
-    """One result of a part, reported as soon as it is known: a row of `table`, and a line for the progress log.
+    """A result of a part, reported as soon as it is known: a row of `table`, and a line for the progress log.
 
     A row whose `passed` is False fails the check.
     """
@@ -48,10 +48,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the check, run in a process of its own.
+    """A part of the check, run in a separate process.
 
-    `seconds` is its share of the default duration. If `is_needed`, the check fails when the part did not come to its
-    end in time.
+    `seconds` is its share of the default duration. If `is_needed`, the check fails unless the part finishes in time.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Published sizes with random weights, made on the device, and saved as their users would have them."""
+"""Models of published sizes with random weights, built on the device and saved in the published format."""
 
 import json
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ TINY = {
 class Size:
     """A published size. `config` names transformers' class; `tiny` is what differs from TINY in a dry run.
 
-    `lengths` are those of the items that are compared. In a `packed_only` model the attention is its own code, so that
-    no attention kernel and no CUDA graph of ours applies. `sharpness` scales the weights of queries and keys.
+    `lengths`: lengths of the items that are compared. A `packed_only` model has its own attention code, so our
+    attention kernels and CUDA graphs do not apply. `sharpness` scales the weights of queries and keys.
     """
 
     config: str
@@ -60,11 +60,11 @@ SIZES: Mapping[str, Size] = {
         {},
         (1, 7, 64, 300, 300, 512),
     ),
-    # Fast, and in need of much memory for each token.
+    # Fast, with much memory per token.
     "BERT, wide": Size("BertConfig", {"num_hidden_layers": 2, "intermediate_size": 32768}, {}, ()),
     "DeBERTa-v3-base": DEBERTA_V3,
-    # Products of queries and keys exceed the range of float16 until they are scaled; those with positions, which the
-    # library scales later, do not.
+    # Unscaled products of queries and keys exceed the range of float16; products with positions, which the library
+    # scales later, do not.
     "DeBERTa, large weights": replace(
         DEBERTA_V3,
         changes={**DEBERTA, "norm_rel_ebd": "none", "num_hidden_layers": 1},
@@ -114,7 +114,7 @@ def build(name: str, plan: Plan) -> Any:
 
 
 def sharpened(name: str, plan: Plan) -> Any:
-    """The same with weights for which a forgotten mask shows; queries and keys by the model's `sharpness` more."""
+    """Build the model with weights that reveal a missing mask; scale queries and keys by its `sharpness`."""
     model = sharpen(build(name, plan))
     with torch.no_grad():
         for parameter, weight in model.named_parameters():
@@ -124,14 +124,14 @@ def sharpened(name: str, plan: Plan) -> Any:
 
 
 def _on(device: str, config: Any) -> Any:
-    """Make its weights there, which is faster than moving them."""
+    """Build the model directly on `device`, which is faster than moving it."""
     from_config: Any = transformers.AutoModel.from_config
     with torch.device(device):
         return from_config(config)
 
 
 def flops(name: str, plan: Plan, lengths: list[int]) -> float:
-    """Operations of the matrix products for items of these lengths."""
+    """Return the operations (FLOP) of the matrix products for items of these lengths."""
     model = _on("meta", config_of(name, plan))
     layers = {part: module for part, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     weights = sum(layer.weight.numel() for part, layer in layers.items() if "pooler" not in part)
@@ -143,7 +143,7 @@ def flops(name: str, plan: Plan, lengths: list[int]) -> float:
 
 
 def save(name: str, plan: Plan, scratch: Path) -> Path:
-    """Save as sentence-transformers does, with a tokenizer that makes a token of each word "w17"."""
+    """Save the model as sentence-transformers does, with a tokenizer whose tokens are words such as "w17"."""
     directory = scratch / "model"
     model = build(name, plan).to(dtype=getattr(torch, plan.precision), device="cpu")
     model.save_pretrained(directory)
@@ -160,12 +160,12 @@ def save(name: str, plan: Plan, scratch: Path) -> Path:
 
 
 def tokens_of(count: int) -> npt.NDArray[np.int32]:
-    """What the tokenizer makes of `text_of(count)`."""
+    """Return the token ids of `text_of(count)`."""
     return np.array([SPECIAL.index("[CLS]"), *range(1000, 998 + count), SPECIAL.index("[SEP]")], np.int32)
 
 
 def _modules(pooling: str, hidden_size: int) -> dict[str, Any]:
-    """sentence-transformers' own files, by their paths."""
+    """Return the contents of sentence-transformers' own files, by path."""
     folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     return {
         "modules.json": [
@@ -179,7 +179,7 @@ def _modules(pooling: str, hidden_size: int) -> dict[str, Any]:
 
 
 def text_of(tokens: int) -> str:
-    """A text of so many tokens, with the two that the tokenizer adds."""
+    """Return a text of `tokens` tokens, including the two that the tokenizer adds."""
     return " ".join(f"w{1000 + i}" for i in range(tokens - 2))
 
 

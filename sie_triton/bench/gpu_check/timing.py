@@ -1,4 +1,4 @@
-"""How long work takes on the device, how fast it could be, and how long the device is idle."""
+"""Durations of work on the device, peak rates, and idle time."""
 
 import statistics
 import threading
@@ -26,19 +26,19 @@ def wait(plan: Plan) -> None:
 
 
 def own_stream(plan: Plan) -> AbstractContextManager[Any]:
-    """Let this thread's work go to a stream of its own, as that of each lane of a worker does."""
+    """Run this thread's work on a separate stream, as each lane of a worker does."""
     if not plan.is_gpu:
         return nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(plan.device))  # type: ignore[no-untyped-call]
 
 
 def seconds_of(plan: Plan, work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Return the median of several runs; one before them warms up."""
+    """Return the median duration of `rounds` runs after one to warm up."""
     return statistics.median(all_seconds_of(plan, work, rounds))
 
 
 def all_seconds_of(plan: Plan, work: Callable[[], object], rounds: int) -> list[float]:
-    """Time each of `rounds` runs until the device is done; one before them warms up."""
+    """Time each of `rounds` runs until the device is done, after one to warm up."""
     seconds = []
     for _ in range(rounds + 1):
         wait(plan)
@@ -50,7 +50,7 @@ def all_seconds_of(plan: Plan, work: Callable[[], object], rounds: int) -> list[
 
 
 def peak_flops(plan: Plan, dtype: str) -> float:
-    """FLOP/s of a large matrix product now."""
+    """Measure the FLOP/s of a large matrix product."""
     size = 256 if plan.is_dry else 8192
     left, right = (torch.randn(size, size, device=plan.device, dtype=getattr(torch, dtype)) for _ in range(2))
     return 2.0 * size**3 / seconds_of(plan, lambda: left @ right)
@@ -63,7 +63,7 @@ def run_lanes(
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     seconds: float = 0.0,
 ) -> int:
-    """Run passes for so many seconds, at least one in each of `num_lanes` threads; return the number of tokens."""
+    """Run passes in `num_lanes` threads for `seconds`, at least one in each; return the number of tokens."""
     ends, work, taking = time.perf_counter() + seconds, cycle(batches), threading.Lock()
 
     def lane() -> int:
@@ -83,7 +83,7 @@ def run_lanes(
 
 
 def idle_percent(plan: Plan, work: Callable[[], object]) -> float | None:
-    """Share of the time from the first kernel of `work` to its last in which no kernel ran; None without a profile."""
+    """Percentage of the time from the first kernel of `work` to its last when none ran; None without a profile."""
     activity = ProfilerActivity.CUDA if plan.is_gpu else ProfilerActivity.CPU
     with profile(activities=[activity]) as profiled:
         work()
@@ -98,7 +98,7 @@ def idle_percent(plan: Plan, work: Callable[[], object]) -> float | None:
 
 
 def busy(spans: Iterable[tuple[int, int]]) -> int:
-    """Time that is covered by at least one span.
+    """Return the time covered by at least one span.
 
     >>> busy([(0, 4), (2, 6), (3, 5), (10, 11)])
     7
@@ -111,7 +111,7 @@ def busy(spans: Iterable[tuple[int, int]]) -> int:
 
 
 def nvml_busy_percent(plan: Plan) -> int | None:
-    """Share of the last moments in which a kernel ran, as nvidia-smi shows it; None where it cannot be asked."""
+    """Percentage of recent time in which a kernel ran, as in nvidia-smi; None if unavailable."""
     with suppress(Exception):
         return torch.cuda.utilization(plan.device) if plan.is_gpu else None
     return None

@@ -1,4 +1,4 @@
-"""A saved model as a worker loads it, its work, and the same by the libraries alone."""
+"""A saved model as a worker loads it, its batches, and the same computation by the libraries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ Items = Sequence[npt.NDArray[np.int32]]
 
 
 def spec_of(name: str, plan: Plan, precision: str = "") -> ModelSpec:
-    """A spec as render makes it; calibration tries sub-batches up to its `max_batch_cost`."""
+    """Return a spec as render makes it; calibration tries sub-batches up to its `max_batch_cost`."""
     most = 1024 if plan.is_dry else 131072
     dims = {"dense": config_of(name, plan).hidden_size}
     spec = ModelSpec(name, "", "sentence_transformer", dims, MAX_LENGTH, most)
@@ -38,7 +38,7 @@ def spec_of(name: str, plan: Plan, precision: str = "") -> ModelSpec:
 
 
 def order_of(name: str, plan: Plan, directory: Path) -> Load:
-    """The message that a stage would send to a new worker, which the fork server of the run forks."""
+    """Return the message that a stage would send to a new worker, forked by the run's fork server."""
     lock = plan.fork_server / f"{directory.parent.name}.lock"
     return Load(
         spec_of(name, plan).to_json(), directory, plan.device, directory.parent / "measured", lock, NUM_LANES, 1
@@ -46,13 +46,13 @@ def order_of(name: str, plan: Plan, directory: Path) -> Load:
 
 
 def adapter_of(name: str, plan: Plan, directory: Path, precision: str) -> Adapter:
-    """The model, loaded into this process."""
+    """Load the model into this process."""
     spec = spec_of(name, plan, precision)
     return load_adapter(spec, directory, open_engine(spec, plan.device, Measurements()))
 
 
 def items_of(lengths: Sequence[int]) -> Items:
-    """Token ids for items of these lengths."""
+    """Return random token ids for items of these lengths."""
     return [np.random.default_rng(n).integers(1000, 20000, n, dtype=np.int32) for n in lengths]
 
 
@@ -61,19 +61,19 @@ def query() -> Batch:
 
 
 def varied_lengths(plan: Plan) -> list[int]:
-    """Lengths as texts have them, few of them long."""
+    """Return lengths distributed as in real texts, few of them long."""
     varied = np.random.default_rng(0).lognormal(np.log(100), 0.9, 8 if plan.is_dry else 512)
     lengths: list[int] = np.clip(varied, 5, MAX_LENGTH).astype(int).tolist()
     return lengths
 
 
 def batches_of(items: Items, max_tokens: int) -> list[Batch]:
-    """Sub-batches as the scheduler would cut them."""
+    """Split items into sub-batches as the scheduler would."""
     return [token_batch([items[i] for i in each]) for each in cut(list(map(len, items)), max_tokens)]
 
 
 class Library:
-    """The same model by transformers alone, in `precision`."""
+    """The model computed by transformers alone, in `precision`."""
 
     def __init__(self, name: str, plan: Plan, directory: Path, precision: str) -> None:
         self._plan, self._is_causal = plan, SIZES[name].is_causal
@@ -82,7 +82,7 @@ class Library:
 
     @torch.inference_mode()
     def vectors(self, items: Items) -> npt.NDArray[np.float32]:
-        """[items, d], each item computed by itself, pooled as the model's files say."""
+        """Compute vectors, [items, d]: each item alone, pooled as the model's files specify."""
         states = (self._model(torch.from_numpy(item.astype(np.int64))[None].to(self._plan.device)) for item in items)
         pooled = (each.last_hidden_state[0] for each in states)
         kept = [each[-1] if self._is_causal else each.mean(dim=0) for each in pooled]
@@ -90,7 +90,7 @@ class Library:
 
     @torch.inference_mode()
     def forward(self, items: Items) -> None:
-        """Items in the order given, padded to the longest of each batch."""
+        """Compute items in the given order, padded to the longest of each batch."""
         for start in range(0, len(items), LIBRARY_BATCH):
             batch = items[start : start + LIBRARY_BATCH]
             columns = np.arange(max(map(len, batch)))
@@ -104,7 +104,7 @@ class Library:
 def libraries(
     name: str, plan: Plan, directory: Path, lengths: Sequence[int]
 ) -> tuple[dict[str, Callable[[], object]], list[Finding]]:
-    """The same work by transformers, and by sentence-transformers if it is installed; a note if it is not."""
+    """Return the work by transformers and sentence-transformers; without the latter, a note instead."""
     items, texts = items_of(lengths), list(map(text_of, lengths))
     subjects: dict[str, Callable[[], object]] = {}
     subjects["transformers"] = partial(
@@ -123,7 +123,7 @@ def libraries(
 
 
 def with_cudnn(work: Callable[[], object]) -> object:
-    """Run `work` with SDPA as the libraries leave it; engines of ours may have turned cuDNN's attention off."""
+    """Run `work` with cuDNN's attention enabled, the libraries' default, which our engine disables."""
     before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(True)
     try:
@@ -133,6 +133,6 @@ def with_cudnn(work: Callable[[], object]) -> object:
 
 
 def cosine(ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> float:
-    """The lowest cosine of two rows; [items, d] each."""
+    """Return the lowest cosine of corresponding rows; [items, d] each."""
     products = (ours * theirs).sum(axis=1)
     return float((products / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)).min())

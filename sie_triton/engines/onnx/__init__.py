@@ -1,1 +1,1 @@
-"""ONNX Runtime: graphs of encoders for small sub-batches, and checkpoints that are ONNX files."""
+"""ONNX Runtime: graphs of encoders for small sub-batches, and checkpoints in ONNX format."""

@@ -1,4 +1,4 @@
-"""Checkpoints that come as ONNX files. A graph takes rows of one length: items of similar length go side by side."""
+"""Engine for checkpoints in ONNX format. Its rows have equal length, so items of similar length share a pass."""
 
 import os
 from collections.abc import Sequence
@@ -28,21 +28,21 @@ from sie_triton.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
-# ONNX Runtime raises errors of no class of their own with one of these in their texts.
+# ONNX Runtime has no exception class for out-of-memory errors; their messages contain one of these.
 NO_MEMORY = ("Failed to allocate memory", "out of memory")
 
 Ints = npt.NDArray[np.int32]
 
 TAKEN = (INPUT_IDS, ATTENTION_MASK, TOKEN_TYPE_IDS, POSITION_IDS)
 
-# What a token's state is called by optimum, and by it for sentence-transformers; and a classifier's answer.
+# Output names: token states as optimum exports them, the same for sentence-transformers, and a classifier's logits.
 TOKEN_STATES = (STATES, "token_embeddings")
 LOGITS = ("logits",)
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A session, where it comes from, and how many words config.json says there are; `num_bytes` are its file's."""
+    """An open session, its file, the vocabulary size from config.json, and the size of its files in bytes."""
 
     session: Any
     path: Path
@@ -51,7 +51,7 @@ class OnnxModel:
 
 
 class OnnxEngine(Engine):
-    """ONNX Runtime, on the CPU or a GPU; LoadError where it is not installed."""
+    """ONNX Runtime on the CPU or a GPU. Loading raises LoadError if it is not installed."""
 
     name = "onnx"
 
@@ -61,7 +61,7 @@ class OnnxEngine(Engine):
         self._weights_bytes = 0
 
     def load(self, directory: Path) -> OnnxModel:
-        """The model's graph in `directory`; LoadError says what is wrong with it."""
+        """Load the ONNX file in `directory`. Raise LoadError if it is missing or invalid."""
         path = directory / self.spec.onnx_file
         if not path.is_file():
             raise LoadError(f"{path}: is missing", "not found")
@@ -73,26 +73,26 @@ class OnnxEngine(Engine):
         return OnnxModel(session, path, vocab_size, num_bytes)
 
     def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
-        """LoadError where the graph gives no states of tokens. Which tokens see which is in it already."""
+        """Raise LoadError if the graph has no output of token states. `is_causal` has no effect."""
         return OnnxEncoder(model, TOKEN_STATES, rank=3)
 
     def classifier(self, model: OnnxModel) -> "OnnxEncoder":
-        """LoadError where the graph gives no logits."""
+        """Raise LoadError if the graph has no output of logits."""
         return OnnxEncoder(model, LOGITS, rank=2)
 
     def settle(self, encoder: "OnnxEncoder") -> None:
-        """Nothing is left to choose."""
+        """Do nothing: an ONNX graph has a single path."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return super().is_out_of_memory(error) or any(text in str(error) for text in NO_MEMORY)
 
     def used_bytes(self) -> int:
-        """Of a GPU the weights and what CUDA itself takes: ONNX Runtime does not say how much it holds for passes."""
+        """On a GPU: the weights and the CUDA context. ONNX Runtime does not report the memory it holds for passes."""
         return super().used_bytes() if self.device == "cpu" else CUDA_CONTEXT_BYTES + self._weights_bytes
 
 
 class OnnxEncoder(Encoder):
-    """Runs the graph and takes its output of one of the names `wanted`, of so many dimensions."""
+    """Runs the graph and reads the first output whose name is in `wanted` and whose number of dimensions is `rank`."""
 
     paths = ("padded",)
     path = "padded"
@@ -102,11 +102,11 @@ class OnnxEncoder(Encoder):
         self._session = model.session
         self._takes = [each.name for each in self._session.get_inputs()]
         if unknown := [name for name in self._takes if name not in TAKEN]:
-            raise LoadError(f"{model.path}: wants {unknown[0]}; graphs that take {', '.join(TAKEN)} can be served")
+            raise LoadError(f"{model.path}: has the input {unknown[0]}; supported inputs are {', '.join(TAKEN)}")
         outputs = [each.name for each in self._session.get_outputs() if each.name in wanted and len(each.shape) == rank]
         if not outputs:
             given = ", ".join(f"{each.name} {each.shape}" for each in self._session.get_outputs())
-            raise LoadError(f"{model.path}: gives {given}; needed is {' or '.join(wanted)}", "unsupported")
+            raise LoadError(f"{model.path}: has the outputs {given}; it needs {' or '.join(wanted)}", "unsupported")
         self._output = outputs[0]
 
     def hidden_states(
@@ -117,7 +117,7 @@ class OnnxEncoder(Encoder):
         type_ids: Ints | None = None,
         beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; the others as there."""
+        """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; otherwise as torch's Encoder."""
         keys = lengths if keys is None else keys
         states: torch.Tensor | None = None
         for rows in side_by_side(lengths, keys):

@@ -1,8 +1,8 @@
-"""An encoder's graph: packed tokens in, states out, without a line of Python between layers.
+"""An exported graph of an encoder: packed tokens → token states, without Python code between layers.
 
-One text of a few words is computed in a millisecond or two, of which Python's way through a model's layers takes more
-than half. The graph has one row of tokens, as the packed path has, and a mask that keeps items apart: its attention
-reads all pairs of tokens, so it is for small sub-batches only, and measured which these are.
+A text of a few words takes a millisecond or two, more than half of it Python overhead in the model's layers. The graph
+computes one row of tokens, like the packed path, with a mask that separates items. Its attention is quadratic in the
+row's length, so it suits small sub-batches only; a measurement decides up to which size.
 """
 
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ from sie_triton.engines.torch.transfers import Indices
 
 Ints = npt.NDArray[np.int32]
 
-# Where in its item each token stands, int [tokens], and the mask that keeps items apart.
+# Each token's position in its item, int [tokens], and the mask that separates items.
 Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 HIDDEN = np.finfo(np.float32).min
 
-# Tokens of the sub-batches that it is measured with; more than that is no short query any more.
+# Sizes that are measured, in tokens. Larger sub-batches are not short queries and use the packed path.
 SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
 
 
 class Graph:
-    """Of the file `path`, for sub-batches of up to `max_tokens`, none until it is said how many.
+    """The graph in the file `path`, for sub-batches of up to `max_tokens`; 0 until measured. Thread-safe.
 
-    Where a pass has not all of `num_threads` to itself, up to `max_tokens_beside_others`. Items are of at most
-    `max_length` tokens: within every window of the model. Any thread may run it.
+    `max_tokens_beside_others`: the limit for a pass that has fewer than `num_threads` threads. `max_length`: maximum
+    length of an item in tokens, within every attention window of the model.
     """
 
     sizes = SIZES
@@ -52,7 +52,7 @@ class Graph:
         self.max_tokens = self.max_tokens_beside_others = 0
 
     def serve(self, max_tokens: int, beside_others: int) -> None:
-        """Sub-batches of up to so many; up to `beside_others` where a pass shares the processor with others."""
+        """Set the limits, in tokens; `beside_others` holds while a pass shares the processor with others."""
         self.max_tokens, self.max_tokens_beside_others = max_tokens, beside_others
 
     def suits(self, lengths: Ints) -> bool:
@@ -69,7 +69,7 @@ class Graph:
         first_position: int,
         beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """As Encoder.hidden_states; int32 [tokens], int32 [items], … → float32 [tokens, d]."""
+        """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → float32 [tokens, d]."""
         is_one = len(lengths) == 1 and keys[0] == lengths[0]
         places, mask = one_item(len(input_ids), self._is_causal) if is_one else self._laid_out(lengths, keys)
         given = {
@@ -88,7 +88,7 @@ class Graph:
 
 @lru_cache(maxsize=2 * SIZES[-1])
 def one_item(num_tokens: int, is_causal: bool) -> Places:
-    """Where the tokens of one item stand, and the mask of them: the commonest sub-batch."""
+    """Return the positions and mask of a single item; cached, since such sub-batches are the most common."""
     places, whole = np.arange(num_tokens), np.array([num_tokens], np.int32)
     return places, mask_of(np.zeros(num_tokens, np.int64), places, whole, is_causal=is_causal)
 
@@ -96,9 +96,10 @@ def one_item(num_tokens: int, is_causal: bool) -> Places:
 def mask_of(
     items: npt.NDArray[np.int64], places: npt.NDArray[np.int64], keys: Ints, *, is_causal: bool
 ) -> npt.NDArray[np.float32]:
-    """float32 [1, 1, tokens, tokens], added to attention's scores: 0 where a token sees another.
+    """Return the additive attention mask, float32 [1, 1, tokens, tokens]: 0 where a token (row) sees another.
 
-    `items` int [tokens] are the items of tokens, `places` where in them they stand; the first `keys` [items] are seen.
+    `items`, int [tokens]: each token's item. `places`, int [tokens]: its position there. `keys`, int32 [items]: number
+    of leading tokens of each item that are visible.
 
     >>> two, one = np.array([0, 0, 1]), np.array([0, 1, 0])
     >>> (mask_of(two, one, np.array([2, 1], np.int32), is_causal=True)[0, 0] == 0).astype(int).tolist()

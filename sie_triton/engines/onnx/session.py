@@ -1,4 +1,4 @@
-"""A session of ONNX Runtime: the library is imported here, when the first one is opened, and nowhere else."""
+"""Sessions of ONNX Runtime. The library is imported only here, when the first session is opened."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ NOT_USED = (
 
 SPIN_US = 500
 
-# What transformers, optimum and our own graphs call what they take and give.
+# Names of inputs and outputs in graphs of transformers, optimum and our own export.
 INPUT_IDS, TOKEN_TYPE_IDS, POSITION_IDS = "input_ids", "token_type_ids", "position_ids"
 ATTENTION_MASK, STATES = "attention_mask", "last_hidden_state"
 
@@ -31,7 +31,7 @@ def is_installed() -> bool:
 
 
 def open_session(path: Path, device: str, num_threads: int) -> Any:
-    """An InferenceSession of the file, whose passes share `num_threads`; LoadError says why there is none."""
+    """Open the file as an InferenceSession whose passes share `num_threads`. Raise LoadError if that fails."""
     if not is_installed():
         raise LoadError(f"{path.name}: {INSTALL}", "dependency")
     import onnxruntime
@@ -39,10 +39,10 @@ def open_session(path: Path, device: str, num_threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
     options.log_severity_level = 3
-    # Small blocks of work: a thread that others keep from its core holds up no one.
+    # Small blocks of work, so that a preempted thread does not delay the others.
     options.add_session_config_entry("session.dynamic_block_base", "4")
-    # Between a pass's operators threads wait actively, and after it for so long: that halves a short pass, and costs
-    # others little.
+    # Threads spin between a pass's operators, and for SPIN_US microseconds after it: a short pass takes half the time,
+    # at little cost to other threads.
     options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
     if device != "cpu" and CUDA not in onnxruntime.get_available_providers():
         raise LoadError(f"{path.name}: {NO_CUDA}", "dependency")
@@ -51,7 +51,7 @@ def open_session(path: Path, device: str, num_threads: int) -> Any:
     except Exception as exc:  # the library's errors have no common class
         raise LoadError(f"{path}: ONNX Runtime cannot open it: {str(exc).splitlines()[0]}", "corrupt") from exc
     if device != "cpu":
-        # It takes the CPU if it cannot use the GPU, now or after a failed pass, and only prints so.
+        # Without this, ONNX Runtime silently falls back to the CPU, now or after a failed pass.
         if CUDA not in session.get_providers():
             raise LoadError(f"{path.name}: {NOT_USED}", "dependency")
         session.disable_fallback()
@@ -59,9 +59,9 @@ def open_session(path: Path, device: str, num_threads: int) -> Any:
 
 
 def providers(device: str) -> list[Any]:
-    """Of that device, the first that can take a node gets it."""
+    """Return the execution providers for `device`; the first that supports a node runs it."""
     if device == "cpu":
         return [CPU]
     index = int(device.partition(":")[2] or 0)
-    # Memory grows by what is needed, and not to the next power of two.
+    # Grow the arena by the size requested instead of to the next power of two.
     return [(CUDA, {"device_id": index, "arena_extend_strategy": "kSameAsRequested"}), CPU]

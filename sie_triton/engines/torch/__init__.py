@@ -1,1 +1,1 @@
-"""PyTorch and transformers: packed attention, our CPU kernels, and the probe that decides who may use them."""
+"""PyTorch and transformers: packed attention, CPU kernels, and the probe that decides which models can use them."""

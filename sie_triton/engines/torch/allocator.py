@@ -1,8 +1,8 @@
-"""The C library's allocator, told to keep the pages that a forward pass frees.
+"""Configuration of the C library's allocator to keep the pages that a forward pass frees.
 
-By default glibc gives large blocks back to the kernel and gets them again, zeroed, for the next sub-batch:
-3 % of the processor time of a small model on CPU (measured in ARCHITECTURE.md). What is kept is at most
-what one forward pass per lane needs, and goes back with the process.
+By default glibc returns large blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the
+CPU time of a small model (measured in ARCHITECTURE.md). The memory kept is at most that of one forward pass per lane,
+and is freed with the process.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ NEVER = 1 << 30
 
 @cache
 def keep_freed_pages() -> None:
-    """Set once for the whole process; nothing happens where the C library is not glibc."""
+    """Configure the allocator, once per process; do nothing if the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, NEVER)

@@ -1,4 +1,4 @@
-"""Attention pooling: what one learnt query, the probe, sees of an item's states becomes its vector (SigLIP)."""
+"""Attention pooling (SigLIP): an item's vector is the attention output of one learnt query, the probe."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from sie_triton.engines.torch.attention import Segments
 
 
 class AttentionPooling(torch.nn.Module):
-    """Computes transformers' pooling head `head` over items laid end to end, none of them padded.
+    """transformers' pooling head `head` for packed items, without padding.
 
-    Its query is the same for all items and is computed once. torch's own MultiheadAttention reads its weights past its
-    layers, which prepacking replaces.
+    The query is the same for all items and is computed once. torch's MultiheadAttention cannot be used, because it
+    reads weights directly instead of calling its layers, which prepacking replaces.
     """
 
     def __init__(self, head: Any) -> None:

@@ -1,8 +1,8 @@
-"""Forward passes of few tokens as CUDA graphs: what a pass launches is recorded once, and then replayed by one call.
+"""Forward passes of few tokens as CUDA graphs: the launches of a pass are recorded once and replayed by one call.
 
-A short query's kernels take microseconds, and Python takes longer to launch each of them. A recording is of one number
-of tokens, so there is one for each of a few sizes; places that are left over belong to an item of their own. Which
-tokens belong together is computed on the device, of the items' numbers.
+A short query's kernels take microseconds, less than Python takes to launch each of them. A recording has a fixed number
+of tokens, so there is one for each of a few sizes; unused positions form an item of their own. The mask is computed on
+the device from each token's item number.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,23 +22,23 @@ from sie_triton.engines.torch.transfers import Indices
 
 Ints = npt.NDArray[np.int32]
 
-# Runs what it was made of once more, and gives the tensor that this writes each time.
+# Repeats the recorded function; returns the tensor that every replay overwrites.
 Replay = Callable[[], torch.Tensor]
 
-# Makes a replay of a function.
+# Records a function as a replay.
 Record = Callable[[Replay], Replay]
 
 SIZES = (8, 16, 32, 64, 128, 256)
 
-# What libraries set up at a first use may not be in a recording.
+# Passes before a recording, since libraries' one-time initialisation must not be recorded.
 WARM_UPS = 3
 
 
 class CapturedPasses:
-    """Of `encoder`, for sub-batches of up to `max_tokens`, none until it is said how many. Any thread may run one.
+    """Recorded passes of `encoder`, for sub-batches of up to `max_tokens`; 0 until measured. Thread-safe.
 
-    `recorder` makes what records: CUDA graphs; on a CPU a function is its own replay. All passes are on one stream, and
-    a replay's states are copied before the next is launched, so that recordings share their memory.
+    `recorder` makes a Record: CudaGraphs on a GPU; on a CPU a function is its own replay. All passes use one stream,
+    and a replay's states are copied before the next launch, so recordings can share their memory.
     """
 
     sizes = SIZES
@@ -54,9 +54,9 @@ class CapturedPasses:
         self.max_tokens = 0
 
     def serve(self, max_tokens: int, beside_others: int) -> None:
-        """Take sub-batches of up to `max_tokens`. `beside_others` has no effect: all lanes share one stream of the GPU.
+        """Serve sub-batches of up to `max_tokens`. `beside_others` has no effect: all lanes share one stream.
 
-        Every size is recorded anew into a new memory pool, the largest first, so that smaller ones reuse its memory.
+        All sizes are recorded again into a new memory pool, the largest first, so that smaller ones reuse its memory.
         """
         self._recordings.clear()
         self._record = None
@@ -77,7 +77,7 @@ class CapturedPasses:
         first_position: int,
         beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """As Encoder.hidden_states; int32 [tokens], int32 [items], … → [tokens, d]."""
+        """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → [tokens, d]."""
         num_tokens = len(input_ids)
         size = next(each for each in SIZES if each >= num_tokens)
         given = Indices(laid_out(size, input_ids, lengths, keys, type_ids, first_position))
@@ -85,7 +85,7 @@ class CapturedPasses:
         with self._running:
             inputs, replay = self._recording(size)
             inputs.copy_(given.on(inputs.device)[0])
-            # The next replay writes there again.
+            # Copied, because the next replay overwrites it.
             return replay()[:num_tokens].clone()
 
     @torch.inference_mode()
@@ -110,7 +110,7 @@ class CapturedPasses:
 def laid_out(
     size: int, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
 ) -> npt.NDArray[np.int64]:
-    """[5, size]: id, type, position, item and whether it is looked at, of each token; those left over see each other.
+    """Return int64 [5, size]: id, type, position, item and key flag of each token; unused positions form one item.
 
     >>> laid_out(4, np.array([7, 8, 9]), np.array([2, 1]), np.array([1, 1]), np.zeros(3, np.int32), 2).tolist()
     [[7, 8, 9, 0], [0, 0, 0, 0], [2, 3, 2, 2], [0, 0, 1, 2], [1, 0, 1, 1]]
@@ -128,15 +128,15 @@ def laid_out(
 
 
 def num_positions(encoder: Encoder) -> int:
-    """How long an item may be for the model's own table of positions, where it has one."""
+    """Maximum length of an item in tokens by the model's table of positions; without a table, the largest size."""
     most = getattr(encoder.config.get_text_config(), "max_position_embeddings", None)
     return int(most) - encoder.first_position if most else SIZES[-1]
 
 
 class CudaGraphs:
-    """Records by CUDA graphs that share a memory pool, so that none may be replayed while another's states are read.
+    """Records CUDA graphs that share a memory pool: none may be replayed while another's states are being read.
 
-    Passes of other threads may go on meanwhile.
+    Passes of other threads may continue meanwhile.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -144,7 +144,7 @@ class CudaGraphs:
         self._stream, self._pool = stream_of(device), torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Replay) -> Replay:
-        """Unusable where the recording could not be ended."""
+        """Record `run`. Raise Unusable if the recording cannot be ended."""
         with torch.cuda.device(self._device):
             usual = torch.cuda.current_stream()
             self._stream.wait_stream(usual)
@@ -157,7 +157,7 @@ class CudaGraphs:
                 states = self._captured(graph, run)
             except Exception as exc:
                 if torch.cuda.current_stream() != usual:
-                    # PyTorch leaves its stream, its pool and their books as they were within the recording.
+                    # PyTorch leaves its stream, its memory pool and their accounting in the state of a recording.
                     raise Unusable("a CUDA graph could not be ended") from exc
                 raise
 
@@ -174,5 +174,5 @@ class CudaGraphs:
 
 @cache
 def stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One for all recordings: libraries keep memory for each stream that they have worked on."""
+    """Return the stream of all recordings; just one, since libraries keep memory for each stream they use."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

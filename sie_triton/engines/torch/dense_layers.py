@@ -1,4 +1,4 @@
-"""sentence-transformers' Dense modules: a linear layer and its activation each."""
+"""sentence-transformers' Dense modules, each a linear layer and an activation."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,7 +14,7 @@ from sie_triton.errors import LoadError
 
 
 def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:
-    """Load them, one after another; LoadError says what is wrong with one."""
+    """Load the layers, in order. Raise LoadError if one is missing or invalid."""
     return torch.nn.Sequential(*(module for layer in layers for module in _modules(layer)))
 
 
@@ -27,7 +27,7 @@ def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
     }
     if shapes != said:
         raise LoadError(f"{layer.directory}: the weights are {shapes}, its config.json says {said}", "corrupt")
-    # Only now: a size that is only said may be one that no memory holds.
+    # Only after the check: a wrong size in config.json could exhaust memory.
     linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
     linear.load_state_dict(weights)
     return [linear, activation(layer.activation, layer.directory)]
@@ -46,7 +46,7 @@ def _weights(directory: Path) -> dict[str, torch.Tensor]:
 
 
 def _unpickled(path: Path) -> dict[str, torch.Tensor]:
-    """As sentence-transformers before 2.3 saved them. A pickle may hold tensors only, and none of its code is run."""
+    """Load a pickle of sentence-transformers before 2.3. It may hold only tensors; none of its code is run."""
     try:
         weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         tensors = {name: weight for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
@@ -56,9 +56,9 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
 
 
 def activation(path: str, directory: Path) -> torch.nn.Module:
-    """An activation by the dotted name of its class; LoadError unless that is one of torch.nn without arguments.
+    """Make an activation from the dotted name of its class. Raise LoadError unless torch.nn has it, without arguments.
 
-    `directory` is where the name was found.
+    `directory` is the layer's, for the message.
     """
     module, _, name = path.rpartition(".")
     refusal = f"{directory}: activation {shortened(path)} is refused; only classes of torch.nn are allowed"

@@ -1,8 +1,8 @@
 """A transformers model as a function from packed tokens to one hidden state per token.
 
-Two paths give the same result. *packed*: one row, nothing padded, our attention. *padded*: items of
-similar length side by side, the library's attention, for models that cannot take a registered one.
-Which of them a model can take is found out by running it (`probe.py`), not by its name.
+Two paths give equal results. *packed*: one row without padding, with our attention. *padded*: items of similar length
+in one batch with the library's attention, for models that do not support a registered attention function. `probe.py`
+decides by running the model, not by its name.
 """
 
 import inspect
@@ -32,7 +32,7 @@ PACKED, PADDED = "packed", "padded"
 
 
 class Graph(Protocol):
-    """The same model in a form that is faster for some sub-batches."""
+    """The same model as a graph, which is faster for some sub-batches."""
 
     def suits(self, lengths: Ints) -> bool: ...
 
@@ -45,17 +45,17 @@ class Graph(Protocol):
         first_position: int,
         beside: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """As Encoder.hidden_states; the first token of an item has position `first_position`."""
+        """Compute as Encoder.hidden_states; the first token of an item has position `first_position`."""
         ...
 
 
 class Encoder(base.Encoder):
-    """Runs `model` on the device its weights are on. `path` is the one in use, `kernel` that of the packed path.
+    """Runs `model` on the device of its weights. `path`: the path in use. `kernel`: kernel of the packed path.
 
-    Where there is a `graph`, which may come at any time, it runs what suits it in the place of the packed path.
+    `graph` may be set at any time; it then replaces the packed path for the sub-batches that it suits.
     """
 
-    # A graph of it has token ids for its input.
+    # True: the encoder can be exported as a graph that takes token ids.
     is_exportable: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
@@ -68,7 +68,7 @@ class Encoder(base.Encoder):
         self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
         self.path, self.paths = PACKED, (PACKED, PADDED)
         self.config = model.config
-        # There is none; on a GPU the library's look for it waits for the device.
+        # Packed rows have no padding, and on a GPU the library's check for it would wait for the device.
         vars(model)["warn_if_padding_and_no_attention_mask"] = lambda *_: None
         self.loras = Loras(model)
         self.model = model
@@ -81,11 +81,11 @@ class Encoder(base.Encoder):
         self._pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
 
     def prepare(self) -> None:
-        """Lay the weights out for speed; `eager` then no longer runs the library's own layers."""
+        """Optimise the layout of the weights; afterwards `eager` no longer runs the library's own layers."""
         lay_out(self.model)
 
     def use(self, path: str) -> None:
-        """Take `path` from now on. Not while a forward pass runs."""
+        """Switch to `path`. Must not be called while a forward pass runs."""
         super().use(path)
         self.model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self.model))
 
@@ -112,9 +112,9 @@ class Encoder(base.Encoder):
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
 
-        No token looks at those of its item past the first `keys`, int32 [items]; None: at all of them.
-        type_ids: int32 [tokens], for models that tell the texts of a pair apart; None: all are of the first.
-        `beside`: what the caller reads on the device afterwards; it is uploaded with the tokens.
+        `keys`, int32 [items]: tokens attend only to this many leading tokens of their item; None: to all.
+        `type_ids`, int32 [tokens]: token types, for models that distinguish the texts of a pair; None: all 0.
+        `beside`: arrays that the caller reads on the device afterwards; they are uploaded with the tokens.
         """
         type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
         keys = lengths if keys is None else keys
@@ -125,7 +125,7 @@ class Encoder(base.Encoder):
 
     @torch.inference_mode()
     def eager(self, input_ids: Ints) -> torch.Tensor:
-        """One item by the library's plainest code: what the others are compared with. [tokens] → [tokens, d]."""
+        """Compute one item with the library's eager attention, the reference of the probe. [tokens] → [tokens, d]."""
         self.model.set_attn_implementation("eager")
         try:
             ids = self._tensor(input_ids[None])
@@ -145,7 +145,7 @@ class Encoder(base.Encoder):
     def packed(
         self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices] = ()
     ) -> torch.Tensor:
-        """As `hidden_states`, by the packed path."""
+        """Compute as `hidden_states`, always on the packed path and without a graph."""
         num_tokens = len(input_ids)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
         if spare:
@@ -180,7 +180,7 @@ class Encoder(base.Encoder):
         return hidden
 
     def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
-        """What of `inputs` the model takes → the states of its last layer."""
+        """Run the model on those of `inputs` that it accepts; return the states of its last layer."""
         known = {name: value for name, value in inputs.items() if name in self._arguments}
         if not self.num_token_types:
             known.pop("token_type_ids", None)
@@ -193,26 +193,26 @@ class Encoder(base.Encoder):
 
 
 def indices_of(*arrays: npt.NDArray[Any]) -> Indices:
-    """As int64, which all models take."""
+    """Convert to int64, which all models accept."""
     return Indices(*(array.astype(np.int64) for array in arrays))
 
 
 def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
-    """Load config.json and the safetensors in `directory`; LoadError says what is wrong with them."""
+    """Load config.json and the safetensors in `directory`. Raise LoadError if they are missing or invalid."""
     return Encoder(load_model(directory, dtype, device), attention_backend)
 
 
 def load_model(
     directory: Path, dtype: torch.dtype, device: str, auto: Any = None, config: Mapping[str, Any] | None = None
 ) -> PreTrainedModel:
-    """`config` None: what config.json says."""
+    """Load the model in `directory`; `config` replaces config.json. Raise LoadError on failure."""
     if not list(directory.glob("*.safetensors")):
         raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
 
     def read_config() -> Any:
         if config is not None:
             return AutoConfig.for_model(**config)
-        # Without the refusal transformers would ask on stdin whether to run the model's own code.
+        # Explicitly False: otherwise transformers prompts on stdin whether to run the model's own code.
         return AutoConfig.from_pretrained(directory, trust_remote_code=False)
 
     return _built(directory, read_config, dtype, device, auto)
@@ -226,7 +226,7 @@ def model_of(
     device: str,
     auto: Any = None,
 ) -> PreTrainedModel:
-    """The same of an encoder that is part of a larger checkpoint in `directory`; `config` is what its file says."""
+    """Build an encoder from `state`, its part of a larger checkpoint in `directory`. Raise LoadError on failure."""
     return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, auto, state)
 
 
@@ -238,11 +238,11 @@ def _built(
     auto: Any,
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> PreTrainedModel:
-    """`state` None: the safetensors in `directory`."""
+    """Build the model from `state`, or from the safetensors in `directory` if `state` is None."""
     try:
         config = read_config()
         if auto is None:
-            # T5 and its kin have their encoder alone as a class of its own.
+            # T5 and similar models have a separate class for the encoder alone.
             auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
         options = {"add_pooling_layer": False} if "add_pooling_layer" in _constructor(auto, config) else {}
         source = {"use_safetensors": True} if state is None else {"state_dict": dict(state)}
@@ -250,7 +250,7 @@ def _built(
             directory if state is None else None,
             config=config,
             dtype=dtype,
-            # A model without the attention interface keeps this one whatever it is told later, masks included.
+            # A model without the attention interface keeps this one, masks included, whatever is set later.
             attn_implementation="eager",
             output_loading_info=True,
             **source,
@@ -260,7 +260,7 @@ def _built(
         raise LoadError(
             f"the model in {directory} needs a package that is missing: {first_line(exc)}", "dependency"
         ) from exc
-    except Exception as exc:  # transformers checks little of a config.json before it computes with it
+    except Exception as exc:  # transformers validates little of config.json before using it
         raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
@@ -270,25 +270,25 @@ def _built(
 
 
 def num_bytes(model: torch.nn.Module) -> int:
-    """Memory of its weights."""
+    """Return the size of the weights in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def num_token_types(model: PreTrainedModel) -> int:
-    """How many kinds of text it tells apart; 0: it does not."""
+    """Return the number of token types; 0 if the model has none."""
     tables: list[Any] = [module for name, module in model.named_modules() if name.endswith("token_type_embeddings")]
     return int(tables[0].weight.shape[0]) if tables else 0
 
 
 def first_position(model: torch.nn.Module) -> int:
-    """The position id of an item's first token: RoBERTa and its kin count from padding_idx + 1."""
+    """Position id of an item's first token; RoBERTa and similar models count from padding_idx + 1."""
     kin = [module for module in model.modules() if hasattr(module, "create_position_ids_from_input_ids")]
     padding: Any = kin[0].padding_idx if kin else -1
     return int(padding) + 1
 
 
 def library_attention(model: PreTrainedModel) -> str:
-    """What transformers would choose for `model` itself."""
+    """Name of the attention implementation that transformers would choose for `model`."""
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 

@@ -1,4 +1,4 @@
-"""PyTorch and transformers as an engine: packed where a model can be, padded where not."""
+"""PyTorch and transformers as an engine: packed where the model supports it, else padded."""
 
 import gc
 import logging
@@ -33,14 +33,14 @@ from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 
-# A measurement: this model's numbers do not fit into float16.
+# Measurement: this model's values overflow float16.
 OVERFLOWS = "overflows_float16"
 
 _threads = threading.local()
 
 
 class Part(Protocol):
-    """Of a model, what computes by itself."""
+    """A part of a model that can be prepared for speed."""
 
     def prepare(self) -> None: ...
 
@@ -50,7 +50,7 @@ E = TypeVar("E", bound=Encoder)
 
 
 class TorchEngine(Engine):
-    """`dtype` is what forward passes are computed in."""
+    """PyTorch and transformers; `dtype` is the number format of forward passes."""
 
     name = "torch"
 
@@ -62,16 +62,18 @@ class TorchEngine(Engine):
         if measurements.get(OVERFLOWS):
             self.avoid_float16()
         if device != "cpu":
-            # Sub-batches are nearly all of new shapes, and cuDNN's attention builds a plan for each.
+            # Almost every sub-batch has a new shape, and cuDNN's attention builds a plan for each shape.
             torch.backends.cuda.enable_cudnn_sdp(False)
 
     def load(self, directory: Path, auto: Any = None, config: Mapping[str, Any] | None = None) -> PreTrainedModel:
-        """config.json, or `config` in its place, and the safetensors there, as transformers' class `auto`; LoadError
-        says what is wrong."""
+        """Load the safetensors in `directory` as transformers' class `auto`; `config` replaces config.json.
+
+        Raise LoadError if they are missing or invalid.
+        """
         return load_model(directory, self.dtype, self.device, auto, config)
 
     def avoid_float16(self) -> None:
-        """For a model whose numbers it does not hold: bfloat16, and LoadError where float16 was asked for."""
+        """Replace float16 by bfloat16. Raise LoadError if the configuration requests float16."""
         if self.dtype is torch.float16:
             if self.spec.runtime.precision:
                 message = "float16 cannot be served: this model's numbers overflow in it"
@@ -79,7 +81,7 @@ class TorchEngine(Engine):
             self.dtype = torch.bfloat16
 
     def widen(self) -> None:
-        """In bfloat16, in the next process too. What was compared in float16 is compared again."""
+        """Switch to bfloat16, in later processes too, and discard the verdicts that were measured in float16."""
         self.avoid_float16()
         log.warning("%s: float16 does not hold this model's numbers: using bfloat16", self.spec.model)
         compared = ("probe_images", *map(probe_name, self._settled))
@@ -87,23 +89,23 @@ class TorchEngine(Engine):
         self.measurements.put(**{OVERFLOWS: True, **dict.fromkeys(compared)})
 
     def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
-        """An encoder whose weights in a larger checkpoint have names that begin with `prefix`; LoadError as above."""
+        """Load an encoder from the weights below `prefix` in a larger checkpoint. Errors as in `load`."""
         return model_of(config, weights.below(prefix), weights.directory, self.dtype, self.device)
 
     def load_towers(self, files: OpenClipFiles) -> PreTrainedModel:
-        """open_clip's two towers as a model of transformers; LoadError as above."""
-        # A class around it, of the model's own code, has it under a name.
+        """Load open_clip's two towers as a transformers model. Errors as in `load`."""
+        # In model.safetensors, a wrapper class of the model's own code adds this prefix.
         name, inside = (OPEN_CLIP, "") if (files.directory / OPEN_CLIP).exists() else (WEIGHTS, "model.")
         weights = Checkpoint(files.directory, self.dtype, self.device, files=name)
         state = renamed(files.kind, weights.below(inside), str(files.directory))
         return model_of(files.config.values, state, files.directory, self.dtype, self.device)
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
-        """`is_causal` None: as config.json says, else as the architecture is."""
+        """Make an encoder; with `is_causal` None, config.json decides, else the architecture."""
         return self._named(Encoder(directed(model, is_causal), self.spec.runtime.attention))
 
     def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
-        """The same, for states of words and of images."""
+        """Make a language model, which takes states of text and of images."""
         return self._named(LanguageModel(directed(model, is_causal), self.spec.runtime.attention))
 
     def _named(self, encoder: E) -> E:
@@ -111,18 +113,18 @@ class TorchEngine(Engine):
         return encoder
 
     def prepared(self, part: P) -> P:
-        """The same, ready to compute."""
+        """Prepare `part` for speed and return it."""
         part.prepare()
         return part
 
     def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
-        """Of images of any shape, prepared for speed; LoadError where it does not give what transformers computes."""
+        """Make a vision tower for images of any shape. Raise LoadError if its results differ from transformers'."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
 
     def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
-        """Prepare it for speed, and let it take the path that gives what transformers computes; LoadError if none.
+        """Prepare `encoder` and choose a path with the results of transformers. Raise LoadError if there is none.
 
-        `part`: of a model that has more than one; `max_length` is its own then.
+        `part` names a part of a model that has several; `max_length` is then the part's own limit.
         """
         longest = max_length or self.spec.max_sequence_length
         verdict = choose_path(encoder, longest, self.measurements, probe_name(part))
@@ -144,7 +146,7 @@ class TorchEngine(Engine):
             refuse(self.measurements, part, reason)
 
     def use_threads(self, count: int) -> None:
-        """PyTorch keeps the number per thread, but a thread's first use copies the one that was last set anywhere."""
+        """Set the number per thread, as PyTorch keeps it; a new thread copies the number last set in any thread."""
         if self.device == "cpu" and getattr(_threads, "count", None) != count:
             torch.set_num_threads(count)
             _threads.count = count
@@ -157,9 +159,9 @@ class TorchEngine(Engine):
         return is_out_of_memory(error)
 
     def is_broken(self) -> bool:
-        """An error inside a kernel stays with this process: every later call of CUDA raises it again.
+        """True after an error inside a kernel: it persists in this process, and every later CUDA call raises it again.
 
-        The device as a whole must not be waited for: another thread may be recording a CUDA graph.
+        This waits for a stream, not for the whole device: another thread may be recording a CUDA graph.
         """
         try:
             if self.device != "cpu":
@@ -169,7 +171,7 @@ class TorchEngine(Engine):
         return False
 
     def free_unused_memory(self) -> None:
-        """And return what PyTorch keeps of a GPU's memory for later."""
+        """Collect garbage, and return the GPU memory that PyTorch caches."""
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
@@ -179,7 +181,7 @@ class TorchEngine(Engine):
 
 
 def probe_name(part: str) -> str:
-    """Under which measurements have the verdict on it."""
+    """Key of the part's verdict in the measurements."""
     return f"probe_{part}" if part else "probe"
 
 
@@ -191,9 +193,9 @@ def used_bytes(device: str) -> int:
 
 
 def directed(model: PreTrainedModel, is_causal: bool | None) -> PreTrainedModel:
-    """`model`, every token of which sees all of its item, or only what stands before it; None: as config.json says.
+    """Set whether attention of `model` is causal, and return it; with `is_causal` None, config.json decides.
 
-    transformers asks the configuration when it makes a mask, an attention function its module.
+    transformers reads the configuration to build a mask; attention functions read the attribute of their module.
     """
     config = model.config.get_text_config()
     said = getattr(config, "is_causal", None) if is_causal is None else is_causal

@@ -1,8 +1,8 @@
-"""Errors that say something of the machine, not of the model."""
+"""Errors caused by the machine, not by the model."""
 
 import torch
 
-# PyTorch raises most of these as plain RuntimeErrors: from its CPU allocator, CUDA's runtime and driver, and libraries.
+# PyTorch raises most of these as plain RuntimeErrors: the CPU allocator, CUDA's runtime and driver, and its libraries.
 OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA out of memory",
@@ -19,10 +19,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_of_machine(error: BaseException) -> bool:
-    """Whether the same model could succeed after a repair: of a package, of the device, or of the memory."""
+    """True if the model could succeed once a package, the device or a lack of memory is repaired."""
     return isinstance(error, ImportError | OSError) or is_out_of_memory(error) or _says(error, OF_DEVICE)
 
 
 def _says(error: BaseException, texts: tuple[str, ...]) -> bool:
-    """torch.AcceleratorError is a RuntimeError too."""
+    """True for a RuntimeError with one of `texts`; torch.AcceleratorError is a RuntimeError too."""
     return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

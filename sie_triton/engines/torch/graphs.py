@@ -1,6 +1,6 @@
-"""A graph beside the packed path: does it give the same, and up to which size of sub-batch is it faster?
+"""Comparison of a graph with the packed path: equal results, and the size of sub-batch up to which it is faster.
 
-On a CPU it is a file for ONNX Runtime, on a GPU what CUDA has recorded. What is found is kept in the model's
+On a CPU the graph is a file for ONNX Runtime, on a GPU a set of CUDA graphs. The result is stored in the model's
 measurements.
 """
 
@@ -24,26 +24,26 @@ from sie_triton.measurements import Measurements
 
 log = logging.getLogger(__name__)
 
-# How long a call takes.
+# Times a call, in seconds.
 Seconds = Callable[[Callable[[], object]], float]
 
 ROUNDS = 6
 
-# As slow as this, the graph is so for all that is larger.
+# Ratio to the packed path beyond which larger sizes are not measured: the graph is slower there too.
 HOPELESS = 1.5
 
-# What ends the process may have been the graph, or an eviction.
+# Attempts before the graph is refused; a process that ended may have been evicted instead of killed by the graph.
 MOST_TRIES = 3
 
-# A graph must be faster by more than chance.
+# Ratio below which a graph counts as faster, and not by chance.
 FASTER = 0.95
 
-# Lengths of the items of one pass each, for the comparison.
+# Lengths of the items of each pass that is compared.
 PROBED = ((1,), (2,), (3, 1, 2), (7, 9), (33,), (5, 1, 17, 12))
 
 
 class Form(Graph, Protocol):
-    """A graph before it is known how much of the work is its own: `sizes` are tokens that it is measured with."""
+    """A graph before its limits are known; `sizes`: the sizes in tokens that are measured."""
 
     @property
     def sizes(self) -> Sequence[int]: ...
@@ -55,12 +55,12 @@ class Form(Graph, Protocol):
 
 
 def graph_name(part: str) -> str:
-    """Under which measurements have it."""
+    """Key of the part's graph in the measurements."""
     return f"graph_{part}" if part else "graph"
 
 
 def may_have_graph(encoder: Encoder, measurements: Measurements, part: str) -> bool:
-    """False where it is known to be no better, and where this engine makes none."""
+    """False if the graph is known not to be faster, or this engine cannot make one."""
     is_cpu = encoder.device.type == "cpu"
     if not encoder.is_exportable or (is_cpu and not (encoder.dtype is torch.float32 and is_installed())):
         return False
@@ -75,16 +75,17 @@ def refuse(measurements: Measurements, part: str, reason: str) -> None:
 def take_graph(
     encoder: Encoder, path: Path, num_threads: int, measurements: Measurements, part: str, seconds: Seconds
 ) -> int:
-    """Let `encoder` run small sub-batches by a graph, where that is faster; the largest that it takes.
+    """Let `encoder` run small sub-batches as a graph if that is faster; return the largest size in tokens, or 0.
 
-    On a CPU that is the file at `path`. What is no verdict on the graph, as a lack of memory, is raised and not kept.
+    On a CPU the graph is the file at `path`. Errors that say nothing about the graph, such as a lack of memory, are
+    raised and not recorded.
     """
     tries_name = f"{graph_name(part)}_tries"
     tries = int(measurements.get(tries_name) or 0)
     measurements.put(**{tries_name: tries + 1})
     try:
         if tries >= MOST_TRIES:
-            raise LoadError(f"the process ended each of {tries} times that it was tried")
+            raise LoadError(f"the process ended in each of {tries} attempts to use the graph")
         graph = form_of(encoder, path, num_threads)
         known = measurements.get(graph_name(part)) or measured(encoder, graph, num_threads, seconds)
     except LoadError as exc:
@@ -92,7 +93,7 @@ def take_graph(
     except Unusable:
         raise
     except Exception:
-        measurements.put(**{tries_name: tries})  # the process goes on
+        measurements.put(**{tries_name: tries})  # the process survives
         raise
     measurements.put(**{graph_name(part): known, tries_name: 0})
     log.info("graph of %s: %s", part or "the encoder", known)
@@ -103,14 +104,14 @@ def take_graph(
 
 
 def form_of(encoder: Encoder, path: Path, num_threads: int) -> Form:
-    """LoadError where the file cannot be opened."""
+    """Make the graph for the encoder's device. Raise LoadError if the file cannot be opened."""
     if encoder.device.type == "cpu":
         return onnx.Graph(path, num_threads, is_causal=encoder.is_causal, max_length=longest_seen(encoder))
     return CapturedPasses(encoder)
 
 
 def measured(encoder: Encoder, graph: Form, num_threads: int, seconds: Seconds) -> dict[str, Any]:
-    """LoadError where the graph does not give what the packed path does."""
+    """Measure the graph's limits. Raise LoadError if its results differ from those of the packed path."""
     error = probe_graph(encoder, graph)
     if encoder.device.type == "cpu":
         torch.set_num_threads(num_threads)
@@ -121,7 +122,7 @@ def measured(encoder: Encoder, graph: Form, num_threads: int, seconds: Seconds) 
             break
     return {
         "max_tokens": largest(ratios),
-        # There its threads are taken from others, who would be as fast with each.
+        # Beside others, each of its threads is taken from another pass, so its time counts once per thread.
         "beside_others": largest({size: num_threads * ratio for size, ratio in ratios.items()}),
         "error": error,
         "ratios": {str(size): ratio for size, ratio in ratios.items()},
@@ -129,9 +130,9 @@ def measured(encoder: Encoder, graph: Form, num_threads: int, seconds: Seconds) 
 
 
 def largest(ratios: Mapping[int, float]) -> int:
-    """Up to which size it is best to use what takes `ratios` of the usual time; 0: nowhere.
+    """Return the best size limit for an alternative that takes `ratios` of the usual time, by size; 0: never use it.
 
-    One measurement among the others that was disturbed changes little.
+    A single disturbed measurement changes the result little.
 
     >>> largest({4: 0.4, 8: 1.1, 16: 0.6, 32: 0.99})
     16
@@ -145,7 +146,7 @@ def largest(ratios: Mapping[int, float]) -> int:
 
 
 def probe_graph(encoder: Encoder, graph: Form) -> float:
-    """The largest relative difference of a state; LoadError where it is too large, or a file cannot be run."""
+    """Return the largest relative difference of a state. Raise LoadError if it is too large or the file cannot run."""
     rng, worst = np.random.default_rng(0), 0.0
     for given in PROBED:
         lengths = np.minimum(given, graph.max_length).astype(np.int32)
@@ -157,10 +158,10 @@ def probe_graph(encoder: Encoder, graph: Form) -> float:
             states = graph.hidden_states(ids, lengths, keys, types, encoder.first_position)
         except Exception as exc:  # the library's errors have no common class
             if encoder.device.type == "cuda":
-                raise  # of the device, or of its memory, as these are just now
+                raise  # a fault of the device or its memory, which may pass
             raise LoadError(f"the graph cannot be run: {first_line(exc)}") from exc
         if states.shape != expected.shape or not bool(torch.isfinite(states).all()):
-            raise LoadError(f"the graph gives {list(states.shape)} or no numbers where {list(expected.shape)} are due")
+            raise LoadError(f"the graph gives {list(states.shape)} or non-finite values, not {list(expected.shape)}")
         worst = largest_error([worst, relative_error(states, expected)])
     if not worst <= TOLERANCE[encoder.dtype]:
         raise LoadError(f"the graph differs from the packed path by {worst:.0e}")
@@ -168,7 +169,7 @@ def probe_graph(encoder: Encoder, graph: Form) -> float:
 
 
 def ratio_at(size: int, encoder: Encoder, graph: Form, seconds: Seconds) -> float:
-    """Seconds of the graph for one of the packed path, with so many tokens: of one item where it can be so long."""
+    """Ratio of the graph's time to the packed path's, for `size` tokens in as few items as possible."""
     longest = min(size, graph.max_length)
     lengths = np.array([longest] * (size // longest), np.int32)
     ids = np.full(lengths.sum(), encoder.vocab_size // 2, np.int32)
@@ -181,13 +182,13 @@ def ratio_at(size: int, encoder: Encoder, graph: Form, seconds: Seconds) -> floa
 
 
 def ended(states: torch.Tensor) -> None:
-    """A GPU works on when a call has returned."""
+    """Wait until `states` are computed: a GPU still works when a call has returned."""
     if states.is_cuda:
         torch.cuda.synchronize(states.device)
 
 
 def longest_seen(encoder: Encoder) -> int:
-    """Of an item that is within every window of the model, whichever way its size is counted."""
+    """Maximum length of an item within every window of the model, whether a size counts one side or both."""
     config = encoder.config.get_text_config()
     windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int) and value]
     return min(windows, default=1 << 30) // 2

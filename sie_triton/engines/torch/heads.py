@@ -1,7 +1,6 @@
-"""What a model does with the states of its encoder, by the model's own code.
+"""Model heads, which turn encoder states into logits, by the model's own code.
 
-The encoder is taken out and one put in its place that hands on what it is given, so that every architecture's head
-is the library's.
+The encoder is replaced by a stub that returns its input, so that the library computes the head of every architecture.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +18,19 @@ from sie_triton.errors import LoadError
 
 Ints = npt.NDArray[np.int32]
 
-# How far a head's output may be from the whole model's, relative to the largest.
+# Maximum difference between a head's logits and those of the whole model, relative to the largest.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 class TokenHead:
-    """What a model does with each token's state: [tokens, d] → [tokens, k]."""
+    """Head for each token's state: [tokens, d] → [tokens, k]."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.encoder = take_encoder(model)
 
     def prepare(self) -> None:
-        """As Encoder.prepare."""
+        """Optimise the layout of the weights."""
         if can_prepack(next(self.model.parameters())):
             prepack(self.model)
 
@@ -42,15 +41,15 @@ class TokenHead:
 
 
 class SequenceHead:
-    """What a model does with an item's states: those of all items, [tokens, d] → [items, labels].
+    """Head for the states of an item: [tokens, d] → [items, labels].
 
-    Which state stands for an item, the first, the last or their mean, is found out by comparing with the whole model.
+    Whether it reads the first state, the last or their mean is determined by comparison with the whole model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         if model.config.pad_token_id is None:
-            # Some heads look for padding behind the last token; they are given one state an item, without any.
+            # Some heads search for padding after the last token. They get one state per item, without padding.
             model.config.pad_token_id = 0
         sample = sample_ids(model)
         with torch.inference_mode():
@@ -60,7 +59,7 @@ class SequenceHead:
         self._representative = self._choose(hidden, expected)
 
     def places(self, lengths: Ints) -> Indices:
-        """What of the items' tokens it reads."""
+        """Return the tokens that the head reads."""
         return REPRESENTATIVES[self._representative][0](lengths)
 
     @torch.inference_mode()
@@ -89,7 +88,7 @@ class SequenceHead:
 
 
 class DecoderHead:
-    """Of an encoder-decoder such as BART: what its decoder makes of an item's last token. As SequenceHead."""
+    """Head of an encoder-decoder such as BART, for the decoder state of the last token. Used like SequenceHead."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         head = getattr(model, "classification_head", None)
@@ -108,12 +107,12 @@ class DecoderHead:
 
 
 def first(lengths: Ints) -> Indices:
-    """The first token of each item."""
+    """Return the index of the first token of each item."""
     return Indices(np.cumsum(lengths, dtype=np.int64) - lengths)
 
 
 def last(lengths: Ints) -> Indices:
-    """The last token of each item."""
+    """Return the index of the last token of each item."""
     return Indices(np.cumsum(lengths, dtype=np.int64) - 1)
 
 
@@ -127,7 +126,7 @@ def mean(hidden: torch.Tensor, lengths: Indices) -> torch.Tensor:
     return torch.stack([states.mean(0) for states in torch.split(hidden, lengths.arrays[0].tolist())])
 
 
-# What is read of items of these lengths, int32 [items], and hidden [tokens, d], the same → [items, d].
+# By name: lengths, int32 [items] → the indices to read; states [tokens, d] and these → [items, d].
 REPRESENTATIVES: Mapping[str, tuple[Callable[[Ints], Indices], Callable[[torch.Tensor, Indices], torch.Tensor]]] = {
     "first": (first, states_at),
     "last": (last, states_at),
@@ -146,7 +145,7 @@ class _Given(torch.nn.Module):
 
 
 def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """The encoder of `model`, which from now on hands on the `inputs_embeds` it is given; its pooler stays."""
+    """Remove and return the encoder of `model`; a stub that returns its `inputs_embeds` and the pooler remain."""
     encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
     pooler = getattr(encoder, "pooler", None)
     if pooler is not None:
@@ -156,7 +155,7 @@ def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def sample_ids(model: PreTrainedModel) -> torch.Tensor:
-    """A few ordinary tokens, int64 [1, 12]."""
+    """Return random ordinary tokens, int64 [1, 12]."""
     vocab_size = int(model.config.get_text_config().vocab_size)
     ids = np.random.default_rng(0).integers(vocab_size // 4, 3 * vocab_size // 4, (1, 12))
     return torch.from_numpy(ids).to(next(model.parameters()).device)

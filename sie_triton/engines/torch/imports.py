@@ -1,4 +1,4 @@
-"""What every worker imports before it can load: seconds of work that one process can do for all."""
+"""The imports of every worker: seconds of work that the fork server does once for all."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def import_all() -> None:
 
 @contextmanager
 def without_parts_of_gpus() -> Iterator[None]:
-    """Inside, a whole GPU is visible if parts of one (MIG) are: PyTorch does not count these by NVML, but by CUDA."""
+    """Within the context, show a whole GPU instead of MIG parts, which PyTorch counts by CUDA instead of by NVML."""
     given = os.environ.get(VISIBLE, "")
     if given.startswith("MIG-"):
         os.environ[VISIBLE] = "0"

@@ -1,4 +1,4 @@
-"""Token vectors of packed items → one vector per item, by sentence-transformers' pooling modes."""
+"""Pooling: token states of packed items → one vector per item, by sentence-transformers' modes."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,15 +9,15 @@ from sie_triton.engines.torch.transfers import Indices
 
 Ints = npt.NDArray[np.int32]
 
-# Modes that take one token's state.
+# Modes that select a single token's state.
 ENDS = ("cls", "lasttoken")
 
 
 class Pooling:
-    """Of items of `of_items` tokens each: float [tokens, d], their states → [items, d · len(modes)].
+    """Pools states of items with `of_items` tokens: float [tokens, d] → [items, d · len(modes)].
 
-    The first `of_prompts` tokens of an item take no part, except in lasttoken. `indices` are what it reads on the
-    device, so that the pass before it can take them along.
+    The first `of_prompts` tokens of an item are excluded, except in lasttoken. `indices`: arrays that pooling reads on
+    the device; the preceding forward pass can upload them.
     """
 
     def __init__(self, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...]) -> None:
@@ -43,8 +43,8 @@ class Pooling:
 
 
 def _arrays(of_items: Ints, skip: Ints, modes: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
-    """int64; of each item the first token that takes part and the last one, how many do; these in order, and where in
-    their item they stand. Empty is what no mode needs.
+    """Return int64 arrays: first pooled token, last token and number of pooled tokens of each item; indices of the
+    pooled tokens, and their positions in the item. Arrays that no mode needs are empty.
     """
     ends = np.cumsum(of_items, dtype=np.int64)
     reduces = any(mode not in ENDS for mode in modes)
@@ -57,7 +57,7 @@ def _arrays(of_items: Ints, skip: Ints, modes: tuple[str, ...]) -> list[npt.NDAr
 
 
 def _of_one(hidden: torch.Tensor, mode: str) -> torch.Tensor:
-    """The same of one item that takes part as a whole, in a fifth of the time."""
+    """Pool a single item without excluded tokens, in a fifth of the general time."""
     if mode == "cls":
         return hidden[:1]
     if mode == "lasttoken":
@@ -83,5 +83,5 @@ def _reduce(hidden: torch.Tensor, lengths: torch.Tensor, places: torch.Tensor, m
 
 
 def segments(rows: torch.Tensor, reduce: str, lengths: torch.Tensor) -> torch.Tensor:
-    """One row for each of `lengths`, which must add up to all `rows`: PyTorch's own look at that waits for a GPU."""
+    """Reduce each segment to one row. `lengths` must sum to len(rows): PyTorch's own check would wait for a GPU."""
     return torch.segment_reduce(rows, reduce, lengths=lengths, axis=0, unsafe=True)

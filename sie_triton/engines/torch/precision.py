@@ -1,4 +1,4 @@
-"""Number formats: what was asked for → what this device computes well."""
+"""Number formats: the requested precision → a dtype that the device supports well."""
 
 import logging
 
@@ -10,12 +10,12 @@ _log = logging.getLogger(__name__)
 
 
 def choose_dtype(precision: str, device: str) -> torch.dtype:
-    """`precision` empty: float32 on a CPU, float16 on a GPU. float16 on a CPU becomes a format it computes natively."""
+    """Return the dtype; default: float32 on a CPU, float16 on a GPU. On a CPU, float16 becomes a native format."""
     if not precision:
         return torch.float32 if device == "cpu" else torch.float16
     if precision == "float16" and device == "cpu":
         chosen = "bfloat16" if computes_bfloat16() else "float32"
-        _log.warning("float16 was asked for, and this CPU does not compute it: using %s", chosen)
+        _log.warning("float16 was requested, but this CPU does not support it: using %s", chosen)
         return DTYPES[chosen]
     return DTYPES[precision]
 

@@ -65,7 +65,7 @@ class ResidualNorm(torch.nn.Module):
 
 
 def lay_out(model: torch.nn.Module) -> None:
-    """The weights of `model` for speed, in memory of this process."""
+    """Lay out the weights of `model` for speed, in memory of this process."""
     weights = next(model.parameters())
     if can_prepack(weights):
         prepack(model)
@@ -75,7 +75,7 @@ def lay_out(model: torch.nn.Module) -> None:
 
 
 def own_pages(model: torch.nn.Module) -> None:
-    """Copy what is still mapped from the file, so that nobody can change it, and its memory is counted and freed."""
+    """Copy weights mapped from a file, so that changes of it have no effect and their memory is counted and freed."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
 

@@ -1,7 +1,7 @@
-"""Can this model run packed? Found out by comparing it with the library's own eager attention, item by item.
+"""Probe whether a model can run packed, by comparison with the library's own eager attention, item by item.
 
-"Packed equals alone" with one and the same function would be blind to a forgotten causal mask or window;
-another implementation, at a length beyond any window, is not.
+Comparing packed items with single ones in the same implementation would not reveal a missing causal mask or window.
+Another implementation, at a length beyond any window, does.
 """
 
 import logging
@@ -18,10 +18,10 @@ from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
-# Largest difference of a token's state from the eager one, relative to the largest state of its item.
+# Maximum difference from eager token states, relative to the largest state of the item.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
-# Two of similar length are padded together.
+# The last two are similar enough to be padded together.
 SHORT_LENGTHS = (1, 2, 7, 33, 35)
 WINDOW_SETTINGS = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
 
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`error` is the largest relative difference of `path`; `reason` says why it was chosen.
+    """The chosen path, why it was chosen, and its largest relative difference (`error`).
 
-    `lasts` is False where the reason is the machine's, so that it may be another after a repair.
+    `lasts` is False if the reason is a fault of the machine, so that a repair may change the verdict.
     """
 
     path: str
@@ -42,9 +42,10 @@ class Verdict:
 
 
 def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:
-    """Prepare `encoder`, and let it take the packed path if that gives the library's result, else the padded one.
+    """Prepare `encoder`, and choose the packed path if it gives the library's result, else the padded one.
 
-    What is found is kept under `name`, if it lasts. LoadError if neither does; Overflow if float16 is too narrow.
+    A lasting verdict is stored in the measurements as `name`. Raise LoadError if neither path gives the library's
+    result; raise Overflow if the values overflow float16.
     """
     known = measurements.get(name)
     if known is not None:
@@ -55,7 +56,7 @@ def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, n
         if verdict.lasts:
             measurements.put(**{name: {"path": verdict.path, "reason": verdict.reason, "error": verdict.error}})
         else:
-            log.warning("the packed path cannot be taken on this machine as it is: %s", verdict.reason)
+            log.warning("the packed path cannot be used on this machine at present: %s", verdict.reason)
     if verdict.path == PADDED:
         encoder.paths = (PADDED,)
     encoder.use(verdict.path)
@@ -63,10 +64,10 @@ def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, n
 
 
 def probe(encoder: Encoder, max_length: int) -> Verdict:
-    """Compare both paths with what the library's eager attention made of random tokens before preparation."""
+    """Compare both paths with the library's eager attention, computed on random tokens before preparation."""
     lengths = np.array([*(n for n in SHORT_LENGTHS if n < max_length), longest(encoder, max_length)], np.int32)
     rng = np.random.default_rng(0)
-    # From the middle of the vocabulary: ids at its ends are special, and padding is left out of attention.
+    # From the middle of the vocabulary: special tokens are at its ends, and attention ignores padding.
     low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
     input_ids = rng.integers(low, high, lengths.sum(), dtype=np.int32)
     expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(lengths)[:-1])]
@@ -80,7 +81,7 @@ def probe(encoder: Encoder, max_length: int) -> Verdict:
     tolerance, lasts = TOLERANCE[encoder.dtype], True
     try:
         error = error_of(PACKED)
-    except Exception as exc:  # whatever a model does with one long row, it then cannot take it
+    except Exception as exc:  # a model may fail on one long row in any way
         if is_out_of_memory(exc):
             raise
         reason, lasts = first_line(exc), not is_of_machine(exc)
@@ -98,13 +99,13 @@ def probe(encoder: Encoder, max_length: int) -> Verdict:
 
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Largest difference relative to the largest value; [tokens, d] each. NaN or infinite unless all are finite."""
+    """Return the largest difference relative to the largest value; [tokens, d] each. Not finite if a value is not."""
     ours, theirs = ours.float(), theirs.float()
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 def largest_error(errors: list[float]) -> float:
-    """NaN if one is, where max() would overlook it.
+    """Return the largest error, or NaN if any is NaN, which max() may miss.
 
     >>> largest_error([0.1, float("nan"), 0.2])
     nan
@@ -113,20 +114,20 @@ def largest_error(errors: list[float]) -> float:
 
 
 def check_range(error: float, dtype: torch.dtype) -> None:
-    """Raise Overflow if `error` comes of numbers that float16 does not hold."""
+    """Raise Overflow if `error` is the result of float16 overflow."""
     if dtype is torch.float16 and not math.isfinite(error):
         raise Overflow("float16 cannot be served: this model's numbers overflow in it", "unsupported")
 
 
 def difference(error: float) -> str:
-    """Second half of a sentence."""
+    """Describe `error` as the second half of a sentence."""
     if not math.isfinite(error):
         return "computes numbers that are not finite, or transformers does"
     return f"differs from the library's eager attention by {error:.0e}"
 
 
 def longest(encoder: Encoder, max_length: int) -> int:
-    """Past twice any window of the model, so that a forgotten one shows, and not past what it will be given."""
+    """Return a length beyond twice any window, so that a missing window shows; at most `max_length`."""
     config = encoder.config.get_text_config()
     windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int)]
     return min(max_length, 2 * max(windows, default=0) + 65)

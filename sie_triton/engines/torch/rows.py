@@ -1,4 +1,4 @@
-"""How many rows a forward pass gets: little padding beside items, numbers that suit matrix products."""
+"""Rows of a forward pass: groups of items with little padding, and row counts that suit matrix products."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,15 +8,15 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 
-# One token of padding for this many real ones, at most, within a padded forward pass.
+# A padded forward pass has at most one token of padding for this many real tokens.
 TOKENS_PER_PADDING = 8
 
-# Matrix products on a CPU get a multiple of this many rows.
+# On a CPU, the number of rows of matrix products is a multiple of this.
 ROWS = 16
 
 
 def placed(lengths: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of the tokens of items end to end: the item of each, and where in it it stands.
+    """Return the item of each packed token, and the token's position in it; int [tokens] each.
 
     >>> [each.tolist() for each in placed(np.array([2, 1], np.int32))]
     [[0, 0, 1], [0, 1, 0]]
@@ -26,7 +26,7 @@ def placed(lengths: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions of items, shortest first, in groups that need little padding when set side by side.
+    """Yield groups of item indices, shortest first, that need little padding side by side.
 
     >>> list(similar([10, 2, 9, 2, 10]))
     [[1, 3], [2, 0, 4]]
@@ -45,10 +45,10 @@ def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 class SideBySide(NamedTuple):
-    """Some of the items of a packed row, as rows of one length: `items` are their numbers, in the order of the rows.
+    """Some items of a packed row as rows of equal length; `items`: their indices, in the order of the rows.
 
-    `real` and `seen`, bool [rows, width]: where a row has tokens, and which of them attention may look at. `places`,
-    int [real tokens]: where these stand in the packed row.
+    `real` and `seen`, bool [rows, width]: where a row has tokens, and which of them attention may see. `places`,
+    int [real tokens]: their positions in the packed row.
     """
 
     items: list[int]
@@ -57,20 +57,20 @@ class SideBySide(NamedTuple):
     seen: npt.NDArray[np.bool_]
 
     def filled(self, values: npt.NDArray[Any], padding: int = 0) -> npt.NDArray[np.int64]:
-        """[tokens] of the packed row → int64 [rows, width]."""
+        """Lay out values of the packed row: [tokens] → int64 [rows, width]."""
         rows = np.full(self.real.shape, padding, np.int64)
         rows[self.real] = values[self.places]
         return rows
 
     def inputs(self, input_ids: Ints, type_ids: Ints, padding: int) -> tuple[npt.NDArray[Any], ...]:
-        """Ids, types and mask, [rows, width]; which of all their places have tokens, and where these are in the packed
-        row."""
+        """Return ids, types and mask, [rows, width] each; flat indices of the real tokens; their positions in the
+        packed row."""
         mask, real = self.seen.astype(np.int64), np.flatnonzero(self.real)
         return self.filled(input_ids, padding), self.filled(type_ids), mask, real, self.places
 
 
 def side_by_side(lengths: Ints, keys: Ints) -> Iterator[SideBySide]:
-    """All items, those of similar length together; no token looks past the first `keys` of its item, int32 [items].
+    """Yield all items in groups of similar length; tokens see only the first `keys`, int32 [items], of their item.
 
     >>> [each.places.tolist() for each in side_by_side(np.array([1, 3, 1], np.int32), np.array([1, 3, 1], np.int32))]
     [[0, 4], [1, 2, 3]]
@@ -84,9 +84,9 @@ def side_by_side(lengths: Ints, keys: Ints) -> Iterator[SideBySide]:
 
 
 def spare_rows(num_tokens: int) -> int:
-    """Rows to add so that matrix products on a CPU get a number of rows that is even, and has come before.
+    """Return the number of rows to add on a CPU, so that matrix products have an even number of rows that recurs.
 
-    oneDNN compiles a kernel for every new number of rows and is slower on odd ones; at most 3 % is added.
+    oneDNN compiles a kernel for every new number of rows and is slower for odd ones. At most 3 % is added.
 
     >>> spare_rows(518), spare_rows(300)
     (10, 0)

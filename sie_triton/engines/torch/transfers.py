@@ -1,7 +1,7 @@
-"""Arrays on their way to the device of a pass and back: one copy each way, and the processor waits for the last alone.
+"""Transfers to and from the device of a pass: one copy each way, of which the CPU waits only for the last.
 
-A copy from ordinary memory to a GPU waits until everything that was launched before it is done; one from page-locked
-memory does not (`at::cuda::memcpy_and_sync` in PyTorch's Copy.cu). PyTorch keeps page-locked memory for the next pass.
+A copy from pageable memory to a GPU waits until all work launched before it is done; a copy from page-locked memory
+does not (`at::cuda::memcpy_and_sync` in PyTorch's Copy.cu). PyTorch caches page-locked memory for the next pass.
 """
 
 from collections.abc import Sequence
@@ -14,27 +14,26 @@ import torch
 
 Array = npt.NDArray[Any]
 
-# Each array begins at a multiple of so many bytes, as its type may need.
+# Alignment of each array in the copy, in bytes; enough for every type.
 ALIGNMENT = 8
 
 
 class Indices:
-    """Integer arrays that a pass reads on its device. They go there with those that they are uploaded together with,
-    else alone at their first use."""
+    """Integer arrays that a pass reads on its device, copied together by `upload`, else at their first use."""
 
     def __init__(self, *arrays: Array) -> None:
         self.arrays = arrays
         self._tensors: list[torch.Tensor] = []
 
     def on(self, device: torch.device) -> list[torch.Tensor]:
-        """The arrays as tensors of the same types."""
+        """Return the arrays as tensors of the same types on `device`."""
         if self.arrays and not (self._tensors and self._tensors[0].device == device):
             self._tensors = copied(self.arrays, device)
         return self._tensors
 
     @staticmethod
     def upload(all_of_them: Sequence["Indices"], device: torch.device) -> None:
-        """Copy those of a pass to a GPU together; elsewhere there is nothing to gain."""
+        """Copy all arrays of a pass to a GPU at once; do nothing on a CPU."""
         if device.type == "cuda":
             tensors = copied([array for each in all_of_them for array in each.arrays], device)
             for each in all_of_them:
@@ -42,7 +41,7 @@ class Indices:
 
 
 def copied(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """On a CPU the tensors are of the arrays' own memory."""
+    """Copy arrays to `device`. On a CPU the tensors share the arrays' memory."""
     if device.type != "cuda":
         return [torch.from_numpy(array).to(device) for array in arrays]
     starts = list(accumulate((-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays), initial=0))
@@ -60,7 +59,7 @@ def _type_of(array: Array) -> torch.dtype:
 
 
 def downloaded(*tensors: torch.Tensor) -> list[Array]:
-    """Those of one pass, of numbers of 4 bytes, in one copy."""
+    """Copy the tensors of a pass to the CPU at once; their elements have 4 bytes."""
     if tensors[0].device.type == "cpu":
         return [tensor.numpy() for tensor in tensors]
     words = torch.cat([tensor.contiguous().view(torch.int32).flatten() for tensor in tensors]).cpu().numpy()

@@ -1,4 +1,4 @@
-"""The table of all parts, most valuable first. Each module is imported by the process of its part alone."""
+"""The table of all parts, most important first. Only the process of a part imports its module."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -7,17 +7,17 @@ from importlib import import_module
 from sie_triton.bench.gpu_check.scope import Finding, Part, Plan
 
 ABOUT: Mapping[str, str] = {
-    "machine": "GPU, driver, cuDNN, the order of SDPA's backends, which kernels can run and why not; peak rates",
-    "fork": "does CUDA work in a forked process after the imports, with flash-attn installed and without",
-    "kernels": "each attention kernel beside eager attention: head sizes, GQA, windows, causal, partial keys",
-    "models": "whole models beside transformers' eager attention: packed, padded, as CUDA graphs",
-    "cudnn": "what a new shape costs with cuDNN's attention and without",
-    "graphs": "CUDA graphs captured beside running passes; passes after a capture that failed",
-    "speed": "tokens/s by kernel, format and number of lanes, and how long the GPU is idle",
-    "workers": "real worker processes: load, calibrate, answer, kill -9, milliseconds until the memory is free",
-    "faults": "a worker out of memory while it calibrates and in a pass, and after a device assert",
-    "query": "one short query: packed, as a CUDA graph, by the libraries",
-    "server": "the whole server, where a tritonserver is installed",
+    "machine": "GPU, driver, cuDNN, order of SDPA's backends, which kernels can run and why others cannot; peak rates",
+    "fork": "whether CUDA works in a forked process after the imports, with and without flash-attn",
+    "kernels": "each attention kernel compared with eager attention: head sizes, GQA, windows, causal, partial keys",
+    "models": "whole models compared with transformers' eager attention: packed, padded, as CUDA graphs",
+    "cudnn": "the cost of a new shape with and without cuDNN's attention",
+    "graphs": "CUDA graphs captured while passes run; passes after a failed capture",
+    "speed": "tokens/s by kernel, number format and number of lanes; idle time of the GPU",
+    "workers": "real worker processes: load, calibration, responses, kill -9, milliseconds until the memory is free",
+    "faults": "a worker that runs out of memory in calibration and in a pass, and after a device assert",
+    "query": "latency of one short query: packed, as a CUDA graph, by the libraries",
+    "server": "the whole server, if a tritonserver is installed",
 }
 
 KERNELS = ("flash_attention_2", "varlen", "native", "sdpa")
@@ -27,7 +27,7 @@ FAULTS = ("pass", "assert", "calibration")
 
 
 def all_parts() -> list[Part]:
-    """In the order in which they run; seconds as worth them in a run of nine minutes."""
+    """Return the parts in running order, with their seconds in a run of nine minutes."""
     return [
         Part("machine", _later("machine", "describe"), 40),
         Part("fork", _later("fork", "compare"), 50, is_needed=True),
@@ -50,12 +50,12 @@ def all_parts() -> list[Part]:
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """Return the parts of these names or groups, all for none; ValueError names what there is not."""
+    """Return the parts with these names or groups; without names, all. Raise ValueError for an unknown name."""
     parts = all_parts()
     groups = {part.name.split("/")[0] for part in parts}
     for name in names:
         if name not in groups | {part.name for part in parts}:
-            raise ValueError(f"there is no part {name!r}; there are {', '.join(ABOUT)}, and {_examples(parts)}")
+            raise ValueError(f"unknown part {name!r}; known are {', '.join(ABOUT)}, and {_examples(parts)}")
     return [part for part in parts if not names or {part.name, part.name.split("/")[0]} & set(names)]
 
 
@@ -64,7 +64,7 @@ def _examples(parts: Sequence[Part]) -> str:
 
 
 def _later(module: str, function: str, *arguments: str) -> partial[Iterator[Finding]]:
-    """Work whose module is imported when it begins, so that a missing package costs that part alone."""
+    """Defer the import of a part's module until it runs, so that a missing package affects that part only."""
     return partial(_run, module, function, *arguments)
 
 

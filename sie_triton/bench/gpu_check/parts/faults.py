@@ -1,6 +1,7 @@
-"""What becomes of a worker that is out of memory, or met a device assert: it answers again, or another takes its place.
+"""Recovery of a worker that ran out of memory or hit a device assert: it answers again, or a replacement does.
 
-A process that holds nearly all of the memory makes it short. A token id beyond the vocabulary is a device assert.
+This process allocates almost all of the memory to make it scarce. A token id beyond the vocabulary causes a device
+assert.
 """
 
 import resource
@@ -23,7 +24,7 @@ from sie_triton.errors import LoadError, ModelError
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import Worker, WorkerDied
 
-# What is left free for a pass that needs more, and for a load: beside the weights, for CUDA itself and some passes.
+# Bytes left free for a pass, too few for it; and for a load, besides the weights, for CUDA itself and some passes.
 LEFT_FOR_PASS, LEFT_FOR_LOAD = 32_000_000, 1_600_000_000
 
 PATIENCE_S = 15.0
@@ -32,9 +33,9 @@ ANSWERED = "an answer"
 
 
 def provoke(fault: str, plan: Plan) -> Iterator[Finding]:
-    """Provoke one fault, and report what the worker tells and what answers next."""
+    """Provoke a fault; report the worker's response and which worker answers next."""
     if fault == "calibration" and not plan.is_gpu:
-        raise CannotRun("it needs a GPU, whose memory is made short while a worker loads")
+        raise CannotRun("it needs a GPU, to make its memory scarce while a worker loads")
     with tempfile.TemporaryDirectory() as scratch:
         model = "BERT-base" if fault == "assert" else "BERT, wide"
         order = order_of(model, plan, save(model, plan, Path(scratch)))
@@ -43,7 +44,7 @@ def provoke(fault: str, plan: Plan) -> Iterator[Finding]:
 
 
 def in_pass(order: Load, plan: Plan) -> Finding:
-    """Ask for a pass that needs more memory than there is."""
+    """Run a pass that needs more memory than is free."""
     large = token_batch(items_of([512] * (512 if plan.is_dry else 1024)))
     with started(order) as worker:
         with short_of_memory(plan, LEFT_FOR_PASS, worker):
@@ -54,7 +55,7 @@ def in_pass(order: Load, plan: Plan) -> Finding:
 
 
 def after_assert(order: Load, plan: Plan) -> Finding:
-    """Ask for the state of a token that does not exist."""
+    """Run a pass with a token id that does not exist."""
     beyond = token_batch([np.full(12, VOCABULARY + 1000, np.int32)])
     with started(order) as worker:
         told = outcome(lambda: worker.forward(beyond, 1))
@@ -64,7 +65,7 @@ def after_assert(order: Load, plan: Plan) -> Finding:
 
 
 def in_calibration(order: Load, plan: Plan) -> Finding:
-    """Let a worker load that cannot try out the larger sub-batches for want of memory."""
+    """Load a worker that has too little memory to try the larger sub-batches."""
     with started(order) as worker:
         usual = worker.loaded.sub_batch_cost
         weights = worker.loaded.weights_bytes
@@ -84,7 +85,7 @@ def in_calibration(order: Load, plan: Plan) -> Finding:
 
 
 def finding(row: Row, *, is_provoked: bool, passed: bool) -> Finding:
-    """Without a verdict where the fault did not come about."""
+    """Return the finding; without a verdict if the fault did not occur."""
     verdict = "not provoked"
     if is_provoked:
         row["passed"] = passed
@@ -93,7 +94,7 @@ def finding(row: Row, *, is_provoked: bool, passed: bool) -> Finding:
 
 
 def outcome(work: Callable[[], object]) -> str:
-    """Return what a caller is told, in words."""
+    """Return the caller's result as text: an answer or the error."""
     try:
         work()
     except (MemoryError, ModelError) as exc:
@@ -102,9 +103,9 @@ def outcome(work: Callable[[], object]) -> str:
 
 
 def next_answer(worker: Worker, order: Load) -> tuple[str, float | None]:
-    """Ask until something answers, and start another worker where this one ended, as its stage does.
+    """Send queries until a worker answers; if this one has ended, start a replacement, as its stage does.
 
-    Return who answered, and after how many seconds; None where nothing does.
+    Return which worker answered, and after how many seconds; None if none answered.
     """
     began, failed = time.monotonic(), 0
     while time.monotonic() < began + PATIENCE_S:
@@ -115,7 +116,7 @@ def next_answer(worker: Worker, order: Load) -> tuple[str, float | None]:
             worker.close()
             with started(order) as another:
                 another.forward(query(), 1)
-                return f"another worker answers, after {failed} failed passes", time.monotonic() - began
+                return f"a replacement answers, after {failed} failed passes", time.monotonic() - began
         except (MemoryError, ModelError):
             failed += 1
             time.sleep(0.2)
@@ -124,7 +125,7 @@ def next_answer(worker: Worker, order: Load) -> tuple[str, float | None]:
 
 @contextmanager
 def short_of_memory(plan: Plan, left: int, worker: Worker | None = None) -> Iterator[None]:
-    """Leave so many bytes of the GPU free; on a CPU let `worker` have so many more."""
+    """Leave `left` bytes of the GPU free; on a CPU, limit `worker` to `left` more bytes."""
     if plan.is_gpu:
         free, _ = torch.cuda.mem_get_info(plan.device)
         taken = torch.empty(max(0, free - left), dtype=torch.uint8, device=plan.device)
@@ -144,7 +145,7 @@ def short_of_memory(plan: Plan, left: int, worker: Worker | None = None) -> Iter
 
 
 def wait_until_free(plan: Plan) -> None:
-    """Wait until the memory of a worker that ended does not grow any more."""
+    """Wait until the free memory stops growing after a worker has ended."""
     before = -1
     while (free := torch.cuda.mem_get_info(plan.device)[0]) > before:
         before = free

@@ -1,8 +1,8 @@
-"""Does CUDA work in a forked process after the imports of a fork server?
+"""Whether CUDA works in a forked process after the imports of a fork server.
 
-With flash-attn installed, transformers asks PyTorch for CUDA while it is imported. PyTorch asks CUDA itself, and then
-CUDA cannot be used in any process that is forked later; with PYTORCH_NVML_BASED_CUDA_CHECK=1 it asks NVML, and CUDA can
-be used. An empty package stands for flash-attn.
+If flash-attn is installed, transformers calls torch.cuda.is_available during its import. By default PyTorch then
+calls CUDA itself, which makes CUDA unusable in processes that are forked later. With PYTORCH_NVML_BASED_CUDA_CHECK=1 it
+uses NVML instead, and CUDA works. An empty package stands in for flash-attn.
 """
 
 import json
@@ -30,12 +30,12 @@ FILES = {
     "flash_attn-2.8.3.dist-info/RECORD": f"{MODULE},,\n",
 }
 
-# Imports and one small computation; more is a deadlock.
+# Time limit for the imports and one small computation, in seconds; beyond it, assume a deadlock.
 LIMIT_S = 40
 
 
 def compare(plan: Plan) -> Iterator[Finding]:
-    """Report each combination; those with the variable, which a server must set, have to work."""
+    """Report each combination; those with the variable, which a server must set, must work."""
     cases = [(FAKE, ""), (FAKE, "1"), (NOT_CHANGED, ""), (NOT_CHANGED, "1")]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
         for path, text in FILES.items():
@@ -51,7 +51,7 @@ def compare(plan: Plan) -> Iterator[Finding]:
 
 
 def forked(plan: Plan, packages: Path, case: tuple[str, str]) -> dict[str, Any]:
-    """Run this module in a process of its own, and return what it writes."""
+    """Run this module in a separate process and return its output."""
     package, variable = case
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if variable:
@@ -65,7 +65,7 @@ def forked(plan: Plan, packages: Path, case: tuple[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return {"calls": 0, "child": f"is not done after {limit_s} s"}
+        return {"calls": 0, "child": f"is not finished after {limit_s} s"}
     if done.returncode:
         return {"calls": 0, "child": f"the imports failed: {done.stderr.strip().splitlines()[-1]}"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -73,7 +73,7 @@ def forked(plan: Plan, packages: Path, case: tuple[str, str]) -> dict[str, Any]:
 
 
 def main(device: str) -> None:
-    """Import as a fork server does, fork, and compute in the child."""
+    """Import as the fork server does, fork, and compute in the child."""
     import torch
 
     calls, is_available = [], torch.cuda.is_available
@@ -91,7 +91,7 @@ def main(device: str) -> None:
         os._exit(0)
     os.close(writer)
     with open(reader) as pipe:
-        print(json.dumps({"calls": len(calls), "child": pipe.read() or "ended without a word"}), flush=True)
+        print(json.dumps({"calls": len(calls), "child": pipe.read() or "ended without output"}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CUDA graphs captured while another thread runs passes, and a capture that fails on purpose in the midst of it."""
+"""CUDA graphs captured while another thread runs passes, and a capture that fails on purpose meanwhile."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, Encoder
 from sie_triton.engines.torch.probe import TOLERANCE, relative_error
 
-# Of the pass that is captured, and of those beside it.
+# Item lengths of the captured pass, and of the passes that run meanwhile.
 CAPTURED_LENGTHS, BESIDE_LENGTHS = (7, 12, 1, 40), (300, 64, 64, 1, 129)
 
 JOIN_S = 20
 
 
 class Passes:
-    """One pass over items of these lengths, and the states that it has to give."""
+    """A pass over items of these lengths, and its expected states."""
 
     def __init__(self, encoder: Encoder, lengths: tuple[int, ...], plan: Plan) -> None:
         self.lengths = np.array(lengths, np.int32)
@@ -38,7 +38,7 @@ class Passes:
         return passes.hidden_states(self.input_ids, self.lengths, self.lengths, types, first)
 
     def check(self, states: torch.Tensor) -> str:
-        """Return how far the states are off; AssertionError where that is too much."""
+        """Return the error of the states as text. Raise AssertionError if it is too large."""
         error = relative_error(states, self._expected)
         assert error <= self._limit, f"its states are off by {error:.1e}"
         return f"off by {error:.1e}"
@@ -64,16 +64,16 @@ class Beside(threading.Thread):
             self.error = f"{type(exc).__name__}: {exc}"[:300]
 
     def stop(self) -> str:
-        """Return what it did; RuntimeError where a pass failed, or does not end."""
+        """Stop the lane and return a summary. Raise RuntimeError if a pass failed or does not end."""
         self._ended.set()
         self.join(JOIN_S)
         if self.error or self.is_alive():
             raise RuntimeError(f"pass {self.num_passes + 1} {self.error or 'does not end'}")
-        return f"{self.num_passes} passes beside it"
+        return f"{self.num_passes} passes meanwhile"
 
 
 def check(plan: Plan) -> Iterator[Finding]:
-    """Capture alone, beside passes, and in vain."""
+    """Capture alone, then while passes run, then with a failure."""
     model = build("BERT-base", plan).to(getattr(torch, plan.precision))
     encoder = Encoder(model)
     encoder.use(PACKED)
@@ -108,7 +108,7 @@ def check(plan: Plan) -> Iterator[Finding]:
 
 
 def fail(model: Any, capture: Callable[[], object]) -> str:
-    """Let the pass of this thread wait for the device, which is not allowed while it is captured."""
+    """Make a capture of this thread fail: wait for the device in it, which is not allowed."""
     mine = threading.get_ident()
 
     def stumble(module: object, given: object, states: Any) -> None:
@@ -117,7 +117,7 @@ def fail(model: Any, capture: Callable[[], object]) -> str:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize()
         elif not torch.cuda.is_available():
-            raise RuntimeError("as if a capture had failed")
+            raise RuntimeError("simulated failure of a capture")
 
     hook = model.register_forward_hook(stumble)
     try:

@@ -1,7 +1,7 @@
-"""One attention kernel beside eager attention, with random queries, keys and values: every case that models have.
+"""An attention kernel compared with eager attention, on random queries, keys and values, in every case of real models.
 
-The reference is eager attention in float32 of the rounded inputs. The kernel may be off by twice what eager attention
-in the number format is.
+The reference is eager attention in float32 of the rounded inputs. The limit of the kernel's error is twice the error
+of eager attention in the same number format.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ WINDOWS: dict[str, Window] = {
     "causal window": (48, 0),
 }
 
-# Items of one token at both ends and in a run; the last two differ in length, and so does what a control mixes up.
+# Single-token items and runs of equal items; the control `leaking` moves the boundary between the last two.
 LENGTHS = (1, 1, 7, 64, 64, 65, 129, 512, 1, 300, 33, 33)
 TINY_LENGTHS = (1, 1, 60, 60, 1, 33, 33)
 
-# Of an item with partial keys so many of its last tokens are not looked at.
+# Number of final tokens that are not keys, in items with partial keys.
 NOT_KEYS = 5
 
 # Sharp attention, so that a wrong mask shows.
@@ -40,7 +40,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One shape of attention, for heads of `head_size`."""
+    """An attention shape, for heads of `head_size`."""
 
     name: str
     head_size: int
@@ -49,7 +49,7 @@ class Case:
     segments: Segments
 
     def inputs(self, device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Queries, keys and values: [1, heads, tokens, head_size] each, the same in each call."""
+        """Return queries, keys and values, [1, heads, tokens, head_size] each; equal in every call."""
         generator = torch.Generator(device).manual_seed(3)
         num_tokens, (heads, kv_heads) = sum(self.segments.lengths), self.heads
         shapes = [(1, count, num_tokens, self.head_size) for count in (heads, kv_heads, kv_heads)]
@@ -68,7 +68,7 @@ def cases(head_size: int, plan: Plan) -> list[Case]:
 
 
 def compare(kernel: str, plan: Plan) -> Iterator[Finding]:
-    """Compare the worst case of each number format and head size; at last the controls."""
+    """Report the worst case of each number format and head size, then the controls."""
     add_controls(plan)
     device, dtypes = torch.device(plan.device), [getattr(torch, name) for name in DTYPES]
     usable = [dtype for dtype in dtypes if why_not(kernel, device, dtype) is None]
@@ -82,7 +82,7 @@ def compare(kernel: str, plan: Plan) -> Iterator[Finding]:
 
 
 def worst(kernel: str, dtype: torch.dtype, given: list[Case], plan: Plan) -> Finding:
-    """The case that is nearest to its limit, or the first that fails; `failing` names all that fail."""
+    """Report the case nearest to its limit, or the first that raises; `failing` names all that fail."""
     name = str(dtype).removeprefix("torch.")
     rows = [judged(kernel, partial(against_eager, kernel, dtype, case, plan)) | {"worst": case.name} for case in given]
     is_control = rows[0]["is_control"]
@@ -96,7 +96,7 @@ def worst(kernel: str, dtype: torch.dtype, given: list[Case], plan: Plan) -> Fin
 
 @torch.inference_mode()
 def against_eager(kernel: str, dtype: torch.dtype, case: Case, plan: Plan) -> tuple[float, float, float]:
-    """Return error, cosine and limit."""
+    """Return the error, the cosine and the limit of a case."""
 
     def computed(kernel: str, dtype: torch.dtype) -> torch.Tensor:
         query, key, value = (each.to(dtype) for each in inputs)

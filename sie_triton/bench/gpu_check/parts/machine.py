@@ -1,4 +1,4 @@
-"""The device, the driver, the libraries, which kernels can run; and how fast it multiplies, copies and launches."""
+"""The device, driver, libraries and usable kernels; rates of matrix products, copies and launches."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ Facts = dict[str, Callable[[], object]]
 
 
 def describe(plan: Plan) -> Iterator[Finding]:
-    """Report the machine fact by fact, and what each kernel lacks on it."""
+    """Report facts about the machine, and why kernels cannot run on it."""
     facts = {**_device(plan), **_libraries(), **_attention(plan), **_rates(plan)}
     for what, ask in facts.items():
         try:

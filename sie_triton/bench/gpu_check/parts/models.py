@@ -1,8 +1,8 @@
-"""Every kernel that runs here, the padded path and CUDA graphs, beside the library's own eager attention.
+"""Every kernel that can run here, the padded path and CUDA graphs, compared with the library's eager attention.
 
-The reference is computed in float32 from the weights as rounded to the number format, so that what differs is the
-computation. A kernel may be off by twice what the eager attention in that format is: a forgotten mask is off by far
-more, which controls that are wrong on purpose show in each run.
+The reference is computed in float32 from weights rounded to the number format, so that only the computation differs.
+The limit of a kernel's error is twice that of eager attention in the same format. A missing mask causes a far larger
+error, as controls that are wrong on purpose show in each run.
 """
 
 import copy
@@ -25,7 +25,7 @@ DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float16", "bfloat16", "float
 
 
 def compare(name: str, plan: Plan) -> Iterator[Finding]:
-    """Make one comparison for each number format and each way to compute."""
+    """Compare every kernel and path in every number format."""
     add_controls(plan)
     lengths = np.array(lengths_of(name, plan), np.int32)
     input_ids = np.random.default_rng(1).integers(1000, 20000, lengths.sum(), dtype=np.int32)
@@ -36,7 +36,7 @@ def compare(name: str, plan: Plan) -> Iterator[Finding]:
         truth = Encoder(copy.deepcopy(model).to(getattr(torch, dtype)).float(), "eager")
         expected = torch.cat([truth.eager(item) for item in items])
         eager, _ = differences(torch.cat([ours.eager(item) for item in items]), expected)
-        # Where attention picks one token of all, rounding picks another in one computation and not in the next.
+        # Where attention selects a single token, rounding may select another one in some computations.
         times = TIMES_EAGER if MODELS[name].sharpness == 1 else 2 * TIMES_EAGER
         limit = TOLERANCE + times * eager
         for kernel in ways(plan.device, getattr(torch, dtype), name):
@@ -49,7 +49,7 @@ def compare(name: str, plan: Plan) -> Iterator[Finding]:
 
 
 def ways(device: str, dtype: torch.dtype, name: str) -> list[str]:
-    """Kernels that run here, the padded path, and the controls that differ for this model."""
+    """Return the kernels that can run here, the padded path, and the controls that affect this model."""
     if MODELS[name].packed_only:
         return [PACKED, PADDED]
     controls = ["leaking"] if name == "BERT-base" else list(CONTROLS)
@@ -58,7 +58,7 @@ def ways(device: str, dtype: torch.dtype, name: str) -> list[str]:
 
 
 def states(encoder: Encoder, kernel: str, input_ids: Any, lengths: Any) -> torch.Tensor:
-    """Token states by `kernel`, or by the path of that name."""
+    """Compute token states with `kernel`, or on the path of that name."""
     if kernel in KERNELS:
         encoder.kernel = kernel
     encoder.use(PADDED if kernel == PADDED else PACKED)
@@ -66,7 +66,7 @@ def states(encoder: Encoder, kernel: str, input_ids: Any, lengths: Any) -> torch
 
 
 def captured_states(encoder: Encoder, input_ids: Any, lengths: Any) -> torch.Tensor:
-    """Token states of the first items by a CUDA graph; graphs of other sizes are recorded after it."""
+    """Compute token states of the first items with a CUDA graph; record graphs of all sizes afterwards."""
     passes, ids = CapturedPasses(encoder), input_ids[: lengths.sum()]
     encoder.use(PACKED)
     states = passes.hidden_states(ids, lengths, lengths, np.zeros_like(ids), encoder.first_position)
@@ -75,7 +75,7 @@ def captured_states(encoder: Encoder, input_ids: Any, lengths: Any) -> torch.Ten
 
 
 def finding(row: Row, compute: Any, expected: torch.Tensor) -> Finding:
-    """Compare one way to compute with what is `expected`."""
+    """Compare the computed states with `expected`."""
     row |= judged(row["kernel"], lambda: (*differences(compute(), expected), row["limit"]))
     where = f"{row['model']}, {row['dtype']}, {row['kernel']}"
     return Finding("model_fidelity", f"{where}: {row.pop('verdict')}", row)

@@ -1,4 +1,4 @@
-"""One short query, over and over: packed, as a CUDA graph, and by the libraries."""
+"""Latency of one short query: packed, as a CUDA graph, and by the libraries."""
 
 import statistics
 import tempfile
@@ -17,7 +17,7 @@ from sie_triton.families import Adapter
 
 
 def measure(name: str, plan: Plan) -> Iterator[Finding]:
-    """Report the median in milliseconds of each way to compute."""
+    """Report the median latency of each implementation, in milliseconds."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = save(name, plan, Path(scratch))
         adapter = adapter_of(name, plan, directory, plan.precision)
@@ -31,7 +31,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
 
 
 def captured(adapter: Adapter, batch: Batch) -> Callable[[], object]:
-    """The pass of `batch` by a CUDA graph."""
+    """Return a pass of `batch` that runs as a CUDA graph."""
     encoder: Any = adapter.encoder
     graph = CapturedPasses(encoder)
     graph.serve(SIZES[-1], SIZES[-1])

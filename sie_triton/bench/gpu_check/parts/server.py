@@ -1,4 +1,4 @@
-"""The whole server with a model of real size, where a tritonserver and what else it needs were carried here."""
+"""The whole server with a model of real size, if tritonserver and its other packages are installed."""
 
 import json
 import os
@@ -30,15 +30,15 @@ MODEL = "BERT-base"
 NEEDED = ("aiohttp", "click", "platformdirs", "prometheus_client", "pydantic_settings", "tritonclient")
 ALIKE = 0.999
 
-# The first request waits for the weights.
+# Timeout of a request, in seconds; the first waits for the weights.
 LOAD_S = 120
 
-# Recording and measuring graphs takes seconds.
+# Time limit for recording and measuring graphs, in seconds.
 GRAPH_S = 30
 
 
 def measure(plan: Plan) -> Iterator[Finding]:
-    """Compare a served vector with transformers', and time one client's requests."""
+    """Compare a served vector with that of transformers, and time the requests of one client."""
     if lacking := what_is_lacking(plan):
         raise CannotRun(lacking)
     with tempfile.TemporaryDirectory() as scratch:
@@ -54,7 +54,7 @@ def measure(plan: Plan) -> Iterator[Finding]:
 
 
 def what_is_lacking(plan: Plan) -> str:
-    """Empty if the server can be started."""
+    """Return what the server needs and this machine lacks; empty if it can start."""
     if plan.is_dry:
         return "it needs a GPU"
     if not (NGC_ROOT / "bin" / "tritonserver").is_file() and find_spec("pytriton") is None:
@@ -69,12 +69,12 @@ def _fact(what: str, value: object, **judged: bool) -> Finding:
 
 @contextmanager
 def served(plan: Plan, directory: Path, scratch: Path) -> Iterator[str]:
-    """A server of the model in `directory`, as its command line starts it; its address."""
+    """Serve the model in `directory` by the command line; yield the server's address."""
     ports = ports_of_a_server()
     flags = [f"--{name.replace('_', '-')}={port}" for name, port in ports.items()]
     options = ["--device", plan.device, "--data-dir", str(scratch / "data"), *flags]
     command = [sys.executable, "-m", "sie_triton.cli", "serve", str(directory), *options]
-    # The server must do without what the check sets for its own forks.
+    # Without the variable that the check sets for its own forks; the server must set it itself.
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -87,7 +87,7 @@ def served(plan: Plan, directory: Path, scratch: Path) -> Iterator[str]:
 
 
 def wait_for_graph(url: str, model: str, text: str, scratch: Path) -> int:
-    """The largest sub-batch that goes through a CUDA graph once there is one; 0: there was none within GRAPH_S."""
+    """Return the largest sub-batch that runs as a CUDA graph; 0 if there is no graph after GRAPH_S."""
     ended = monotonic() + GRAPH_S
     while monotonic() < ended:
         infer(url, model, text)
@@ -98,7 +98,7 @@ def wait_for_graph(url: str, model: str, text: str, scratch: Path) -> int:
 
 
 def infer(url: str, model: str, text: str) -> Any:
-    """float32 [dim]."""
+    """Request a vector, float32 [dim]."""
     body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}]}
     body |= {"outputs": [{"name": "dense"}]}
     headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Tokens per second of one model by kernel, number format and number of lanes, and the idle time of the GPU."""
+"""Tokens per second of a model by kernel, number format and number of lanes, and the idle time of the GPU."""
 
 import tempfile
 import time
@@ -29,7 +29,7 @@ LANES = (1, 2)
 
 
 def measure(name: str, plan: Plan) -> Iterator[Finding]:
-    """Measure each way to compute for texts of many lengths; the libraries last."""
+    """Measure every kernel and path on texts of many lengths, then the libraries."""
     lengths = varied_lengths(plan)
     with tempfile.TemporaryDirectory() as scratch:
         directory = save(name, plan, Path(scratch))
@@ -53,13 +53,13 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
 
 
 def subjects(plan: Plan, dtype: str) -> list[str]:
-    """Kernels that run here, the fastest first, and the padded path."""
+    """Return the kernels that can run here, fastest first, and the padded path."""
     device, format_ = torch.device(plan.device), getattr(torch, dtype)
     return [*(kernel for kernel in PREFERENCE if why_not(kernel, device, format_) is None), PADDED]
 
 
 def finding(row: Row, plan: Plan, lengths: list[int], work: Callable[[float], int]) -> Finding:
-    """Measure `work`, which computes for so many seconds and returns the number of tokens."""
+    """Measure `work`, which computes for a number of seconds and returns the number of tokens."""
     where = f"{row['model']}, {row['dtype']}, {row['subject']}, {row['lanes']} lane(s)"
     try:
         row |= measured(row["model"], row["dtype"], plan, lengths, work)
@@ -72,7 +72,7 @@ def finding(row: Row, plan: Plan, lengths: list[int], work: Callable[[float], in
 
 
 def measured(name: str, dtype: str, plan: Plan, lengths: list[int], work: Callable[[float], int]) -> Row:
-    """Warm up, measure, and profile for a shorter time."""
+    """Warm up, measure, then profile for a shorter time."""
     warm_s, measured_s, profiled_s = (0.0, 0.05, 0.0) if plan.is_dry else (0.3, 1.2, 0.2)
     work(warm_s)
     started = time.perf_counter()
@@ -85,7 +85,7 @@ def measured(name: str, dtype: str, plan: Plan, lengths: list[int], work: Callab
 
 
 def rounds(plan: Plan, work: Callable[[], Any], num_tokens: int, seconds: float) -> int:
-    """Repeat `work`, at least once; return the number of tokens."""
+    """Repeat `work` for `seconds`, at least once; return the number of tokens."""
     ends, total = time.perf_counter() + seconds, 0
     while not total or time.perf_counter() < ends:
         work()

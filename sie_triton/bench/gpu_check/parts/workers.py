@@ -1,4 +1,4 @@
-"""Real worker processes: load, calibrate, answer by one lane and by two; kill -9, and how soon the memory is free."""
+"""Real worker processes: load, calibration, passes on one lane and two, and the time to free memory after kill -9."""
 
 import os
 import signal
@@ -32,12 +32,12 @@ from sie_triton.bench.lanes import token_batch
 from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.process import Worker
 
-# Of vectors by a worker and by transformers in float32.
+# Minimum cosine of a worker's vectors and those of transformers in float32.
 ALIKE = 0.99
 
 
 def measure(name: str, plan: Plan) -> Iterator[Finding]:
-    """Measure a first worker, which calibrates, and one that knows what the first has measured."""
+    """Measure a first worker, which calibrates, and a second, which uses the first's measurements."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = save(name, plan, Path(scratch))
         items = items_of([1, 7, 33, 64])
@@ -58,7 +58,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
 
 
 def memory(worker: Worker, plan: Plan, gauge: Gauge, controller: int) -> Row:
-    """What the load took, by every account."""
+    """Return the time and memory of the load, as each component reports it."""
     loaded, seen = worker.loaded, used_by_controller(plan, worker.pid)
     row: Row = {"calibration_s": loaded.seconds.get("calibration"), "sub_batch_cost": loaded.sub_batch_cost}
     row |= {"seconds": dict(loaded.seconds), "weights": megabytes(loaded.weights_bytes)}
@@ -68,7 +68,7 @@ def memory(worker: Worker, plan: Plan, gauge: Gauge, controller: int) -> Row:
 
 
 def freed(worker: Worker, gauge: Gauge) -> Row:
-    """Kill it as the system would."""
+    """Kill the worker with SIGKILL; return the milliseconds until its memory is free."""
     os.kill(worker.pid, signal.SIGKILL)
     ms = gauge.freed_ms(worker.pid)
     return {"freed_ms": ms, "passed": ms is not None}
@@ -86,7 +86,7 @@ def told(row: Row) -> str:
 
 
 def lanes(name: str, worker: Worker, plan: Plan, alike: float) -> Iterator[Finding]:
-    """One query, and tokens per second with as many callers as lanes."""
+    """Measure one query's latency, and tokens per second with as many callers as lanes."""
     batches = batches_of(items_of(varied_lengths(plan)), worker.loaded.sub_batch_cost)
     short = query()
     ms = 1e3 * statistics.median(all_seconds_of(plan, lambda: worker.forward(short, 1), 5 if plan.is_dry else 200))

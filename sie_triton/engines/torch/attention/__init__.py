@@ -1,4 +1,4 @@
-"""One attention function that works on packed items, for every transformers architecture."""
+"""Attention over packed items, for every transformers architecture."""
 
 from sie_triton.engines.torch.attention.disentangled import make_packable
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel

@@ -1,8 +1,8 @@
-"""DeBERTa's attention over items laid end to end; transformers' own takes one item, or padded ones, a row.
+"""DeBERTa's disentangled attention over packed items; transformers' own needs one item per row, padded.
 
-A token's score for another is the product of their contents, plus that of each content with the other's distance
-(He et al., 2021). Distances are few, and along a row of scores they go up by one: their products, computed once a
-distance, are read as scores by a view of that matrix whose rows are shifted against each other.
+The score of a pair of tokens is the product of their contents, plus the product of each content with the relative
+position of the other (He et al., 2021). There are few distinct distances, and they increase by one along a row of
+scores. So their products are computed once per distance and read as scores through a view with shifted rows.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from sie_triton.engines.torch.attention.packed import CannotPack, current
 from sie_triton.engines.torch.attention.segments import Segments
 from sie_triton.engines.torch.lora_layers import Adapted
 
-# Of tokens and distances, so many are multiplied at once.
+# Maximum number of products of tokens and distances that are computed at once.
 MAX_PRODUCTS = 8_000_000
 
 Positions = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def make_packable(model: PreTrainedModel) -> None:
-    """Let DeBERTa's layers in `model` see `attending`; without it they compute as before."""
+    """Make DeBERTa's layers in `model` respect `attending`; outside of that context they compute as before."""
     for module in model.modules():
         if type(module) is library.DebertaV2Encoder and module.relative_attention:
             module.__class__ = PackedEncoder
@@ -33,7 +33,7 @@ def make_packable(model: PreTrainedModel) -> None:
 
 
 class PackedEncoder(library.DebertaV2Encoder):
-    """The layers alone: masks and distances are for one item a row, and as large as the row squared."""
+    """The encoder without masks and distance matrices, which need one item per row and are quadratic in its length."""
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         segments = current()
@@ -48,11 +48,12 @@ class PackedEncoder(library.DebertaV2Encoder):
 
 
 class PackedSelfAttention(library.DisentangledSelfAttention):
-    """`_positions`: what keys and queries of the distances are, [heads, distances, d] each, once they are known.
+    """Self-attention; `_positions` caches keys and queries of the distances, [heads, distances, d] each.
 
-    Keys are scaled before they are multiplied: float16 does not hold the scores of a large model otherwise.
+    Keys are scaled before the product, since the scores of a large model would overflow float16 otherwise.
 
-    A LoRA adapter that changes them has passes of its own, and they are computed in each: they may be larger than it.
+    If a LoRA adapter changes these projections, its passes are separate and recompute the positions, since a cache of
+    them may be larger than the adapter.
     """
 
     _positions: Positions | None
@@ -68,7 +69,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
 
     @property
     def reads_distances(self) -> tuple[str, ...]:
-        """The names of projections that do."""
+        """Names of the projections that are also applied to distances."""
         names = ("key_proj", "query_proj") if self.share_att_key else ("pos_key_proj", "pos_query_proj")
         return tuple(name for name, kind in zip(names, ("c2p", "p2c"), strict=True) if kind in self.pos_att_type)
 
@@ -94,7 +95,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
 
     @property
     def _scale(self) -> float:
-        """A score is a sum of as many products as attention has types beside that of the contents, and one."""
+        """Scale of scores: a score sums one product for the contents and one for each further attention type."""
         num_products = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
         return float((self.attention_head_size * num_products) ** -0.5)
 
@@ -130,7 +131,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
         return attended
 
     def _buckets(self, length: int, device: torch.device) -> torch.Tensor:
-        """Where the distances from -(length - 1) to length - 1 are among the embeddings."""
+        """Return the embedding indices of the distances from -(length - 1) to length - 1."""
         distances = torch.arange(1 - length, length, device=device)
         if self.position_buckets > 0 and self.max_relative_positions > 0:
             distances = library.make_log_bucket_position(distances, self.position_buckets, self.max_relative_positions)
@@ -139,7 +140,7 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
 
 
 def shifted(products: torch.Tensor) -> torch.Tensor:
-    """[…, n, 2n - 1] → […, n, n]: entry (i, j) is that of row i for j - i, which comes n - 1 places later there."""
+    """[…, n, 2n - 1] → […, n, n]: entry (i, j) is entry (i, j - i + n - 1) of `products`."""
     length = products.shape[-2]
     products = products.contiguous()
     strides = (*products.stride()[:-2], products.stride(-2) - 1, 1)

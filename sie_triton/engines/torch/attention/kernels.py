@@ -1,7 +1,7 @@
-"""Ways to compute packed attention, and which one suits the hardware.
+"""Kernels for packed attention, and the choice of the fastest for the hardware.
 
-Each kernel takes query [1, heads, tokens, d] and key, value [1, kv_heads, tokens, d] of items laid end to
-end, and gives [1, tokens, heads, d]. Query heads share key heads in equal groups.
+Each kernel takes query [1, heads, tokens, d] and key, value [1, kv_heads, tokens, d] of packed items and returns
+[1, tokens, heads, d]. Query heads share key heads in equal groups.
 """
 
 import logging
@@ -24,7 +24,7 @@ AMPERE = (8, 0)
 flash_forward = torch.ops.aten._flash_attention_forward.default
 FLASH_ARGUMENTS = frozenset({"scale", "window_size_left", "window_size_right", "seqused_k"})
 
-# FlashAttention 2 computes heads of a multiple of 8 numbers, up to this many.
+# FlashAttention 2 supports head sizes that are multiples of 8, up to this one.
 WIDEST_FLASH_HEAD = 256
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """The flash-attn package's kernel for items of varying length; its function takes no number of keys."""
+    """The flash-attn package's kernel for items of varying length; it does not support partial keys."""
     if not segments.all_are_keys or not fits_flash(query, value):
         return varlen_attention(query, key, value, segments, scaling, window)
     from flash_attn import flash_attn_varlen_func
@@ -51,7 +51,7 @@ def varlen_attention(
 ) -> torch.Tensor:
     """PyTorch's own FlashAttention for items of varying length.
 
-    It aligns a window with the last key of an item, not with its last token, as the flash-attn package does.
+    Like the flash-attn package, it aligns a window with the last key of an item, not with its last token.
     """
     if pytorch_lacks() or not fits_flash(query, value) or not segments.takes_aligned_to_keys(window):
         return sdpa_attention(query, key, value, segments, scaling, window)
@@ -84,7 +84,7 @@ def sdpa_attention(
 def eager_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """The formula, written out; softmax in float32."""
+    """Plain implementation of the formula; softmax in float32."""
     group = query.shape[1] // key.shape[1]
 
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def eager_attention(
 def native_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """Our CPU kernel; PyTorch's for heads it does not take."""
+    """Our CPU kernel; PyTorch's SDPA for head sizes that it does not support."""
     if not native.takes(query):
         return sdpa_attention(query, key, value, segments, scaling, window)
     return native.attention(query, key, value, segments.lengths, segments.keys, scaling, window)
@@ -120,7 +120,7 @@ PREFERENCE = ("flash_attention_2", "varlen", "native", "sdpa")
 
 
 def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The name of the kernel to use: `wanted`, or where that is "auto" or cannot run here, the fastest that can."""
+    """Return `wanted`; if it is "auto" or cannot run here, return the fastest kernel that can."""
     lacking = {name: why_not(name, device, dtype) for name in KERNELS}
     if wanted != "auto" and lacking[wanted] is None:
         return wanted
@@ -131,7 +131,7 @@ def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What kernel `name` lacks on `device` with `dtype`; None if it can run."""
+    """Return why kernel `name` cannot run on `device` with `dtype`; None if it can."""
     if name in ("sdpa", "eager"):
         return None
     if name == "native":
@@ -146,14 +146,14 @@ def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def fits_flash(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether FlashAttention 2 takes heads of this width."""
+    """True if FlashAttention 2 supports this head size."""
     width = query.shape[-1]
     return width <= WIDEST_FLASH_HEAD and width % 8 == 0 and value.shape[-1] == width
 
 
 @cache
 def pytorch_lacks() -> str | None:
-    """Why PyTorch's own FlashAttention cannot run here; None if it can."""
+    """Return why PyTorch's own FlashAttention cannot run here; None if it can."""
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without FlashAttention"
     lacking = FLASH_ARGUMENTS - {argument.name for argument in flash_forward._schema.arguments}
@@ -161,9 +161,9 @@ def pytorch_lacks() -> str | None:
 
 
 def flash_attn_lacks() -> str | None:
-    """Why the flash-attn package cannot be used; None if it can.
+    """Return why the flash-attn package cannot be used; None if it can.
 
-    A package built for another PyTorch is found but cannot be imported; version 4 has another function.
+    A package built for another PyTorch is installed but fails to import; version 4 has a different function.
     """
     try:
         from flash_attn import flash_attn_varlen_func  # noqa: F401
@@ -177,7 +177,7 @@ def flash_attn_lacks() -> str | None:
 
 
 def visible(length: int, window: Window, device: torch.device) -> torch.Tensor:
-    """bool [length, length]: which key (column) a query (row) sees.
+    """Return bool [length, length]: True where a query (row) sees a key (column).
 
     >>> visible(3, (1, 0), torch.device("cpu")).int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]

@@ -1,5 +1,7 @@
-"""Attention over a packed row of fixed length whose items are told by a tensor, so that they may change without a new
-call from Python. It reads all pairs of tokens, and is for short rows."""
+"""Attention over a packed row of fixed length, with a mask computed on the device from each token's item.
+
+The items may change between replays of a CUDA graph. The cost is quadratic in the row's length, so this is for short
+rows."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -9,14 +11,14 @@ from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Wi
 
 
 def masked(sees: torch.Tensor) -> Kernel:
-    """The kernel for a row in which a token (row) sees others (columns) of its item: bool [tokens, tokens].
+    """Return a kernel for a row in which token i sees token j where `sees[i, j]`, bool [tokens, tokens].
 
-    What it is given as segments does not matter.
+    The kernel ignores its `segments`.
     """
     masks: dict[Window, torch.Tensor] = {}
 
     def mask_of(window: Window, dtype: torch.dtype) -> torch.Tensor:
-        """One for all layers that look as far."""
+        """Return the mask for `window`, shared by all layers with the same window."""
         if window not in masks:
             seen = sees if window == EVERYTHING else sees & visible(len(sees), window, sees.device)
             masks[window] = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, float("-inf"))

@@ -1,8 +1,8 @@
-"""Attention over items laid end to end: each token sees its own item only, and nothing is padded.
+"""Packed attention: items are concatenated without padding, and each token sees only its own item.
 
-Registered with transformers under PACKED_ATTENTION, for every architecture that uses its attention
-interface. The model gets one row [1, tokens]; its attention layers call back here and pass what is
-particular to them, and the bounds of the items come from the `attending` context.
+Registered with transformers as PACKED_ATTENTION, for every architecture that uses its attention interface. The model
+computes one row [1, tokens]. Its attention layers call `packed_attention` with their own parameters; the boundaries of
+the items come from the `attending` context.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from sie_triton.engines.torch.attention.segments import Segments, Window
 
 PACKED_ATTENTION = "sie_packed"
 
-# Passed by transformers and without influence on one full forward pass in eval mode.
+# Arguments of transformers that do not affect a full forward pass in eval mode.
 IGNORED_ARGUMENTS = {
     "cache_position",
     "deterministic",
@@ -30,7 +30,7 @@ IGNORED_ARGUMENTS = {
 
 
 class CannotPack(Exception):
-    """This attention sees something that packed items do not have; the probe then chooses the padded path."""
+    """The model's attention needs a feature that packed rows do not support; the probe then chooses the padded path."""
 
 
 _context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
@@ -38,7 +38,7 @@ _context: ContextVar[tuple[Segments, Kernel]] = ContextVar("sie_attending")
 
 @contextmanager
 def attending(segments: Segments, kernel: str | Kernel = "sdpa") -> Iterator[None]:
-    """Forward passes inside this context attend within `segments`, by that kernel or the one of this name."""
+    """Within the context, forward passes attend within `segments`, by `kernel` (a function or a name in KERNELS)."""
     token = _context.set((segments, KERNELS[kernel] if isinstance(kernel, str) else kernel))
     try:
         yield
@@ -47,7 +47,7 @@ def attending(segments: Segments, kernel: str | Kernel = "sdpa") -> Iterator[Non
 
 
 def current() -> Segments | None:
-    """Those of the context that this is in, for attention that is not transformers' interface."""
+    """Return the segments of the current context, for attention outside of transformers' interface; else None."""
     found = _context.get(None)
     return None if found is None else found[0]
 
@@ -66,7 +66,7 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: query [1, heads, tokens, d] → ([1, tokens, heads, d], None).
 
-    Raises CannotPack for arguments that would change the result: a mask of the model's own, capped scores, sinks.
+    Raise CannotPack for arguments that would change the result: a mask of the model's own, capped scores, sinks.
     """
     unknown = sorted({k for k, v in kwargs.items() if v is not None} - IGNORED_ARGUMENTS)
     if attention_mask is not None or unknown:
@@ -79,7 +79,7 @@ def packed_attention(
 
 
 def window_of(is_causal: bool, sliding_window: int | None) -> Window:
-    """A sliding window counts the token itself, on each side it reaches to.
+    """Return the window (left, right). A sliding window includes the token itself on each side.
 
     >>> window_of(True, None), window_of(True, 4), window_of(False, 4)
     ((-1, 0), (3, 0), (3, 3))
@@ -88,5 +88,5 @@ def window_of(is_causal: bool, sliding_window: int | None) -> Window:
     return reach, 0 if is_causal else reach
 
 
-# Without a function for its masks: transformers then makes none, and does not look for the items of the row itself.
+# No mask function is registered, so transformers builds no mask and does not try to detect the items of the row.
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -1,5 +1,6 @@
-"""Embeddings of texts that would refuse a row longer than one item, of CLIP and its kin: in a packed row each item's
-positions begin anew."""
+"""Packed rows for text embeddings of CLIP and similar models, which otherwise reject a row longer than one item.
+
+In a packed row, the positions of each item restart."""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ KIN = ("CLIPTextEmbeddings", "SiglipTextEmbeddings", "Siglip2TextEmbeddings")
 
 
 def let_rows_be_long(model: torch.nn.Module) -> None:
-    """Without `attending` they compute as before."""
+    """Let text embeddings in `model` take packed rows; outside of `attending` they compute as before."""
     for module in model.modules():
         if type(module).__name__ in KIN:
             module.__class__ = _of_rows(type(module))
