@@ -9,7 +9,7 @@ from sie_triton.controller import changes as module
 from sie_triton.controller import wanted as wanted_module
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.models import Processes
-from sie_triton.controller.refresh import Outcome
+from sie_triton.controller.refresh import ChangeOutcome
 from sie_triton.controller.swaps import Swaps
 from sie_triton.serving import Serving
 
@@ -73,7 +73,7 @@ class World:
         self.triton = Triton(self.repository)
         self.open: dict[str, int] = {}
         self.now = 1000.0
-        self.outcome = Outcome([], [], [], {}, [], "", "", "")
+        self.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
         self.data_dir = data_dir
         for each in (module, wanted_module):
             monkeypatch.setattr(each, "monotonic", lambda: self.now)

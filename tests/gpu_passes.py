@@ -16,7 +16,7 @@ from sie_triton.contract.model import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TOKEN_TYPE_IDS
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention.kernels import KERNELS
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.heads import SequenceHead, TokenHead
 from sie_triton.families.bge_m3.adapter import BgeM3Adapter
 from sie_triton.families.cross_encoder.adapter import CrossEncoderAdapter
@@ -59,9 +59,9 @@ def varlen(gpu: PretendedGpu) -> Callable[..., torch.Tensor]:
     return attend
 
 
-def encoder_of(model: Any, gpu: PretendedGpu | None, path: str = "packed") -> Encoder:
+def encoder_of(model: Any, gpu: PretendedGpu | None, path: str = "packed") -> TorchEncoder:
     """On the GPU, if there is one."""
-    encoder = Encoder(model)
+    encoder = TorchEncoder(model)
     encoder.use(path)
     if gpu is not None:
         encoder.device, encoder.kernel = torch.device("cuda:0"), varlen(gpu)

@@ -12,7 +12,7 @@ from sie_triton.families import fitted, load_processor, model_of
 from sie_triton.inputs import KIND_OF, kind_of
 from sie_triton.inputs.asked import Asked, Framed, features_of
 from sie_triton.inputs.features import join, num_pieces
-from sie_triton.inputs.pages import PageReader, Selection
+from sie_triton.inputs.pages import PageReader, PageSelection
 from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features
@@ -75,7 +75,7 @@ class Served:
         parts = verb.read(elements, given, profile, self.model)
         asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]
         done: list[Asked] = []
-        reader = PageReader(Selection.read(str(given.get("pages", ""))), 100, 1 << 26)
+        reader = PageReader(PageSelection.read(str(given.get("pages", ""))), 100, 1 << 26)
         made = Preparation(self.processor, asked, reader, lambda: False, lambda asked, _: done.append(asked))
         (strand,) = made.strands(1)
         list(strand)

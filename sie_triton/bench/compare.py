@@ -37,7 +37,7 @@ ROWS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Comparison:
     """Medians over rounds, and the median of the rounds' ratios."""
 
     medians: Mapping[str, float]
@@ -45,7 +45,7 @@ class Report:
     clients: int
 
     @classmethod
-    def of(cls, rounds: list[dict[str, float]], clients: int) -> "Report":
+    def of(cls, rounds: list[dict[str, float]], clients: int) -> "Comparison":
         medians = {name: statistics.median(each[name] for each in rounds) for name in ROWS}
         ratio = statistics.median(each["server"] / each["sentence_transformers"] for each in rounds)
         return cls(medians, ratio, clients)
@@ -74,7 +74,7 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     perf_analyzer.install()
     with tempfile.TemporaryDirectory() as scratch:
         measured = list(_rounds(Path(scratch), rounds, seconds, clients, console))
-    report = Report.of(measured, clients)
+    report = Comparison.of(measured, clients)
     table = Table(title=f"{MODEL}, fp32, 20–60 words, {rounds} rounds")
     table.add_column("measured in one run")
     table.add_column("median", justify="right")

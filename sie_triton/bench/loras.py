@@ -33,7 +33,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
     rng = np.random.default_rng(0)
     asked = list(zip(texts, map(name_of, rng.integers(0, NUM_LORAS, NUM_TEXTS)), strict=True))
     with tempfile.TemporaryDirectory() as scratch:
-        library = Library(Path(scratch) / "loras")
+        library = PeftLibrary(Path(scratch) / "loras")
         loras = {name_of(i): str(Path(scratch) / "loras" / name_of(i)) for i in range(NUM_LORAS)}
         file = dense_file(MINILM, 384) | {"max_sequence_length": MAX_TOKENS, "loras": loras}
         with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
@@ -104,7 +104,7 @@ def check(ours: Any, theirs: Any) -> None:
         raise RuntimeError(f"the server's vector differs from PEFT's: cosine {cosine:.5f}")
 
 
-class Library:
+class PeftLibrary:
     """transformers' MiniLM with PEFT's adapters, from a fixed seed; the adapters are saved below `directory`.
 
     Texts are batched by length, as in sentence-transformers.

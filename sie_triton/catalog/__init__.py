@@ -1,13 +1,13 @@
 """Read model files into frozen, validated ModelConfigs."""
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.load import Found, known_models, load_file, starter_set
+from sie_triton.catalog.load import LoadedModels, known_models, load_file, starter_set
 from sie_triton.catalog.names import triton_name
 from sie_triton.catalog.recognise import check_dims, recognise
 from sie_triton.catalog.select import select
 
 __all__ = [
-    "Found",
+    "LoadedModels",
     "ModelConfig",
     "check_dims",
     "known_models",

@@ -11,9 +11,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
-from sie_triton.catalog.options import Frozen, Profile, RuntimeOptions, extended
+from sie_triton.catalog.options import Frozen, ProfileConfig, RuntimeOptions, extended
 from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
-from sie_triton.catalog.tasks import SCALED, Encode, Inputs, Tasks
+from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
 from sie_triton.errors import CatalogError
@@ -49,7 +49,7 @@ class ModelConfig(Frozen):
     tasks: Tasks
     max_sequence_length: Tokens | None = None
     batch_cost: Literal["tokens", "attention"] = "tokens"
-    profiles: dict[str, Profile] = Field(min_length=1)
+    profiles: dict[str, ProfileConfig] = Field(min_length=1)
     _source: str = PrivateAttr("")
     _base: str = PrivateAttr("")
     _reason: str = PrivateAttr("")
@@ -89,18 +89,20 @@ class ModelConfig(Frozen):
             return f"package://{package}/{'/'.join(path)}"
         return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
 
-    def profile(self, name: str) -> Profile:
+    def profile(self, name: str) -> ProfileConfig:
         """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
         return extended(self.profiles, name)
 
     @property
     def dims(self) -> dict[str, int]:
         """Dimension of each output type of encode."""
-        return {name: output["dim"] for name, output in (self.tasks.encode or Encode()).model_dump().items() if output}
+        return {
+            name: output["dim"] for name, output in (self.tasks.encode or EncodeConfig()).model_dump().items() if output
+        }
 
     def _scaled(self, has_muvera: bool) -> tuple[str, ...]:
         """Return the outputs that come with scales; MUVERA's encoding has them if the multivectors have them."""
-        outputs = self.tasks.encode or Encode()
+        outputs = self.tasks.encode or EncodeConfig()
         scaled = [name for name in SCALED if (output := getattr(outputs, name, None)) and output.scales]
         return (*scaled, *(["muvera"] if has_muvera and "multivector" in scaled else []))
 
@@ -196,7 +198,7 @@ class ModelConfig(Frozen):
             raise CatalogError(f"{self.source}: tasks.score: needs {needed}")
         return possible
 
-    def _served_profiles(self) -> dict[str, Profile]:
+    def _served_profiles(self) -> dict[str, ProfileConfig]:
         """Return the profiles that share the default profile's weights, the default first."""
         names = ["default", *(name for name in self.profiles if name != "default")]
         return {name: self.profile(name) for name in names if self._is_served(name)}

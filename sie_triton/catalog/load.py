@@ -39,7 +39,7 @@ def load_file(path: Path) -> ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedModels:
     """The models that were read, in the order of their files, and the errors of the others, by source.
 
     A file with an error never affects the other models.
@@ -49,7 +49,7 @@ class Found:
     problems: Mapping[str, str]
 
 
-def load_directory(directory: Path) -> Found:
+def load_directory(directory: Path) -> LoadedModels:
     """Read all model files in the directory; CatalogError if the directory cannot be read."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
@@ -58,14 +58,14 @@ def load_directory(directory: Path) -> Found:
     return load_files(paths)
 
 
-def load_files(paths: Iterable[Path]) -> Found:
+def load_files(paths: Iterable[Path]) -> LoadedModels:
     models, problems = [], {}
     for path in paths:
         try:
             models.append(load_file(path))
         except CatalogError as exc:
             problems[str(path)] = str(exc)
-    return Found(models, problems)
+    return LoadedModels(models, problems)
 
 
 def starter_set() -> list[ModelConfig]:

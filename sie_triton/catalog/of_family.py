@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sie_triton.catalog.options import Profile, RuntimeOptions
+from sie_triton.catalog.options import ProfileConfig, RuntimeOptions
 from sie_triton.checkpoints.files import shortened
 from sie_triton.contract import Parameter
 from sie_triton.errors import CatalogError, InputError
 from sie_triton.families import Family
-from sie_triton.spec import Profile as ProfileSpec
+from sie_triton.spec import Profile
 
 
 def option_names(kind: Family) -> frozenset[str]:
@@ -22,7 +22,7 @@ def own_parameters(kind: Family) -> frozenset[str]:
     return frozenset(parameter.name for parameter in kind.parameters)
 
 
-def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, Any]:
+def family_options(profile: ProfileConfig, kind: Family, source: str) -> Mapping[str, Any]:
     """Return the family's validated options, without those that are None; CatalogError names each invalid key."""
     options, names = profile.adapter_options, option_names(kind)
     at_loadtime, at_runtime = (
@@ -39,7 +39,7 @@ def family_options(profile: Profile, kind: Family, source: str) -> Mapping[str, 
     return {name: value for name, value in asdict(found).items() if value is not None}
 
 
-def with_defaults(name: str, profile: Profile, kind: Family, source: str) -> RuntimeOptions:
+def with_defaults(name: str, profile: ProfileConfig, kind: Family, source: str) -> RuntimeOptions:
     """Return the profile's runtime options; CatalogError if a default that loadtime gives for one is invalid."""
     try:
         return profile.with_defaults(option_names(kind), own_parameters(kind))
@@ -55,7 +55,7 @@ def _loadtime_key(location: Sequence[int | str]) -> str:
 
 def profile_spec(
     name: str, options: RuntimeOptions, outputs: Sequence[str], parameters: Iterable[Parameter], source: str
-) -> ProfileSpec:
+) -> Profile:
     """Return the profile as the stages read it; CatalogError names each value that is not allowed.
 
     `outputs` are those of the model, `parameters` the family's own.
@@ -73,7 +73,7 @@ def profile_spec(
         chosen["normalize"] = options.normalize
     if options.lora_id:
         chosen["lora"] = options.lora_id
-    return ProfileSpec(
+    return Profile(
         name=name,
         parameters={**chosen, **_own(name, options, parameters, source)},
         query_template=options.query_template or "",

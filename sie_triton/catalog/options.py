@@ -86,7 +86,7 @@ class AdapterOptions(Frozen):
     runtime: RuntimeOptions = RuntimeOptions()
 
 
-class Profile(Frozen):
+class ProfileConfig(Frozen):
     extends: str | None = None
     max_batch_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
     compute_precision: Literal["float16", "bfloat16", "float32"] | None = None
@@ -97,7 +97,7 @@ class Profile(Frozen):
     adapter_options: AdapterOptions = AdapterOptions()
 
     @model_validator(mode="after")
-    def _check(self) -> "Profile":
+    def _check(self) -> "ProfileConfig":
         if self.endpoint is not None and self.engine not in (None, REMOTE):
             raise ValueError(f"engine: with an endpoint, must be {REMOTE} or left out (given {self.engine!r})")
         if self.onnx_file is not None and self.computed_by != ONNX:
@@ -109,14 +109,14 @@ class Profile(Frozen):
         """Engine that the profile names or implies; None for the family's default."""
         return self.engine or (REMOTE if self.endpoint else ONNX if self.onnx_file else None)
 
-    def over(self, parent: "Profile") -> "Profile":
+    def over(self, parent: "ProfileConfig") -> "ProfileConfig":
         """Return this profile, with the keys that it leaves out taken from `parent`.
 
         A non-empty `loadtime` or `runtime` replaces the parent's as a whole.
         """
         mine, theirs = self.adapter_options, parent.adapter_options
         engine = self.computed_by or parent.computed_by
-        return Profile(
+        return ProfileConfig(
             max_batch_tokens=self.max_batch_tokens or parent.max_batch_tokens,
             compute_precision=self.compute_precision or parent.compute_precision,
             adapter_path=self.adapter_path or parent.adapter_path,
@@ -159,7 +159,7 @@ class Profile(Frozen):
         return RuntimeOptions.model_validate({**filled, **said})
 
 
-def extended(profiles: Mapping[str, Profile], name: str) -> Profile:
+def extended(profiles: Mapping[str, ProfileConfig], name: str) -> ProfileConfig:
     """Return a profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
     chain: list[str] = []
     while name not in chain:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.load import Found, known_model, known_models, load_directory, load_file, starter_set
+from sie_triton.catalog.load import LoadedModels, known_model, known_models, load_directory, load_file, starter_set
 from sie_triton.catalog.names import place_of, triton_name
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
@@ -16,10 +16,12 @@ from sie_triton.nearest import did_you_mean
 from sie_triton.serving import is_model_file
 from sie_triton.weights.locate import HUB, SMALL_FILES, locate
 
-NO_FILES = Found((), {})
+NO_FILES = LoadedModels((), {})
 
 
-def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()) -> Found:
+def select(
+    names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()
+) -> LoadedModels:
     """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
     A model of `models_dir` is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
@@ -33,16 +35,16 @@ def select(names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, ma
         models = apart(with_variants(named), problems)
         if problems:
             raise CatalogError("\n".join(problems.values()))
-        return Found(models, problems)
+        return LoadedModels(models, problems)
     if not models_dir:
-        return Found(apart(with_variants(starter_set()), problems), problems)
+        return LoadedModels(apart(with_variants(starter_set()), problems), problems)
     if not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
     matched = [model for model in own.models if matches(model.sie_id, matching)]
     if own.models and not matched:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
     models = apart(with_variants(matched), problems)
-    return Found(models, {**own.problems, **problems})
+    return LoadedModels(models, {**own.problems, **problems})
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -54,7 +56,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _find(name: str, own: Found, *, allow_hub: bool) -> ModelConfig:
+def _find(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
     known = {model.sie_id: model for model in (*starter_set(), *own.models)}
     found = known.get(name) or known_model(name) or variant(name, known)
     if found is not None:

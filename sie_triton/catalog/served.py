@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from sie_triton.catalog.endpoint import EXAMPLE
 from sie_triton.catalog.of_family import option_names, own_parameters
-from sie_triton.catalog.options import LORA, OF_BOTH, Profile
+from sie_triton.catalog.options import LORA, OF_BOTH, ProfileConfig
 from sie_triton.families import FAMILIES, Family, family
 from sie_triton.spec import REMOTE
 
@@ -45,7 +45,7 @@ def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]
             yield f"inputs.{each}: {said} cannot be served; the family {name} reads only {read}"
 
 
-def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
+def refusals(default: ProfileConfig, name: str, kind: Family) -> Iterator[str]:
     """Yield a line for each key of the default profile that the family cannot apply to its weights."""
     if (lora := default.adapter_options.runtime.lora_id) and not kind.takes_loras:
         remedy = "remove it to serve the base weights, or merge the adapter into them"
@@ -58,7 +58,7 @@ def refusals(default: Profile, name: str, kind: Family) -> Iterator[str]:
         yield f"profiles.default.endpoint: is missing; the engine {REMOTE} needs the URL of a server, like {EXAMPLE}"
 
 
-def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> Iterator[str]:
+def unknown_options(profile: str, given: ProfileConfig, name: str, kind: Family) -> Iterator[str]:
     options, names = given.adapter_options, option_names(kind)
     where = f"profiles.{profile}.adapter_options"
     of_both = own_parameters(kind) | set(OF_BOTH)
@@ -74,7 +74,7 @@ def unknown_options(profile: str, given: Profile, name: str, kind: Family) -> It
         yield f"{where}.runtime.{key}: unknown key; allowed keys are {known}"
 
 
-def without_effect(name: str, profile: Profile, family_name: str, kind: Family) -> Iterator[str]:
+def without_effect(name: str, profile: ProfileConfig, family_name: str, kind: Family) -> Iterator[str]:
     """Yield a line for each key of a served profile that only other families use."""
     runtime = profile.adapter_options.runtime
     yield from _computed_elsewhere(name, profile, kind)
@@ -84,7 +84,7 @@ def without_effect(name: str, profile: Profile, family_name: str, kind: Family) 
         yield f"profiles.{name}.adapter_options.runtime.{key}: has no effect in the family {family_name}"
 
 
-def _computed_elsewhere(name: str, profile: Profile, kind: Family) -> Iterator[str]:
+def _computed_elsewhere(name: str, profile: ProfileConfig, kind: Family) -> Iterator[str]:
     """Yield a line for each key that the profile's engine ignores, for instance because the endpoint decides."""
     engine, options = profile.computed_by or kind.engines[0], profile.adapter_options
     unread = kind.unread_options.get(engine, ())
@@ -96,7 +96,7 @@ def _computed_elsewhere(name: str, profile: Profile, kind: Family) -> Iterator[s
     yield from (f"profiles.{name}.{key}: has no effect with the engine {engine}" for key in keys)
 
 
-def not_needed(name: str, profile: Profile) -> Iterator[str]:
+def not_needed(name: str, profile: ProfileConfig) -> Iterator[str]:
     """Yield a line for each key of a served profile that only SIE's own adapters need."""
     options, where = profile.adapter_options, f"profiles.{name}.adapter_options"
     for key in sorted(options.loadtime.own.keys() & ELSEWHERE_LOADTIME.keys()):

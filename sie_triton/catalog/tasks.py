@@ -17,22 +17,22 @@ _kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
 Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
 
 
-class Output(Frozen):
+class OutputConfig(Frozen):
     """One output of encode. With `scales`, int8 and uint8 vectors come with a tensor of one scale per row."""
 
     dim: Annotated[int, Field(gt=0, le=10_000_000)]
     scales: bool = False
 
 
-class Encode(BaseModel):
+class EncodeConfig(BaseModel):
     """Outputs of encode. Other keys are outputs that the family defines."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Output | None]
+    __pydantic_extra__: dict[str, OutputConfig | None]
 
-    dense: Output | None = None
-    sparse: Output | None = None
-    multivector: Output | None = None
+    dense: OutputConfig | None = None
+    sparse: OutputConfig | None = None
+    multivector: OutputConfig | None = None
 
 
 class Plain(Frozen):
@@ -40,7 +40,7 @@ class Plain(Frozen):
 
 
 class Encodes(Frozen):
-    encode: Encode | None = None
+    encode: EncodeConfig | None = None
 
 
 _verbs: dict[str, Any] = {task: (Plain | None, None) for task in TASKS if task != "encode"}

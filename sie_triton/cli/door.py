@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
 
 
-class Stopped(Exception):
+class DoorStopped(Exception):
     """A signal asked this process to end."""
 
 
@@ -43,11 +43,11 @@ def door(**flags: Any) -> None:
             click.echo("SIE door ready")
             while True:
                 signal.pause()
-    except Stopped:
+    except DoorStopped:
         pass
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     for each in SIGNALS:  # a second signal must not interrupt the shutdown
         signal.signal(each, signal.SIG_IGN)
-    raise Stopped
+    raise DoorStopped

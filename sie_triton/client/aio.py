@@ -111,7 +111,7 @@ class AsyncSIEClient:
         return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @asynccontextmanager
-    async def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> AsyncIterator[None]:
+    async def _explaining(self, call: calls.ClientCall, model: str, deadline: Deadline) -> AsyncIterator[None]:
         """On NotServed, name the models that are served; on InputError, name the inputs that the model takes."""
         try:
             yield
@@ -123,7 +123,7 @@ class AsyncSIEClient:
             await self._check(call, model, deadline)
             raise
 
-    async def _check(self, call: calls.Call, model: str, deadline: Deadline) -> None:
+    async def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
         """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""
         try:
             metadata = await self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
@@ -131,7 +131,7 @@ class AsyncSIEClient:
             return
         call.check(model, metadata)
 
-    async def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
+    async def _results(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
         async with self._explaining(call, model, deadline):
             if not call.pieces:
@@ -157,7 +157,7 @@ class AsyncSIEClient:
             self._ensembles[model, verb.name] = calls.ensemble_of(model, verb, metadata, has_own=has_own)
         return self._ensembles[model, verb.name]
 
-    async def _responses(self, call: calls.Call, deadline: Deadline) -> Sequence[Any]:
+    async def _responses(self, call: calls.ClientCall, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:
             return [await self._infer(call, call.pieces[0], deadline)]
         tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
@@ -167,11 +167,11 @@ class AsyncSIEClient:
             for task in tasks:
                 task.cancel()
 
-    async def _infer_in_turn(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer_in_turn(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
         async with self._places:
             return await self._infer(call, piece, deadline)
 
-    async def _infer(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
         return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     async def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:

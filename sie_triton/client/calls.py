@@ -67,7 +67,7 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
 
-class Call(ABC):
+class ClientCall(ABC):
     """A call of `verb` with its items, split into requests. `query_bytes` is the size of a query, counted per item.
 
     `ensemble` is the model's name in Triton; the client replaces it if the verb has an ensemble of its own.
@@ -109,7 +109,7 @@ class Call(ABC):
         return made
 
 
-class EncodeCall(Call):
+class EncodeCall(ClientCall):
     """A call of `encode`."""
 
     verb = VERBS["encode"]
@@ -132,7 +132,7 @@ class EncodeCall(Call):
         return results[0] if self._is_single else results
 
 
-class ScoreCall(Call):
+class ScoreCall(ClientCall):
     """A call of `score`; the query is sent with each request."""
 
     verb = VERBS["score"]
@@ -173,7 +173,7 @@ class ScoreCall(Call):
         return score_result(self._name, self._query, entries) | ScoreResult(token_count=token_count, timing=timing)
 
 
-class ExtractCall(Call):
+class ExtractCall(ClientCall):
     """A call of `extract`; labels are sent with each request, known entities with their items."""
 
     verb = VERBS["extract"]

@@ -128,7 +128,7 @@ class SIEClient:
         return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
     @contextmanager
-    def _explaining(self, call: calls.Call, model: str, deadline: Deadline) -> Iterator[None]:
+    def _explaining(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Iterator[None]:
         """On NotServed, name the models that are served; on InputError, name the inputs that the model takes."""
         try:
             yield
@@ -140,7 +140,7 @@ class SIEClient:
             self._check(call, model, deadline)
             raise
 
-    def _check(self, call: calls.Call, model: str, deadline: Deadline) -> None:
+    def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
         """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""
         try:
             metadata = self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
@@ -148,7 +148,7 @@ class SIEClient:
             return
         call.check(model, metadata)
 
-    def _results(self, call: calls.Call, model: str, deadline: Deadline) -> Any:
+    def _results(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
         with self._explaining(call, model, deadline):
             if not call.pieces:
@@ -174,7 +174,7 @@ class SIEClient:
             self._ensembles[model, verb.name] = calls.ensemble_of(model, verb, metadata, has_own=has_own)
         return self._ensembles[model, verb.name]
 
-    def _responses(self, call: calls.Call, deadline: Deadline) -> list[Any]:
+    def _responses(self, call: calls.ClientCall, deadline: Deadline) -> list[Any]:
         if len(call.pieces) == 1:
             return [self._infer(call, call.pieces[0], deadline)]
         futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
@@ -184,7 +184,7 @@ class SIEClient:
             for future in futures:
                 future.cancel()
 
-    def _infer(self, call: calls.Call, piece: slice, deadline: Deadline) -> Any:
+    def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
         return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:

@@ -140,7 +140,7 @@ class Vectors(Answering):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedOutputs:
     """Output types of one request.
 
     `wanted`: those to return; `needed`: those that the forward pass must compute; `sent`: their tensors, a subset of
@@ -153,15 +153,15 @@ class Asked:
     forwarded: tuple[Tensor, ...]
 
 
-def asked(model: Model, options: Options) -> Asked:
+def asked(model: Model, options: Options) -> RequestedOutputs:
     return _asked(model, str(options.get("output_types", "")))
 
 
 @lru_cache
-def _asked(model: Model, named: str) -> Asked:
+def _asked(model: Model, named: str) -> RequestedOutputs:
     wanted = frozenset(named.split(",")) if named else frozenset(model.outputs)
     needed = frozenset(model.outputs[name].made_of or name for name in wanted)
-    return Asked(wanted, needed, model.tensors(needed), Encode().forwarded(model))
+    return RequestedOutputs(wanted, needed, model.tensors(needed), Encode().forwarded(model))
 
 
 def _declared(output: Output, is_scaled: bool) -> list[Tensor]:

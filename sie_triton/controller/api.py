@@ -17,10 +17,10 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
-from sie_triton.controller.model_control import NotServed
-from sie_triton.controller.models import Model
+from sie_triton.controller.model_control import OutOfService
+from sie_triton.controller.models import ModelState
 from sie_triton.controller.names import sie_name, triton_name
-from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.pulse import beat
@@ -175,7 +175,7 @@ class Api:
             await asyncio.wrap_future(act(model))
         except InferenceServerException as exc:
             raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
-        except NotServed as exc:
+        except OutOfService as exc:
             raise web.HTTPConflict(text=f"{exc}; load it to put it back into service\n") from exc
         except LoadError as exc:
             raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
@@ -199,7 +199,7 @@ class Api:
     def _evict(self, model: str) -> Any:
         return self._controller.evict(model, "asked for")
 
-    def _find(self, request: web.Request) -> Model:
+    def _find(self, request: web.Request) -> ModelState:
         name = _name(request)
         served = self._served()
         found = served.get(name)
@@ -210,10 +210,10 @@ class Api:
             raise web.HTTPNotFound(text=f"{sie_name(name)} is not served{said}; served models: {known}\n")
         return found
 
-    def _served(self) -> dict[str, Model]:
+    def _served(self) -> dict[str, ModelState]:
         return {model.name: model for model in self._controller.models.values() if not model.is_removed}
 
-    def _described(self, model: Model, adapters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    def _described(self, model: ModelState, adapters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Return one model as JSON, with its source if known; `adapters` are the bytes of LoRA adapters in memory."""
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
@@ -228,10 +228,10 @@ class Api:
         return name
 
 
-async def _changed(change: Future[Outcome]) -> Outcome:
+async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
     try:
         return await asyncio.wrap_future(change)
-    except Refused as exc:
+    except ChangeRefused as exc:
         raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
     except InferenceServerException as exc:
         raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
@@ -243,7 +243,7 @@ async def _done(change: Callable[..., str], *given: str) -> str:
     """Run a change of an adapter on a thread, and return its result; its errors become HTTP errors."""
     try:
         return await asyncio.to_thread(change, *given)
-    except Refused as exc:
+    except ChangeRefused as exc:
         raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
     except OSError as exc:
         raise web.HTTPInternalServerError(text=f"the list of adapters cannot be written: {exc}\n") from exc
@@ -264,7 +264,7 @@ def _name(request: web.Request) -> str:
     return triton_name(request.match_info["model"])
 
 
-def describe(model: Model) -> dict[str, Any]:
+def describe(model: ModelState) -> dict[str, Any]:
     """Return the state of one model as JSON, with times in seconds."""
     record, now = model.record, monotonic_ns()
     used = record["last_used_ns"]

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
 from sie_triton.controller.models import Stages, num_open
 from sie_triton.controller.names import sie_name
-from sie_triton.controller.refresh import Outcome, Refused, refresh
+from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.editions import model_of
@@ -91,11 +91,11 @@ class Changes:
             self._under_way = self._thread.submit(self._look)
         self._unload_idle(stages)
 
-    def add(self, text: bytes) -> Future[Outcome]:
+    def add(self, text: bytes) -> Future[ChangeOutcome]:
         """Add or replace the model of a model file; the future is done when the model is in service."""
         return self._thread.submit(self._refresh, add=text)
 
-    def remove(self, model: str) -> Future[Outcome]:
+    def remove(self, model: str) -> Future[ChangeOutcome]:
         """Remove a model; the future is done when the model is out of service."""
         return self._thread.submit(self._refresh, remove=model)
 
@@ -125,16 +125,16 @@ class Changes:
             log.exception("models were not brought up to date")
             self._try_again()
 
-    def _refresh(self, **change: Any) -> Outcome:
+    def _refresh(self, **change: Any) -> ChangeOutcome:
         if self.files is None:
-            raise Refused(CONFLICT, NO_CHANGES)
+            raise ChangeRefused(CONFLICT, NO_CHANGES)
         try:
             outcome = refresh(self._data_dir, **change)
             before, self.files = self.files, read_serving(self._data_dir) or self.files
             _tell(outcome, before)
             self._failures = self._settle(self.files.repository)
         except (ServerError, InferenceServerException) as exc:
-            if not isinstance(exc, Refused):
+            if not isinstance(exc, ChangeRefused):
                 self._try_again()
             raise
         if self._failures:
@@ -255,7 +255,7 @@ def _has_failed(job: Future[bool]) -> bool:
     return job.done() and bool(job.exception() or not job.result())
 
 
-def _tell(outcome: Outcome, before: Serving) -> None:
+def _tell(outcome: ChangeOutcome, before: Serving) -> None:
     for done in ("added", "changed", "removed"):
         for model in getattr(outcome, done):
             log.info("%s: %s", model, done)

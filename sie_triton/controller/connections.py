@@ -81,7 +81,7 @@ class _Unread:
         self._loop.remove_reader(self._connection)
 
 
-class Connections:
+class ControllerConnections:
     """The open connections of a web application. The thread of its event loop owns this object."""
 
     def __init__(self, limit: int = 0) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic
 
 from sie_triton.controller.memory import orphaned_regions
-from sie_triton.controller.model_control import NotServed
-from sie_triton.controller.models import Model, Processes, Stages
+from sie_triton.controller.model_control import OutOfService
+from sie_triton.controller.models import ModelState, Processes, Stages
 from sie_triton.controller.swaps import Swaps
 from sie_triton.editions import model_of
 from sie_triton.processes.pids import ProcessId
@@ -49,7 +49,7 @@ class Healing:
         self._orphans: set[Path] = set()
         self._orphans_sought = monotonic()
 
-    def heal(self, stages: Stages, models: Mapping[str, Model], leaving: Container[str] = ()) -> None:
+    def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
 
         Nothing is replaced in `leaving` revisions, nor in revisions that get no requests yet.
@@ -111,7 +111,7 @@ class Healing:
             swap.add_done_callback(partial(self._give_up_unserved, steps, stage, processes.dead))
 
     def _give_up_unserved(self, steps: str, stage: str, dead: Sequence[Record], swap: Future[None]) -> None:
-        if not swap.cancelled() and isinstance(swap.exception(), NotServed):
+        if not swap.cancelled() and isinstance(swap.exception(), OutOfService):
             self._forget(steps, stage, dead)
 
     def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:

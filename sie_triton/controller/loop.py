@@ -12,10 +12,10 @@ from typing import IO
 
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
-from sie_triton.controller.loras import Loras
-from sie_triton.controller.memory import Memory, Meter
+from sie_triton.controller.loras import ServedLoras
+from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.models import Model, inference_records, models_of, read_stages, taken_bytes
+from sie_triton.controller.models import ModelState, inference_records, models_of, read_stages, taken_bytes
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
@@ -49,10 +49,10 @@ class Controller:
         self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
         self.swaps = Swaps(control, self._steps_of)
         self.changes = Changes(settings.data_dir, control, self.swaps)
-        self.loras = Loras(settings.loras_dir, self._directory, self.changes)
+        self.loras = ServedLoras(settings.loras_dir, self._directory, self.changes)
         self._healing = Healing(self._directory, self.swaps)
-        self.models: Mapping[str, Model] = {}
-        self.memory = Memory(0, 1, "nothing measured yet")
+        self.models: Mapping[str, ModelState] = {}
+        self.memory = DeviceMemory(0, 1, "nothing measured yet")
         self.num_loads: dict[str, int] = {}
         self._resident_since: dict[str, int] = {}
         self._started_ns = monotonic_ns()
@@ -105,7 +105,7 @@ class Controller:
         """True if `model` is served, or could be."""
         return model in self.models or self._control.knows(model)
 
-    def failure_message(self, model: Model) -> str:
+    def failure_message(self, model: ModelState) -> str:
         """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""
         return read_failure(self._directory, model.steps, model.failed_stage) if model.failure else ""
 
@@ -145,13 +145,13 @@ class Controller:
                 raise LoadError(f"not in memory after {seconds:g} s")
             sleep(PERIOD_S)
 
-    def _latest(self, name: str) -> Model | None:
+    def _latest(self, name: str) -> ModelState | None:
         return models_of(read_stages(self._directory), self.changes.serving).get(name)
 
     def _steps_of(self, model: str) -> str:
         return self.models[model].steps if model in self.models else model
 
-    def _measured(self, nurseries: Set[int]) -> Memory:
+    def _measured(self, nurseries: Set[int]) -> DeviceMemory:
         records = [record for _, record in inference_records(self.models) if record["worker_pid"]]
         workers = {r["worker_pid"]: r["resident_since_ns"] if r["state"] == RESIDENT else 0 for r in records}
         importing = {process.pid for process in importing_ids(self._directory)}

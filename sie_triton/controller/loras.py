@@ -13,7 +13,7 @@ from typing import Any
 
 from sie_triton.controller.changes import NO_CHANGES, Changes
 from sie_triton.controller.names import sie_name
-from sie_triton.controller.refresh import Refused
+from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.loras import CONFIG_FILE, HUB, PATHS, add, added_path, check_name, is_hub_id, read, remove, source_of
 from sie_triton.records.loras import Lora, read_all_loras, read_loras, resident
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served
@@ -23,7 +23,7 @@ LONGEST_SOURCE = 4096  # characters
 ABSOLUTE = "must begin with /: the server runs in another directory than the client"
 
 
-class Loras:
+class ServedLoras:
     """The LoRA adapters of all models; `model` is Triton's name of a model.
 
     Any thread may call; changes are made one at a time. Raise Refused if a change is not possible, and OSError if the
@@ -58,7 +58,7 @@ class Loras:
         try:
             check_name(name)
         except ValueError as exc:
-            raise Refused(WRONG, f"name: {exc} (given {name[:300]!r})") from exc
+            raise ChangeRefused(WRONG, f"name: {exc} (given {name[:300]!r})") from exc
         self._check_whose(name, served)
         where = checked_source(source)
         with self._lock:
@@ -69,20 +69,20 @@ class Loras:
         with self._lock:
             if not remove(self._path(model), name):
                 added = ", ".join(sorted(read(self._path(model)))) or "none"
-                raise Refused(UNKNOWN, f"{name[:300]!r} was not added to {sie_name(model)}; added are {added}")
+                raise ChangeRefused(UNKNOWN, f"{name[:300]!r} was not added to {sie_name(model)}; added are {added}")
         return "removed"
 
     def _taking(self, model: str) -> Served:
         if self._changes.files is None:
-            raise Refused(CONFLICT, NO_CHANGES)
+            raise ChangeRefused(CONFLICT, NO_CHANGES)
         served = self._changes.served(model)
         if served is None or served.loras is None:
-            raise Refused(CONFLICT, f"{sie_name(model)}: models of its family take no LoRA adapters")
+            raise ChangeRefused(CONFLICT, f"{sie_name(model)}: models of its family take no LoRA adapters")
         return served
 
     def _check_whose(self, name: str, served: Served) -> None:
         if name in (served.loras or {}):
-            raise Refused(CONFLICT, f"{name} comes from the model file {served.source}; change it there")
+            raise ChangeRefused(CONFLICT, f"{name} comes from the model file {served.source}; change it there")
 
     def _path(self, model: str) -> Path:
         return added_path(self._directory, model)
@@ -93,17 +93,19 @@ def checked_source(text: str) -> str:
     try:
         source = source_of(os.path.expanduser(text))
     except ValueError as exc:
-        raise Refused(WRONG, f"source: {exc} (given {text[:300]!r})") from exc
+        raise ChangeRefused(WRONG, f"source: {exc} (given {text[:300]!r})") from exc
     if len(source) > LONGEST_SOURCE or not source.isprintable():
-        raise Refused(WRONG, f"source: must be at most {LONGEST_SOURCE} printable characters")
+        raise ChangeRefused(WRONG, f"source: must be at most {LONGEST_SOURCE} printable characters")
     if not source.startswith(PATHS):
         return source
     if not source.startswith("/"):
-        raise Refused(WRONG, f"source: {source} {ABSOLUTE}")
+        raise ChangeRefused(WRONG, f"source: {source} {ABSOLUTE}")
     if not os.path.isdir(source):
-        raise Refused(WRONG, f"source: {source} is not a directory that the server can read")
+        raise ChangeRefused(WRONG, f"source: {source} is not a directory that the server can read")
     if not os.path.isfile(os.path.join(source, CONFIG_FILE)):
-        raise Refused(WRONG, f"source: {source} has no {CONFIG_FILE}; give an adapter's directory, as PEFT saves it")
+        raise ChangeRefused(
+            WRONG, f"source: {source} has no {CONFIG_FILE}; give an adapter's directory, as PEFT saves it"
+        )
     return source
 
 

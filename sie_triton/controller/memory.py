@@ -37,7 +37,7 @@ NOBODY: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class DeviceMemory:
     """Memory of a device, in bytes: one immutable measurement.
 
     `source` names the setting, container or machine that `used` and `limit` belong to. `server` is the part of `used`
@@ -67,7 +67,7 @@ class Meter:
         self._device, self._limit, self._clock = device, limit, clock
         self._max_age_s = MAX_AGE_S if limit else SERVER_AGE_S
         self._forked_bytes = ForkedBytes()
-        self._known: tuple[object, float, Memory] | None = None
+        self._known: tuple[object, float, DeviceMemory] | None = None
         self._least_server = sys.maxsize
 
     def measure(
@@ -77,7 +77,7 @@ class Meter:
         nurseries: Set[int] = NOBODY,
         importing: Set[int] = NOBODY,
         of_workers: int = 0,
-    ) -> Memory:
+    ) -> DeviceMemory:
         """Return the latest measurement, or a new one if that is too old.
 
         `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
@@ -97,14 +97,14 @@ class Meter:
         self._least_server = min(self._least_server, server) if triton_pid else self._least_server
         return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
 
-    def _measured(self, triton_pid: int, workers: Set[int], nurseries: Set[int]) -> Memory:
+    def _measured(self, triton_pid: int, workers: Set[int], nurseries: Set[int]) -> DeviceMemory:
         forked = {pid: share_of(pid) for pid in (*workers, *nurseries)}
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
         stubs = others & {stub for stub in map(stood_for, others) if stub}
         used = sum(map(private_bytes, others - stubs)) + self._forked_bytes(stubs)
         used += sum(share.total for share in forked.values())
-        return Memory(used, self._limit, LIMIT_SETTING, used - of_models)
+        return DeviceMemory(used, self._limit, LIMIT_SETTING, used - of_models)
 
 
 def processes(triton_pid: int) -> list[int]:
@@ -188,20 +188,20 @@ def recent(measure: Callable[[int], Share]) -> Callable[[int], Share]:
 _share = recent(share_of)
 
 
-def _gpu(device: str, limit: int, of_workers: int) -> Memory:
+def _gpu(device: str, limit: int, of_workers: int) -> DeviceMemory:
     """Measure a GPU; CUDA numbers only the GPUs in CUDA_VISIBLE_DEVICES, NVML all."""
     name = visible_gpus()[int(device.removeprefix("cuda:"))]
     used, total = gpu_memory(name)
     if limit and limit < total:
-        return Memory(of_workers, limit, LIMIT_SETTING)
-    return Memory(used, total, f"GPU {name}")
+        return DeviceMemory(of_workers, limit, LIMIT_SETTING)
+    return DeviceMemory(used, total, f"GPU {name}")
 
 
-def _container() -> Memory | None:
+def _container() -> DeviceMemory | None:
     known = container_memory()
-    return None if known is None else Memory(*known, "container")
+    return None if known is None else DeviceMemory(*known, "container")
 
 
-def _machine() -> Memory:
+def _machine() -> DeviceMemory:
     memory = psutil.virtual_memory()
-    return Memory(memory.total - memory.available, memory.total, "machine")
+    return DeviceMemory(memory.total - memory.available, memory.total, "machine")

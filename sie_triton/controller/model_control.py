@@ -30,7 +30,7 @@ READY = "READY"
 UNLOADED = "unloaded"
 
 
-class NotServed(ServerError):
+class OutOfService(ServerError):
     """Raised by ModelControl.swap if the model was taken out of service, so that there is no process to replace."""
 
 
@@ -67,7 +67,7 @@ class ModelControl:
             config = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)["config"]
         except InferenceServerException:
             if self.index().get(name, UNLOADED) == UNLOADED:
-                raise NotServed(f"{name} was taken out of service") from None
+                raise OutOfService(f"{name} was taken out of service") from None
             self.load(name)
             return
         # Triton ignores an override that equals the current configuration.

@@ -22,7 +22,7 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class LeavingEdition:
     """Living inference processes of an earlier revision in one round, and the number of requests in all its stages."""
 
     records: Sequence[Record]
@@ -39,7 +39,7 @@ Stages = Mapping[str, Mapping[str, Processes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelState:
     """The inference of one model in one round: immutable, so any thread may read it.
 
     `record` is that of the process that takes the requests; `draining` are those of earlier processes that finish their
@@ -54,7 +54,7 @@ class Model:
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
     steps: str = ""
-    leaving: Sequence[Leaving] = ()
+    leaving: Sequence[LeavingEdition] = ()
     is_removed: bool = False
 
     @property
@@ -143,7 +143,7 @@ def read_stages(directory: Path) -> Stages:
     }
 
 
-def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, Model]:
+def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, ModelState]:
     """Return each model that has had an inference process, by Triton's name of it.
 
     `serving` maps it to the steps of its requests, "" for a removed model; the default is its latest revision.
@@ -160,7 +160,7 @@ def num_open(stages: Stages, steps: str) -> int:
     return sum(record["num_open"] for processes in found for record in processes.living)
 
 
-def inference_records(models: Mapping[str, Model]) -> Iterator[tuple[Model, Record]]:
+def inference_records(models: Mapping[str, ModelState]) -> Iterator[tuple[ModelState, Record]]:
     """Yield the record of each living inference process, with its model."""
     return ((model, record) for model in models.values() for record in model.living)
 
@@ -174,19 +174,19 @@ def taken_bytes(record: Record) -> int:
     return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0
 
 
-def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | None) -> Model:
+def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | None) -> ModelState:
     steps = serving if serving and serving in editions else editions[-1]
     inference, preprocess = stages["inference"][steps], stages["preprocess"].get(steps)
     last = (inference.living or inference.dead)[-1]
     earlier = editions[: editions.index(steps)]
-    return Model(
+    return ModelState(
         name,
         last,
         inference.living[:-1],
         preprocess.living[-1] if preprocess and preprocess.living else None,
         [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
         steps,
-        [Leaving(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
+        [LeavingEdition(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
         serving == "",
     )
 

@@ -18,7 +18,7 @@ from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
 TIMEOUT_S = 120.0
 
 
-class Refused(ServerError):
+class ChangeRefused(ServerError):
     """Raised for a change that cannot be made; `why` is one of serving's WRONG, CONFLICT and UNKNOWN."""
 
     def __init__(self, why: str, reason: str) -> None:
@@ -27,7 +27,7 @@ class Refused(ServerError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChangeOutcome:
     """Result of an update; see render/refresh.py."""
 
     added: list[str]
@@ -44,7 +44,7 @@ class Outcome:
         return found[0] if found else "unchanged"
 
 
-def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
+def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> ChangeOutcome:
     """Update the repository, which takes a second or two. Raise Refused if the change cannot be made."""
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
     command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
@@ -60,7 +60,7 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
         raise ServerError(f"reading the model files took longer than {TIMEOUT_S:g} s") from exc
     except (subprocess.CalledProcessError, ValueError) as exc:
         raise ServerError("the model files could not be read; the controller's log has the details") from exc
-    outcome = Outcome(**raw)
+    outcome = ChangeOutcome(**raw)
     if outcome.refused:
-        raise Refused(outcome.refused, outcome.reason)
+        raise ChangeRefused(outcome.refused, outcome.reason)
     return outcome

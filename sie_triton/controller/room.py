@@ -6,8 +6,8 @@ from pathlib import Path
 from time import monotonic_ns
 
 from sie_triton.controller.choice import Resident, victims
-from sie_triton.controller.memory import LIMIT_SETTING, Memory
-from sie_triton.controller.models import Model, inference_records, taken_bytes
+from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
+from sie_triton.controller.models import ModelState, inference_records, taken_bytes
 from sie_triton.controller.swaps import Swaps
 from sie_triton.footprint import limit_for
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
@@ -44,8 +44,8 @@ class Room:
         self,
         settings: Settings,
         swaps: Swaps,
-        models: Mapping[str, Model],
-        memory: Memory,
+        models: Mapping[str, ModelState],
+        memory: DeviceMemory,
     ) -> None:
         self._settings = settings
         self._directory = settings.status_dir
@@ -103,7 +103,7 @@ class Room:
             if not before["num_open"] and now - used_ns > patience_s * 1e9:
                 self._swaps.swap(model.name, "preprocess", "recycle")
 
-    def _waiting(self) -> list[tuple[Model, Record]]:
+    def _waiting(self) -> list[tuple[ModelState, Record]]:
         """Return the loads that wait for memory, longest wait first."""
         waiting = [
             (model, record)
@@ -131,7 +131,7 @@ class Room:
         """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
         return taken_bytes(record) if self._settings.runtime.device == "cpu" else 0
 
-    def _make_room_for(self, model: Model, record: Record, short: int) -> bool:
+    def _make_room_for(self, model: ModelState, record: Record, short: int) -> bool:
         """Evict models for a load that lacks `short` bytes.
 
         Return False if evictions are not enough; the load is refused after MIN_WAIT_S, or at once if it can never fit.

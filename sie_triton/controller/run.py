@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from sie_triton.controller.api import application
-from sie_triton.controller.connections import BACKLOG, Connections
+from sie_triton.controller.connections import BACKLOG, ControllerConnections
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
@@ -54,7 +54,7 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    connections = Connections()
+    connections = ControllerConnections()
     app.middlewares.append(connections.watch)
     runner = web.AppRunner(
         app, access_log=None, keepalive_timeout=KEEP_ALIVE_S, lingering_time=REST_S, shutdown_timeout=DRAIN_S

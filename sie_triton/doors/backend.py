@@ -7,7 +7,7 @@ from typing import Any
 
 from sie_triton.client import AsyncSIEClient
 from sie_triton.client.address import Address
-from sie_triton.client.calls import STEP_SUFFIXES, Call
+from sie_triton.client.calls import STEP_SUFFIXES, ClientCall
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
@@ -33,14 +33,14 @@ QUESTION_S = 5.0
 Items = Sequence[Mapping[str, Any]]
 
 
-class Client(AsyncSIEClient):
+class TritonClient(AsyncSIEClient):
     """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._connection.hangs_up = False
 
-    async def _infer(self, call: Call, piece: slice, deadline: Deadline) -> Any:
+    async def _infer(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
         """Charge the response to the memory of its request; Failure 503 if there is too little."""
         response = await super()._infer(call, piece, deadline)
         hold(sum(map(len, response.get_response().raw_output_contents)))
@@ -60,7 +60,7 @@ class Backend:
 
     def __init__(self, settings: Settings) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
-        self._client = Client(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
+        self._client = TritonClient(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
         self._questions = AsyncConnection(Address.parse(address))  # separate, so that large requests do not delay it
         self._learning: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir

@@ -25,7 +25,7 @@ class Phase(IntEnum):
     WORKING = 3  # a request is being processed
 
 
-class Client(Protocol):
+class Closable(Protocol):
     """Interface of a connection that `Connections` may close."""
 
     def give_way(self) -> None:
@@ -47,16 +47,16 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._phases: dict[Client, Phase] = {}
-        self._by_phase: dict[Phase, dict[Client, None]] = {phase: {} for phase in Phase}  # longest in its phase first
+        self._phases: dict[Closable, Phase] = {}
+        self._by_phase: dict[Phase, dict[Closable, None]] = {phase: {} for phase in Phase}  # longest in its phase first
 
     def __len__(self) -> int:
         return len(self._phases)
 
-    def phase(self, client: Client) -> Phase | None:
+    def phase(self, client: Closable) -> Phase | None:
         return self._phases.get(client)
 
-    def enter(self, client: Client) -> bool:
+    def enter(self, client: Closable) -> bool:
         """Admit `client` as NEW; at the limit, close another connection. Return False if all others are WORKING."""
         if len(self._phases) >= self._limit:
             waiting = (each for phase in Phase if phase is not Phase.WORKING for each in self._by_phase[phase])
@@ -69,7 +69,7 @@ class Connections:
         self._by_phase[Phase.NEW][client] = None
         return True
 
-    def move(self, client: Client, phase: Phase) -> None:
+    def move(self, client: Closable, phase: Phase) -> None:
         """Move `client` to `phase`; do nothing if it has left."""
         before = self._phases.get(client)
         if before is not None and before is not phase:
@@ -77,7 +77,7 @@ class Connections:
             self._phases[client] = phase
             self._by_phase[phase][client] = None
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: Closable) -> None:
         """Remove `client`; do nothing if it has left already."""
         phase = self._phases.pop(client, None)
         if phase is not None:

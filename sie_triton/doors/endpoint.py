@@ -21,8 +21,8 @@ from sie_triton.doors.body import read_body
 from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.failures import AWAY_S, Failure, failure_of, invalid
 from sie_triton.doors.measure import VALUE_BYTES
-from sie_triton.doors.memory import Held, Memory
-from sie_triton.doors.served import Served
+from sie_triton.doors.memory import Held, MemoryBudget
+from sie_triton.doors.served import ServedModels
 from sie_triton.doors.trust import Trust
 from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
 from sie_triton.errors import SIEError
@@ -48,15 +48,15 @@ class Door:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.backend = Backend(settings)
-        self.served = Served(settings, self.backend)
+        self.served = ServedModels(settings, self.backend)
         self.trust = Trust(settings)
-        self.memory = Memory(settings.door_max_memory_bytes)
+        self.memory = MemoryBudget(settings.door_max_memory_bytes)
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
         self.routes: Sequence[BaseRoute] = ()
 
 
-class Request:
+class DoorRequest:
     """Request for a handler. `path` holds the parameters of the route's path, `content` the decoded body of a POST."""
 
     __slots__ = ("content", "door", "headers", "kind", "method", "path", "trace_id")
@@ -125,7 +125,7 @@ class Answer(NamedTuple):
         return Response(await written(self.value, self.kind), media_type=self.kind, headers=dict(self.headers))
 
 
-Handler = Callable[[Request], Awaitable[Response | Answer]]
+Handler = Callable[[DoorRequest], Awaitable[Response | Answer]]
 Dialect = Callable[[Failure], Any]  # returns the body of a failure, as JSON
 
 
@@ -134,7 +134,7 @@ def detail(failure: Failure) -> Any:
     return {"detail": {"code": failure.code, "message": failure.message, **failure.more}}
 
 
-class Endpoint:
+class DoorEndpoint:
     """ASGI application of one of Starlette's routes.
 
     `retold` gives a failure the status that the route's clients expect, and `dialect` gives it a body. `is_open` means
@@ -162,7 +162,7 @@ class Endpoint:
         self._types = types
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, self._door)
+        request = DoorRequest(scope, self._door)
         with self._door.memory.held() as held:
             try:
                 response = await self._answered(request, receive, held)
@@ -175,7 +175,7 @@ class Endpoint:
                 is_small = len(response.body) <= SMALL_BODY_BYTES
                 await response(scope, receive, send if is_small else send_all(send))
 
-    async def _answered(self, request: Request, receive: Receive, held: Held) -> Response | None:
+    async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
         """Return the response; None if the client has disconnected."""
         try:
             if self._is_open:
@@ -196,7 +196,7 @@ class Endpoint:
             message = f"the request failed with {type(exc).__name__}; the door's log has the details"
             raise Failure(500, "INTERNAL_ERROR", message) from exc
 
-    async def _handled(self, request: Request, receive: Receive) -> Response | None:
+    async def _handled(self, request: DoorRequest, receive: Receive) -> Response | None:
         task = asyncio.current_task()
         assert task is not None
         watcher = asyncio.create_task(_cancel_when_gone(receive, task))
@@ -241,7 +241,7 @@ async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _trace_id(request: Request) -> str:
+def _trace_id(request: DoorRequest) -> str:
     """Return the client's trace id, from its traceparent or X-Request-ID header; else a random one."""
     _, _, rest = (request.header("traceparent") or "").partition("-")
     given = rest.partition("-")[0] or request.header("x-request-id") or ""

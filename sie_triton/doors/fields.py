@@ -27,7 +27,7 @@ LARGEST_COUNT = 2**31 - 1
 FILE_BYTES_A_CHARACTER = 16
 
 
-class Fields:
+class BodyFields:
     """Fields of a JSON object. A null field counts as absent. Fields that a route does not take are request parameters.
 
     `max_items` is the maximum length of a list. The message of an InputError begins with the name of the field.

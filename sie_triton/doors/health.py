@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Handler, Request
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.served import state_of
@@ -35,31 +35,37 @@ def routes(door: Door) -> list[BaseRoute]:
         "/readyz": (readyz, probe("Readiness of the server.")),
     }
     return [
-        *(_get(path, Endpoint(door, handler, is_open=True, document=told)) for path, (handler, told) in probes.items()),
-        _get("/health", Endpoint(door, health, document=operation("Health of the server.", answer={"type": "object"}))),
+        *(
+            _get(path, DoorEndpoint(door, handler, is_open=True, document=told))
+            for path, (handler, told) in probes.items()
+        ),
+        _get(
+            "/health",
+            DoorEndpoint(door, health, document=operation("Health of the server.", answer={"type": "object"})),
+        ),
         WebSocketRoute("/ws/status", Watching(door), name="status"),
     ]
 
 
-def _get(path: str, endpoint: Endpoint) -> Route:
+def _get(path: str, endpoint: DoorEndpoint) -> Route:
     return Route(path, endpoint, methods=["GET"], name=path.strip("/") or "root")
 
 
-async def root(request: Request) -> Answer:
+async def root(request: DoorRequest) -> Answer:
     return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"})
 
 
-async def healthz(request: Request) -> Response:
+async def healthz(request: DoorRequest) -> Response:
     return PlainTextResponse("ok")
 
 
-async def readyz(request: Request) -> Response:
+async def readyz(request: DoorRequest) -> Response:
     """Answer 503 while this process drains, and while Triton does not respond."""
     trouble = await _trouble(request.door)
     return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
 
 
-async def health(request: Request) -> Answer:
+async def health(request: DoorRequest) -> Answer:
     """Return the capacity of the server in the format of SIE's clients."""
     told = await status(request.door)
     loaded = told["loaded_models"]

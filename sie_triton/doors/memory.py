@@ -15,7 +15,7 @@ class Held:
 
     __slots__ = ("_before", "_memory", "end_upload", "is_cut", "num_bytes", "since")
 
-    def __init__(self, memory: "Memory") -> None:
+    def __init__(self, memory: "MemoryBudget") -> None:
         self._memory = memory
         self.num_bytes = 0
         self.since = asyncio.get_running_loop().time()
@@ -61,7 +61,7 @@ def hold(num_bytes: int) -> None:
         held.take(num_bytes)
 
 
-class Memory:
+class MemoryBudget:
     """Budget of `max_bytes`, and the share of each of `requests`. Belongs to one event loop."""
 
     def __init__(self, max_bytes: int) -> None:

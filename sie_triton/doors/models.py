@@ -6,7 +6,7 @@ from typing import Any
 from starlette.routing import Route
 
 from sie_triton.doors import openai
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request, detail
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, detail
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
@@ -15,10 +15,12 @@ from sie_triton.spec import ModelSpec
 
 def routes(door: Door) -> list[Route]:
     return [
-        Route("/v1/models", Endpoint(door, models, dialect=both, document=of_models), methods=["GET"], name="models"),
+        Route(
+            "/v1/models", DoorEndpoint(door, models, dialect=both, document=of_models), methods=["GET"], name="models"
+        ),
         Route(
             "/v1/models/{model:path}",
-            Endpoint(door, model, dialect=both, document=of_model),
+            DoorEndpoint(door, model, dialect=both, document=of_model),
             methods=["GET"],
             name="model",
         ),
@@ -33,13 +35,13 @@ def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     return operation("One served model and its state.", answer={"type": "object"}, parameters=[path])(specs)
 
 
-async def models(request: Request) -> Answer:
+async def models(request: DoorRequest) -> Answer:
     found = [_as_both(each) for each in await request.door.served.models()]
     listed = [openai.described(each["name"]) for each in found]
     return request.answer({"models": found, "object": "list", "data": listed})
 
 
-async def model(request: Request) -> Answer:
+async def model(request: DoorRequest) -> Answer:
     return request.answer(_as_both(await request.door.served.model(checked_model(request.path["model"]))))
 
 

@@ -14,9 +14,9 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of
 from sie_triton.doors.capable import Explaining
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
+from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
@@ -39,17 +39,17 @@ FIELDS = {"text": "input", "items": "input"}
 
 def routes(door: Door) -> list[Route]:
     document = partial(dialects.embeddings, door.settings.door_max_items)
-    endpoint = Endpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=document)
+    endpoint = DoorEndpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=document)
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 
-async def embeddings(request: Request) -> Answer:
+async def embeddings(request: DoorRequest) -> Answer:
     wanted = asked(fields_of(request))
     results = await _encoded(request, wanted)
     return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))
 
 
-async def _encoded(request: Request, wanted: "Embeddings") -> list[EncodeResult]:
+async def _encoded(request: DoorRequest, wanted: "Embeddings") -> list[EncodeResult]:
     door, items = request.door, items_of(wanted.texts)
     parameters = wanted.options | {"output_types": DENSE.name}
     async with Explaining(door, wanted.model, "encode", items, DENSE.name):
@@ -65,7 +65,7 @@ class Embeddings(NamedTuple):
     is_base64: bool
 
 
-def asked(fields: Fields) -> Embeddings:
+def asked(fields: BodyFields) -> Embeddings:
     """Read an embeddings request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):

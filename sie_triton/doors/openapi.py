@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, Endpoint, Request
+from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.schemas import STRING, fields
 from sie_triton.doors.wire import JSON, MSGPACK
 from sie_triton.spec import ModelSpec
@@ -54,16 +54,16 @@ TIMEOUT = {
 
 def routes(door: Door) -> list[Route]:
     return [
-        Route("/openapi.json", Endpoint(door, openapi), methods=["GET"], name="openapi"),
-        Route("/docs", Endpoint(door, docs), methods=["GET"], name="docs"),
+        Route("/openapi.json", DoorEndpoint(door, openapi), methods=["GET"], name="openapi"),
+        Route("/docs", DoorEndpoint(door, docs), methods=["GET"], name="docs"),
     ]
 
 
-async def openapi(request: Request) -> Answer:
+async def openapi(request: DoorRequest) -> Answer:
     return request.answer(await _document(request.door))
 
 
-async def docs(request: Request) -> Response:
+async def docs(request: DoorRequest) -> Response:
     return HTMLResponse(page(await _document(request.door)), headers=POLICY)
 
 
@@ -87,7 +87,7 @@ def paths(routes: Iterable[BaseRoute], specs: Sequence[ModelSpec]) -> dict[str, 
     found: dict[str, Any] = {}
     for route in routes:
         endpoint = getattr(route, "endpoint", None)
-        if isinstance(route, Route) and isinstance(endpoint, Endpoint) and endpoint.document is not None:
+        if isinstance(route, Route) and isinstance(endpoint, DoorEndpoint) and endpoint.document is not None:
             operation = {"operationId": route.name, **endpoint.document(specs)}
             method = "post" if "POST" in (route.methods or ()) else "get"
             found.setdefault(route.path_format, {})[method] = operation

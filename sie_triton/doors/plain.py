@@ -5,16 +5,16 @@ from typing import Any
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.answers import timing_headers
-from sie_triton.doors.endpoint import Answer, Request
+from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
+from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.wire import JSON
 
 FULL = 429
 
 
-def fields_of(request: Request) -> Fields:
-    return Fields(request.content, request.door.settings.door_max_items)
+def fields_of(request: DoorRequest) -> BodyFields:
+    return BodyFields(request.content, request.door.settings.door_max_items)
 
 
 def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:

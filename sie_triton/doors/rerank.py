@@ -15,9 +15,9 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import told
 from sie_triton.doors.capable import Explaining
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, Fields, check_query
+from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
 from sie_triton.doors.openai import profile_of
 from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON
@@ -34,7 +34,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             f"/v{version}/rerank",
-            Endpoint(
+            DoorEndpoint(
                 door,
                 partial(rerank, version),
                 dialect=error,
@@ -49,7 +49,7 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-async def rerank(version: str, request: Request) -> Answer:
+async def rerank(version: str, request: DoorRequest) -> Answer:
     door, wanted = request.door, asked(fields_of(request))
     check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
@@ -70,7 +70,7 @@ class Rerank(NamedTuple):
     options: dict[str, Any]
 
 
-def asked(fields: Fields) -> Rerank:
+def asked(fields: BodyFields) -> Rerank:
     """Read a rerank request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     query, documents = fields.text("query"), fields.items("documents", "a list of strings or of objects with text")
@@ -81,7 +81,7 @@ def asked(fields: Fields) -> Rerank:
     return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options(profile=profile))
 
 
-def _refuse_what_cannot_be(fields: Fields) -> None:
+def _refuse_what_cannot_be(fields: BodyFields) -> None:
     if fields.count("max_chunks_per_doc") not in (None, 1):
         raise InputError(f"max_chunks_per_doc: {ONCE}, or give 1")
     if fields.count("max_tokens_per_doc") is not None:

@@ -28,7 +28,7 @@ ACCEPTS_PER_TURN = 32
 BACKLOG = 2048
 
 
-class Server(uvicorn.Server):
+class DoorServer(uvicorn.Server):
     """uvicorn's server, which reports that it is draining during shutdown, and sends a heartbeat each second."""
 
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
@@ -71,7 +71,7 @@ def run(settings: Settings) -> None:
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
     with listening(settings.host, settings.door_port) as listener:
-        Server(config, door).run(sockets=[listener])
+        DoorServer(config, door).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:

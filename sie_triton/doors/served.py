@@ -44,7 +44,7 @@ class States:
     at: float
 
 
-class Served:
+class ServedModels:
     """Cached specifications and states of the served models. Belongs to one event loop."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:

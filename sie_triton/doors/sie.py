@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.answers import encoded, extracted, needs_dims, scored, timing_headers
 from sie_triton.doors.capable import Explaining
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import item_in, items_in
@@ -22,7 +22,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             f"/v1/{handler.__name__}/{{model:path}}",
-            Endpoint(door, handler, document=partial(document, door.settings.door_max_items)),
+            DoorEndpoint(door, handler, document=partial(document, door.settings.door_max_items)),
             methods=["POST"],
             name=handler.__name__,
         )
@@ -30,7 +30,7 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-async def encode(request: Request) -> Answer:
+async def encode(request: DoorRequest) -> Answer:
     door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found, "output_types", "output_dtype", "instruction")
@@ -44,7 +44,7 @@ async def encode(request: Request) -> Answer:
     return _answer(request, encoded(model, results, dtype, dims))
 
 
-async def score(request: Request) -> Answer:
+async def score(request: DoorRequest) -> Answer:
     door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     if found.get("query") is None:
         raise invalid('query: is missing; send an item such as {"text": …}')
@@ -58,7 +58,7 @@ async def score(request: Request) -> Answer:
     return _answer(request, scored(result))
 
 
-async def extract(request: Request) -> Answer:
+async def extract(request: DoorRequest) -> Answer:
     door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found, "labels", "output_schema", "instruction")
@@ -107,5 +107,5 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
         raise invalid(f"{name}: must be a list of strings, not {type(given).__name__}")
 
 
-def _answer(request: Request, answer: dict[str, Any]) -> Answer:
+def _answer(request: DoorRequest, answer: dict[str, Any]) -> Answer:
     return request.answer(answer, timing_headers(answer["timing"]))

@@ -11,9 +11,9 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
-from sie_triton.doors.endpoint import Answer, Door, Endpoint, Request
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields, check_query
+from sie_triton.doors.fields import BodyFields, check_query
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
@@ -43,7 +43,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             path,
-            Endpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=documents.get(path)),
+            DoorEndpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=documents.get(path)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )
@@ -63,15 +63,15 @@ class Tei:
     def __init__(self, capable: Capable) -> None:
         self._capable = capable
 
-    async def embed(self, request: Request) -> Answer:
+    async def embed(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "dense", DENSE)
         return _embedded([result["dense"] for result in results], results)
 
-    async def embed_sparse(self, request: Request) -> Answer:
+    async def embed_sparse(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "sparse", SPARSE)
         return _embedded(sparse_answer(results), results)
 
-    async def rerank(self, request: Request) -> Answer:
+    async def rerank(self, request: DoorRequest) -> Answer:
         wanted = rerank_asked(fields_of(request))
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
@@ -80,11 +80,11 @@ class Tei:
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(rerank_answer(wanted, in_order(result)), told(result["timing"]), headers)
 
-    async def info(self, request: Request) -> Answer:
+    async def info(self, request: DoorRequest) -> Answer:
         what, spec = await self._capable.any()
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
-    async def _encoded(self, request: Request, output: str, what: str) -> list[Any]:
+    async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
         wanted, model = embed_asked(fields_of(request)), await self._capable.model(what)
         parameters = wanted.options | {"output_types": output}
         return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
@@ -102,7 +102,7 @@ class Embed(NamedTuple):
     options: dict[str, Any]
 
 
-class Rerank(NamedTuple):
+class TeiRerank(NamedTuple):
     """Content of a rerank request; `options` are request parameters."""
 
     query: str
@@ -111,23 +111,23 @@ class Rerank(NamedTuple):
     options: dict[str, Any]
 
 
-def embed_asked(fields: Fields) -> Embed:
+def embed_asked(fields: BodyFields) -> Embed:
     """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
     _check_truncation(fields)
     texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
     return Embed(texts, fields.options(is_query=is_query))
 
 
-def rerank_asked(fields: Fields) -> Rerank:
+def rerank_asked(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
         raise InputError("raw_scores: is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
-    return Rerank(query, texts, fields.boolean("return_text", False), fields.options())
+    return TeiRerank(query, texts, fields.boolean("return_text", False), fields.options())
 
 
-def _check_truncation(fields: Fields) -> None:
+def _check_truncation(fields: BodyFields) -> None:
     if not fields.boolean("truncate", True):
         raise InputError("truncate: must be true, because texts that are too long are always truncated; omit it")
     if fields.given("truncation_direction") not in RIGHT:
@@ -148,7 +148,7 @@ def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, A
     return [[{"index": i, "value": value} for i, value in zip(*row, strict=True)] for row in rows]
 
 
-def rerank_answer(asked: Rerank, scores: Sequence[float]) -> list[dict[str, Any]]:
+def rerank_answer(asked: TeiRerank, scores: Sequence[float]) -> list[dict[str, Any]]:
     """Return the response body of /rerank, the most relevant first; `scores` are in the order of the texts."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
     results = [{"index": index, "score": scores[index]} for index in ranked]

@@ -12,7 +12,7 @@ from sie_triton.contract import Label, Part, Ragged
 from sie_triton.contract.tensors import ORIGINAL_SIZES
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.words import KEPT_PROMPTS, Asked
+from sie_triton.inputs.words import KEPT_PROMPTS, PromptedTexts
 from sie_triton.spec import Runtime
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 
-class Picture(NamedTuple):
+class LabelledImage(NamedTuple):
     """An image as the model reads it.
 
     `pixels` are [height, width, 3]; `size` is height and width of the client's image, upright.
@@ -59,13 +59,13 @@ class LabelledImages(Processor, Generic[P]):
         if not isinstance(element, ImageFile):
             return element
         with self._images.opened(element) as image:
-            return Picture(self.pixels(image, element.where), (image.height, image.width))
+            return LabelledImage(self.pixels(image, element.where), (image.height, image.width))
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
         labels, template = tuple(part.labels), self.template(part)
-        return Asked(lambda: self._kept(labels, template), 0)
+        return PromptedTexts(lambda: self._kept(labels, template), 0)
 
 
-def original_sizes(pictures: Sequence[Picture]) -> dict[str, Ragged]:
+def original_sizes(pictures: Sequence[LabelledImage]) -> dict[str, Ragged]:
     return {ORIGINAL_SIZES.name: Ragged(np.array([picture.size for picture in pictures], np.int32))}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sie_triton.contract import Batch, Features
 from sie_triton.errors import ModelError
 from sie_triton.families.token_batch import tokens
-from sie_triton.inputs.words import Row, packed
+from sie_triton.inputs.words import WordsRow, packed
 
 if TYPE_CHECKING:
     import torch
@@ -51,9 +51,9 @@ def sample_words(lengths: Sequence[int], behind: int = 0) -> Features:
     return packed([_row(length, behind) for length in lengths])
 
 
-def _row(length: int, behind: int) -> Row:
+def _row(length: int, behind: int) -> WordsRow:
     num_labels = min(SAMPLE_LABELS, length - behind)
     words = np.unique(np.arange(num_labels, length, TOKENS_A_WORD).astype(np.int32))
     spans = np.stack([np.arange(len(words)), np.arange(len(words)) + 1], 1).astype(np.int32)
     labels = np.arange(num_labels, dtype=np.int32)
-    return Row(0, np.ones(length, np.int32), words, spans, labels, np.full(num_labels, np.nan, np.float32))
+    return WordsRow(0, np.ones(length, np.int32), words, spans, labels, np.full(num_labels, np.nan, np.float32))

@@ -10,7 +10,7 @@ import torch
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
-from sie_triton.engines.torch.multimodal import LanguageModel, Seen
+from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
 from sie_triton.families.base import Adapter
 from sie_triton.families.token_batch import tokens
 
@@ -56,7 +56,7 @@ class MultimodalAdapter(Adapter):
             (of_images, *deep), counts = self.images(batch)
             places = torch.from_numpy(self._places(input_ids, lengths, counts)).to(states.device)
             states[places] = of_images.to(states.dtype)
-            seen = Seen(places, deep) if deep else None
+            seen = ImageStates(places, deep) if deep else None
         return self.encoder.hidden_states_of(states, lengths, self.positions(batch), seen)
 
     def _places(self, input_ids: Ints, lengths: Ints, counts: Ints) -> npt.NDArray[np.int64]:

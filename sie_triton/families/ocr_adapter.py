@@ -10,7 +10,7 @@ import tokenizers
 from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
-from sie_triton.engines.torch.generate import Deadline
+from sie_triton.engines.torch.generate import StopAtDeadline
 from sie_triton.engines.torch.page_writer import PageWriter
 from sie_triton.families.ocr import MARKDOWN
 from sie_triton.families.reader_adapter import SAMPLE_TOKENS, USUAL_TOKENS, Ints, ReaderAdapter
@@ -62,7 +62,7 @@ class OcrAdapter(ReaderAdapter):
         return [image.reshape(*size, 3) for image, size in zip(images, sizes.tolist(), strict=True)]
 
     def answers(
-        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         for image, prompt in zip(images, prompts, strict=True):
             if np.count_nonzero(prompt == self.encoder.image_token) != self._counts(*image.shape[:2])[1]:

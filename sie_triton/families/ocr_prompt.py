@@ -12,7 +12,7 @@ from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN
-from sie_triton.families.reading import Picture, Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.families.reading import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.chat_template import ChatTemplate, Message
 from sie_triton.inputs.patches import resized_to
 from sie_triton.inputs.tokenizer import open_tokenizer
@@ -55,7 +55,7 @@ class OcrProcessor(ReaderProcessor):
     def asked(self, part: Part) -> tuple[Sequence[Message], int]:
         """Return a conversation with one image, and the number of its task; raise InputError for a wrong parameter."""
 
-    def frame(self, part: Part) -> Prompt:
+    def frame(self, part: Part) -> ReadingPrompt:
         if len(part.instruction or "") > MAX_INSTRUCTION:
             given = f"has {len(part.instruction or '')} characters"
             raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are allowed")
@@ -69,7 +69,7 @@ class OcrProcessor(ReaderProcessor):
             token = self._tokenizer.id_to_token(self._image_token)
             raise InputError(f"parameter instruction: contains {token}, which stands for an image; leave it out")
         most = new_tokens(part, self._usual, self._longest - len(ids))
-        return Prompt(ids, most, num_beams(part.options), number)
+        return ReadingPrompt(ids, most, num_beams(part.options), number)
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         size = self._sizes.size(picture.height, picture.width)
@@ -81,7 +81,7 @@ class OcrProcessor(ReaderProcessor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         return self._sizes.counts(*pixels.shape[:2])[0] // PATCHES_PER_TOKEN
 
-    def about(self, picture: Picture, prompt: Prompt) -> Prompt:
+    def about(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         _, count = self._sizes.counts(*picture.pixels.shape[:2])
         place = prompt.ids.index(self._image_token)
         ids = [*prompt.ids[:place], *[self._image_token] * count, *prompt.ids[place + 1 :]]
@@ -95,7 +95,7 @@ class OcrProcessor(ReaderProcessor):
     def page(self) -> Features:
         """Return the features of one white page with the default prompt."""
         white = np.full((*self._sizes.size(*PAGE), 3), 255, np.uint8)
-        return self.encode([self.frame(Part("image", [])).around(Picture(white, *PAGE, "image"))])
+        return self.encode([self.frame(Part("image", [])).around(NamedImage(white, *PAGE, "image"))])
 
     def _tokens(self, text: str) -> list[int]:
         bos = self._template.special.get("bos_token")

@@ -11,7 +11,7 @@ import torch
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
-from sie_triton.engines.torch.generate import Deadline, Generator, Writer
+from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.families.base import Adapter
 from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS, MAX_BEAMS, NEW_TOKENS, num_beams
 
@@ -39,7 +39,7 @@ class ReaderAdapter(Adapter):
 
     @abstractmethod
     def answers(
-        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         """Generate: prompts int32 [tokens] → the tokens of each answer."""
 
@@ -63,7 +63,7 @@ class ReaderAdapter(Adapter):
         alike: dict[tuple[int, int, int], list[int]] = {}
         for i, prompt in enumerate(prompts):
             alike.setdefault((self.width(prompt), new_tokens[i], beams[i]), []).append(i)
-        deadline = Deadline(batch.deadline_ns)
+        deadline = StopAtDeadline(batch.deadline_ns)
         answers: dict[int, list[int]] = {}
         for (_, most, count), items in alike.items():
             if deadline.is_over:

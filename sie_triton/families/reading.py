@@ -65,7 +65,7 @@ def num_beams(options: Mapping[str, ParameterValue]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class NamedImage:
     """An image: `pixels` uint8 [height, width, 3] for the model, its original size upright, its name in messages."""
 
     pixels: npt.NDArray[np.uint8]
@@ -75,7 +75,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ReadingPrompt:
     """The prompt for each image of a part. `number` is that of the task, in families that number their tasks."""
 
     ids: Sequence[int]
@@ -100,7 +100,7 @@ class ReaderProcessor(Processor):
         self._images = ImageReader(runtime)
 
     @abstractmethod
-    def frame(self, part: Part) -> Prompt:
+    def frame(self, part: Part) -> ReadingPrompt:
         """Return the prompt of a part; raise InputError naming the parameter that is wrong."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class ReaderProcessor(Processor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         """Return the cost of an image, without its prompt, in units of a token."""
 
-    def about(self, picture: Picture, prompt: Prompt) -> Prompt:
+    def about(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         """Return the prompt with the parts that depend on the image; raise InputError naming the image."""
         return prompt
 
@@ -122,7 +122,7 @@ class ReaderProcessor(Processor):
         if not isinstance(element, ImageFile):
             return element
         with self._images.opened(element) as picture:
-            return Picture(self.pixels(picture, element.where), picture.height, picture.width, element.where)
+            return NamedImage(self.pixels(picture, element.where), picture.height, picture.width, element.where)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [picture.pixels for picture, _ in framed]

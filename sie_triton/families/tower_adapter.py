@@ -12,7 +12,7 @@ import torch
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import VisionTower
@@ -27,10 +27,10 @@ class TowerAdapter(Adapter):
     `longest_text`, in tokens, and `image_length`, in patches, limit what is read of an item.
     """
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(
-        self, encoder: Encoder, vision: VisionTower | PackedVisionTower, longest_text: int, image_length: int
+        self, encoder: TorchEncoder, vision: VisionTower | PackedVisionTower, longest_text: int, image_length: int
     ) -> None:
         limits = {
             INPUT_IDS.name: encoder.vocab_size - 1,

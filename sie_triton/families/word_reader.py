@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import WORD_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.labelled_words import states_at
 from sie_triton.families.token_batch import tokens
@@ -26,7 +26,7 @@ WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.
 class WordReader:
     """Encoder, projection and LSTM; None if the model has no projection or no LSTM."""
 
-    def __init__(self, encoder: Encoder, projection: nn.Linear | None, lstm: nn.LSTM | None) -> None:
+    def __init__(self, encoder: TorchEncoder, projection: nn.Linear | None, lstm: nn.LSTM | None) -> None:
         self.encoder, self._projection, self._lstm = encoder, projection, lstm
         self.head_bytes = sum(num_bytes(part) for part in (projection, lstm) if part is not None)
 
@@ -68,7 +68,7 @@ class WordReader:
         return words
 
 
-def projection_of(encoder: Encoder, weights: Checkpoint, prefix: str, size: int) -> nn.Linear | None:
+def projection_of(encoder: TorchEncoder, weights: Checkpoint, prefix: str, size: int) -> nn.Linear | None:
     """Return the projection to `size`; None if that is the encoder's own size."""
     width = int(encoder.config.hidden_size)
     return weights.fill(nn.Linear(width, size), prefix) if width != size else None

@@ -15,13 +15,13 @@ RANGE = re.compile(r"([0-9]{1,9})(-([0-9]{1,9})?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PageSelection:
     """Selected pages of a request: pairs of the first and the last page, None: to the end. Empty: all pages."""
 
     ranges: tuple[tuple[int, int | None], ...] = ()
 
     @classmethod
-    def read(cls, text: str) -> "Selection":
+    def read(cls, text: str) -> "PageSelection":
         """Parse the parameter pages. Raise InputError if it is malformed.
 
         >>> Selection.read("2-3, 8-").ranges
@@ -45,7 +45,7 @@ class Selection:
         return sorted(found)
 
 
-ALL = Selection()
+ALL = PageSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PageReader:
     Drawing stops once `is_over()`, which is called a few times a second.
     """
 
-    selection: Selection
+    selection: PageSelection
     max_pages: int
     max_bytes: int
     is_over: Callable[[], bool] = lambda: False

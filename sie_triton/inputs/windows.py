@@ -29,7 +29,7 @@ OVERLAP = 64
 MAX_TOKENS = 4_000_000
 
 
-class Row(NamedTuple):
+class TextWindow(NamedTuple):
     """A row of one text or two; `piece` is its index in the text."""
 
     piece: int
@@ -64,14 +64,14 @@ class Around:
     def __len__(self) -> int:
         return sum(len(ids) for ids, _ in self.special)
 
-    def row(self, piece: int, *texts: Ints) -> Row:
+    def row(self, piece: int, *texts: Ints) -> TextWindow:
         """Make a row of one text, or of two, with the special tokens."""
         first, *others = self.special
         ids, types = [first[0]], [first[1]]
         for text, kind, (after, after_types) in zip(texts, self.types, others, strict=True):
             ids += [text, after]
             types += [np.full(len(text), kind, np.int32), after_types]
-        return Row(piece, np.concatenate(ids), np.concatenate(types))
+        return TextWindow(piece, np.concatenate(ids), np.concatenate(types))
 
 
 class WindowProcessor(Processor):
@@ -118,7 +118,7 @@ def num_windows(length: int, room: int) -> int:
     return 1 + max(0, -(-(length - room) // (room - min(OVERLAP, room // 4))))
 
 
-def packed(rows: Sequence[Row]) -> dict[str, Ragged]:
+def packed(rows: Sequence[TextWindow]) -> dict[str, Ragged]:
     """Pack rows into features."""
     numbers, ids, types = zip(*rows, strict=True)
     lengths = np.array(list(map(len, ids)), np.int32)

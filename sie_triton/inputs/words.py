@@ -50,7 +50,7 @@ class Words:
         return len(self.spans)
 
 
-class Prompt(NamedTuple):
+class WordsPrompt(NamedTuple):
     """Tokens before the words: `ids` int32; `places` int32, the index in `ids` of each label's token."""
 
     ids: Ints
@@ -116,7 +116,7 @@ class WordTokenizer:
         return found
 
 
-class Asked(Generic[P]):
+class PromptedTexts(Generic[P]):
     """The prompt of a part's texts; `prompt` is made when the first of them is read."""
 
     def __init__(self, make: Callable[[], P], size: int) -> None:
@@ -147,13 +147,13 @@ class LabelledWords(Processor):
         self._prompt = lru_cache(KEPT_PROMPTS)(self._checked_prompt)
 
     @abstractmethod
-    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         """Return the labels as the family's library writes them."""
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
         labels = tuple(part.labels)
-        return Asked(lambda: self._prompt(labels), sum(len(label.read) for label in labels))
+        return PromptedTexts(lambda: self._prompt(labels), sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         rows = [
@@ -163,7 +163,7 @@ class LabelledWords(Processor):
         ]
         return packed([self._row(*row) for row in rows])
 
-    def _checked_prompt(self, labels: tuple[Label, ...]) -> Prompt:
+    def _checked_prompt(self, labels: tuple[Label, ...]) -> WordsPrompt:
         made = self.prompt(labels, self._words)
         if len(made.ids) > self._max_prompt:
             raise InputError(
@@ -172,11 +172,11 @@ class LabelledWords(Processor):
             )
         return made
 
-    def _room(self, prompt: Prompt) -> int:
+    def _room(self, prompt: WordsPrompt) -> int:
         around = len(self._words.prefix) + len(prompt.ids) + len(self._words.suffix)
         return max(1, self._pieces.max_tokens - around)
 
-    def _row(self, number: int, prompt: Prompt, words: Words, first: int, end: int) -> "Row":
+    def _row(self, number: int, prompt: WordsPrompt, words: Words, first: int, end: int) -> "WordsRow":
         before = np.concatenate([self._words.prefix, prompt.ids])
         start, stop = int(words.starts[first]) if len(words) else 0, int(words.starts[end])
         # A single word may be longer than the room of a piece.
@@ -184,7 +184,7 @@ class LabelledWords(Processor):
         tokens = (
             np.minimum(words.starts[first + 1 : end + 1], stop) - 1 if self._by_last_token else words.starts[first:end]
         )
-        return Row(
+        return WordsRow(
             number,
             np.concatenate([before, words.ids[start:stop], self._words.suffix]),
             (tokens - start + len(before)).astype(np.int32),
@@ -194,7 +194,7 @@ class LabelledWords(Processor):
         )
 
 
-class Row(NamedTuple):
+class WordsRow(NamedTuple):
     """A piece: its index in the text, its tokens, the tokens and places of its words, the tokens of its labels."""
 
     piece: int
@@ -205,7 +205,7 @@ class Row(NamedTuple):
     thresholds: npt.NDArray[np.float32]
 
 
-def packed(rows: Sequence[Row]) -> Features:
+def packed(rows: Sequence[WordsRow]) -> Features:
     """Pack pieces into features."""
 
     def lengths(arrays: Sequence[npt.NDArray[Any]]) -> Ints:

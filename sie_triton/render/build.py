@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sie_triton.catalog import Found, ModelConfig, check_dims, select
+from sie_triton.catalog import LoadedModels, ModelConfig, check_dims, select
 from sie_triton.errors import CatalogError, SettingsError
 from sie_triton.render.repository import RenderOptions, check, render
 from sie_triton.render.unloadable import environment_causes, warnings_of
@@ -43,7 +43,7 @@ def check_repository(directory: Path, settings: Settings, names: Sequence[str]) 
     return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
-def selected(settings: Settings, names: Sequence[str]) -> Found:
+def selected(settings: Settings, names: Sequence[str]) -> LoadedModels:
     """Return the models that can be served, and the problems of the others.
 
     CatalogError if one of `names` cannot be served, or if no model is left.
@@ -61,7 +61,7 @@ def selected(settings: Settings, names: Sequence[str]) -> Found:
             models.append(model)
     if not models:
         raise CatalogError("\n".join(problems.values()))
-    return Found(models, problems)
+    return LoadedModels(models, problems)
 
 
 def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:

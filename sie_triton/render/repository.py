@@ -123,7 +123,7 @@ def _models(spec: ModelSpec, options: RenderOptions, edition: int) -> Mapping[st
         at_start=not edition,
     ):
         stage = config.name.rpartition("-")[2]
-        code = f"from sie_triton.stages.triton import {stage.capitalize()} as TritonPythonModel  # noqa: F401\n"
+        code = f"from sie_triton.stages.triton import {stage.capitalize()}Model as TritonPythonModel  # noqa: F401\n"
         models[config.name] = {Path(CONFIG): to_text(config), CODE: code}
     return models
 

@@ -19,7 +19,7 @@ LIMIT = variable("memory_limit_bytes")
 TENSORS = "*.safetensors"
 
 
-class Room:
+class MemoryPlan:
     """Memory limit of a server's device, in bytes; `own` of it is for the server itself, `left` for models."""
 
     def __init__(self, settings: Settings, num_models: int) -> None:

@@ -29,7 +29,7 @@ from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mar
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
-from sie_triton.server.room import Room
+from sie_triton.server.room import MemoryPlan
 from sie_triton.serving import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
@@ -75,7 +75,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     clean(settings.status_dir)
     first = start(settings, names)
     check_machine(settings, len(first.models))
-    room = Room(settings, len(first.models))
+    room = MemoryPlan(settings, len(first.models))
     specs = [model.resolve(settings.runtime) for model in first.models]
     for warning in (*first.outcome.warnings, *room.warnings(specs)):
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
@@ -120,7 +120,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
         *preflight.check_python(),
         *preflight.check_ports(addresses),
         *preflight.check_space(settings.data_dir, num_models),
-        *Room(settings, num_models).problems(),
+        *MemoryPlan(settings, num_models).problems(),
         *preflight.check_device(
             settings.device,
             settings.runtime.device,
@@ -144,7 +144,7 @@ def _wait_ready(server: Server, num_models: int, console: Console) -> None:
         )
 
 
-def _introduce(settings: Settings, first: Refresh, server: Server, room: Room, console: Console) -> None:
+def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryPlan, console: Console) -> None:
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle
 from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
-from sie_triton.stages.loras import Loras
+from sie_triton.stages.loras import HeldLoras
 from sie_triton.stages.open_requests import GONE, expired
 from sie_triton.stages.replies import Replies
 from sie_triton.stages.request import Answer, Outputs, Request
@@ -74,7 +74,7 @@ class Inference(ColdStage[Worker]):
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
         limit, is_known = spec.runtime.max_loras, self._desk.loras.holds
-        self._loras = Loras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
+        self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
 
     def deadline_ns(self, request: Request) -> int:
         known = self._desk.deadline_ns(request)

@@ -37,7 +37,7 @@ SWEEP_S = 2.0
 MOST_WAITING = 100
 
 
-class Loras:
+class HeldLoras:
     """The LoRA adapters in one model's worker, at most `limit`.
 
     A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use

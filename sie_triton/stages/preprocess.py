@@ -18,7 +18,7 @@ from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors, truncated
-from sie_triton.inputs.pages import ALL, PageReader, Selection
+from sie_triton.inputs.pages import ALL, PageReader, PageSelection
 from sie_triton.loras import KnownLoras
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
@@ -39,12 +39,12 @@ MAX_COST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadRequest:
     """A request, read and validated."""
 
     context: Context
     asked: Asked
-    pages: Selection = ALL
+    pages: PageSelection = ALL
 
 
 class Preprocess(ColdStage[Processor]):
@@ -100,7 +100,7 @@ class Preprocess(ColdStage[Processor]):
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
-        ready = [each for each in read if isinstance(each, Reading) and not takes_long(loaded, each.asked)]
+        ready = [each for each in read if isinstance(each, ReadRequest) and not takes_long(loaded, each.asked)]
         small = [each for each in ready if not is_bulk(each.asked)]
         done = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         answers: list[Answer] = []
@@ -123,14 +123,14 @@ class Preprocess(ColdStage[Processor]):
         self._slow.close()
         self._drawing.close()
 
-    def _prepare(self, processor: Processor, request: Request, reading: Reading) -> None:
+    def _prepare(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
         """Prepare the elements of a request on several threads, while other requests go on."""
 
         def done(asked: Asked, pages: Pages) -> None:
             context = reading.context
             context.num_items = context.verb.num_items([framed.part for framed in asked])
             context.pages = pages if any(pages) else []
-            self.open.reply(request, self._answer_alone(processor, Reading(context, asked)))
+            self.open.reply(request, self._answer_alone(processor, ReadRequest(context, asked)))
 
         runtime = self._spec.runtime
         is_over = partial(self.open.is_over, request)
@@ -140,15 +140,15 @@ class Preprocess(ColdStage[Processor]):
         for strand in preparation.strands(1 if preparation.draws_pages else runtime.image_workers):
             threads.submit(strand, partial(self._give_up, request))
 
-    def _read(self, processor: Processor, request: Request, arrived_ns: int) -> Reading | SIEError:
+    def _read(self, processor: Processor, request: Request, arrived_ns: int) -> ReadRequest | SIEError:
         try:
             self.call_of(request)
             verb = self._verb_of(request)
             context, given = self._contexts.enter(request, verb, arrived_ns)
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
-            pages = Selection.read(str(given.get(PAGES.name, "")))
-            return Reading(context, self._asked(processor, request, context, given), pages)
+            pages = PageSelection.read(str(given.get(PAGES.name, "")))
+            return ReadRequest(context, self._asked(processor, request, context, given), pages)
         except SIEError as exc:
             return exc
         except Exception as exc:
@@ -177,7 +177,7 @@ class Preprocess(ColdStage[Processor]):
         context.num_items = verb.num_items(parts)
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
-    def _answers(self, processor: Processor, readings: Sequence[Reading]) -> list[Answer]:
+    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
         """Make features of requests together. If one of them cannot be read, process each alone."""
         if not readings:
             return []
@@ -187,14 +187,14 @@ class Preprocess(ColdStage[Processor]):
             return [self._answer_alone(processor, each) for each in readings]
         return [self._answer_of(each, own) for each, own in zip(readings, features, strict=True)]
 
-    def _answer_alone(self, processor: Processor, reading: Reading) -> Outputs | SIEError:
+    def _answer_alone(self, processor: Processor, reading: ReadRequest) -> Outputs | SIEError:
         try:
             (features,) = features_of(processor, [reading.asked])
         except BaseException as exc:
             return self._blame(processor, reading, exc)
         return self._answer_of(reading, features)
 
-    def _answer_bulk(self, processor: Processor, request: Request, reading: Reading) -> Iterator[None]:
+    def _answer_bulk(self, processor: Processor, request: Request, reading: ReadRequest) -> Iterator[None]:
         done: list[Features] = []
         for chunk in (chunk for framed in reading.asked for chunk in framed.chunks()):
             if self.open.is_over(request):
@@ -209,7 +209,7 @@ class Preprocess(ColdStage[Processor]):
     def _give_up(self, request: Request, error: BaseException) -> None:
         self.open.reply(request, error if isinstance(error, SIEError) else internal_error(self.name, error))
 
-    def _blame(self, processor: Processor, reading: Reading, error: BaseException) -> SIEError:
+    def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
         """Return the error of a request that could not be made into features; it names the element if possible."""
         try:
             blame(processor, reading.asked)
@@ -219,7 +219,7 @@ class Preprocess(ColdStage[Processor]):
             return internal_error(self.name, exc)
         return internal_error(self.name, error)
 
-    def _answer_of(self, reading: Reading, features: Features) -> Outputs | SIEError:
+    def _answer_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
         try:
             return self._outputs(reading, features)
         except SIEError as exc:
@@ -227,7 +227,7 @@ class Preprocess(ColdStage[Processor]):
         except BaseException as exc:
             return internal_error(self.name, exc)
 
-    def _outputs(self, reading: Reading, features: Features) -> Outputs:
+    def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
         context, declared = reading.context, self._model.features
         lengths = self._model.lengths_of(features)
         if not lengths.all():

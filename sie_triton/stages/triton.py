@@ -1,6 +1,6 @@
 """The shell between Triton's Python backend and a stage. No other module imports pb_utils.
 
-The `model.py` of a step imports Preprocess, Inference or Postprocess as TritonPythonModel.
+The `model.py` of a step imports PreprocessModel, InferenceModel or PostprocessModel as TritonPythonModel.
 """
 
 import json
@@ -105,7 +105,7 @@ class Stage(Protocol):
     def close(self) -> None: ...
 
 
-class Model(ABC):
+class TritonModel(ABC):
     """A Python model of Triton, which holds the stage of one step.
 
     Triton calls all methods on one thread: `initialize` once, `execute` for each batch, `finalize` at the end. If
@@ -134,7 +134,7 @@ class Model(ABC):
         self._stage.close()
 
 
-class ColdModel(Model):
+class ColdModel(TritonModel):
     """A step with a status record, and its counters on Triton's metrics port.
 
     Triton's thread makes both in `build`; `finalize` removes the record. Raises PermissionError if the directory of the
@@ -153,7 +153,7 @@ class ColdModel(Model):
         self._status.remove()
 
 
-class Preprocess(ColdModel):
+class PreprocessModel(ColdModel):
     """The step M-preprocess: inputs → sealed features. `build` raises the errors of ColdModel."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
@@ -164,7 +164,7 @@ class Preprocess(ColdModel):
         return stage
 
 
-class Inference(ColdModel):
+class InferenceModel(ColdModel):
     """The step M-inference: sealed features → sealed rows. `build` raises the errors of ColdModel."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
@@ -178,7 +178,7 @@ class Inference(ColdModel):
         return stage
 
 
-class Postprocess(ColdModel):
+class PostprocessModel(ColdModel):
     """The step M-postprocess: sealed rows → requested outputs. It is never cold, but has a status record too."""
 
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:

@@ -49,7 +49,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Stopped(Exception):
+class DownloadAbandoned(Exception):
     """The download was stopped because its caller has given up."""
 
 
@@ -248,7 +248,7 @@ class Transfer:
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
-            raise Stopped
+            raise DownloadAbandoned
 
 
 def _empty(file: IO[bytes]) -> None:

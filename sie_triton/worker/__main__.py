@@ -31,11 +31,11 @@ from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
     AddLora,
-    Computed,
     Done,
     Failed,
     Load,
     Loaded,
+    PassResult,
     RemoveLora,
     WorkersControl,
     WorkersLane,
@@ -198,12 +198,12 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
             lane.send(NO_MEMORY)
 
 
-def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> Computed | Failed:
+def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> PassResult | Failed:
     try:
         with graphs.beside(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
             rows = adapter.forward(batch)
         check_finite(rows, batch)
-        return Computed(rows, graphs.news())
+        return PassResult(rows, graphs.news())
     except SIEError as exc:
         return Failed(str(exc), code=exc.code)
     except Exception as exc:

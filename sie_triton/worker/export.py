@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.export import export
 from sie_triton.families import fitted, load_adapter
@@ -27,7 +27,7 @@ class Exporting(TorchEngine):
         super().__init__(spec, "cpu", Measurements())
         self._output = output
 
-    def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
+    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None) -> None:
         if encoder.is_exportable:
             path = path_of(self._output, part)
             path.parent.mkdir()

@@ -135,7 +135,7 @@ class Quickened:
 
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
-class Computed:
+class PassResult:
     """Result of a pass; the receiver owns the arrays. `quickened` comes once, with a pass after the change."""
 
     rows: Rows
@@ -158,6 +158,6 @@ OUT_OF_MEMORY = "out of memory"
 # Channel types of the stage, then of the worker.
 Order = AddLora | RemoveLora
 Control = Channel[Load | Order, Loaded | Done | Failed]
-Lane = Channel[Forward, Computed | Failed]
+Lane = Channel[Forward, PassResult | Failed]
 WorkersControl = Channel[Loaded | Done | Failed, Load | Order]
-WorkersLane = Channel[Computed | Failed, Forward]
+WorkersLane = Channel[PassResult | Failed, Forward]

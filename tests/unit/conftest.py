@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from sie_triton.bench.ports import free_ports
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.token import admin_token
 from sie_triton.environments.venv import Venv, find
 from sie_triton.processes.log import Log
@@ -51,7 +51,7 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
     """Of 1,000 bytes, of which 850 may be used."""
     settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
     controller = Controller(settings, control)
-    controller.measured = Memory(0, 1000, "test")
+    controller.measured = DeviceMemory(0, 1000, "test")
     monkeypatch.setattr(
         controller._meter, "measure", lambda *_: replace(controller.measured, server=100, least_server=100)
     )

@@ -13,7 +13,7 @@ from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.torch import encoder as encoder_module
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.segments import Segments
-from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder, load_encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.probe import TOLERANCE, probe, relative_error
 from tests.parity import TO_ITSELF, TO_REFERENCE, assert_parity
 
@@ -38,11 +38,11 @@ class Subject:
     def vectors(self, states: list[torch.Tensor]) -> np.ndarray:
         return np.stack([(s[-1] if self.last_token else s.mean(0)).float().numpy() for s in states])
 
-    def load(self, dtype: torch.dtype = torch.float32) -> Encoder:
+    def load(self, dtype: torch.dtype = torch.float32) -> TorchEncoder:
         return load_encoder(self.directory, dtype, "cpu")
 
 
-def states_of(encoder: Encoder, items=ITEMS) -> list[torch.Tensor]:
+def states_of(encoder: TorchEncoder, items=ITEMS) -> list[torch.Tensor]:
     lengths = np.array([len(item) for item in items], np.int32)
     return list(torch.split(encoder.hidden_states(np.concatenate(items), lengths), lengths.tolist()))
 

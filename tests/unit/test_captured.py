@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.torch import graphs
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, Encoder, load_encoder
+from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.graphs import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
@@ -32,7 +32,7 @@ ALIKE = [each for each in ARCHITECTURES if each not in (*OF_THEIR_OWN, *PADDED)]
 
 
 def encoder_of(architecture, dtype=torch.float32):
-    encoder = Encoder(build(architecture).to(dtype))
+    encoder = TorchEncoder(build(architecture).to(dtype))
     choose_path(encoder, 256, Measurements())
     return encoder
 
@@ -78,7 +78,7 @@ def test_they_give_what_the_packed_path_does(architecture):
 @pytest.mark.parametrize("architecture", ALIKE)
 def test_nothing_of_a_pass_is_left_to_the_processor(architecture):
     """A recording is of the device alone: a look at a number of its would fail, and what is made here is not in it."""
-    encoder = Encoder(build(architecture).to("meta"))
+    encoder = TorchEncoder(build(architecture).to("meta"))
     encoder.use(PACKED)
     inputs = torch.zeros(5, 16, dtype=torch.int64, device="meta")
     with torch.inference_mode(), Devices() as devices:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sie_triton.controller.changes import Changes
-from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.errors import ServerError
 from tests.changing import STAGES, World
 from tests.controller import wait_for
@@ -273,7 +273,7 @@ def test_without_a_tritonserver_it_waits(world):
     world.outcome = ServerError("must not be asked")
     for _ in range(5):
         world.tick(1)
-    world.outcome = Outcome([], [], [], {}, [], "", "", "")
+    world.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
     world.triton.alive = True
     world.tick(2)
     assert world.triton.steps_behind("m") == "m"
@@ -282,7 +282,7 @@ def test_without_a_tritonserver_it_waits(world):
 def test_what_is_wrong_is_looked_at_again_now_and_then(world):
     """The weights of a model may come later."""
     world.serve("m", "m")
-    world.outcome = Outcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
+    world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
     world.change().result(10)
     before = world.num_looks
     for _ in range(150):
@@ -296,15 +296,15 @@ def test_a_look_that_fails_is_repeated(world):
     for _ in range(10):
         world.tick(1)
     assert world.num_looks == 4  # after 0, 1, 3 and 7 s
-    world.outcome = Outcome([], [], [], {}, [], "", "", "")
+    world.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
     world.tick(10)
     assert world.triton.steps_behind("m") == "m"
 
 
 def test_a_refusal_is_told_and_changes_nothing(world):
     world.serve("m", "m")
-    world.outcome = Refused("wrong", "tasks: Field required")
-    with pytest.raises(Refused, match="tasks: Field required"):
+    world.outcome = ChangeRefused("wrong", "tasks: Field required")
+    with pytest.raises(ChangeRefused, match="tasks: Field required"):
         world.change().result(10)
     before = world.num_looks
     world.tick(60)
@@ -316,7 +316,7 @@ def test_a_server_without_a_list_of_what_it_serves_is_not_changed(tmp_path, worl
     changes = Changes(tmp_path / "other", world.triton, world.swaps)
     changes.tick(world.stages())
     assert changes.leaving(world.stages()) == set()
-    with pytest.raises(Refused, match="start it with sie-triton serve of this version"):
+    with pytest.raises(ChangeRefused, match="start it with sie-triton serve of this version"):
         changes.add(b"").result(10)
     changes.close()
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from sie_triton.bench.ports import free_ports
-from sie_triton.controller.connections import Connections
+from sie_triton.controller.connections import ControllerConnections
 from sie_triton.processes.descriptors import MAX_DESCRIPTORS as MAX
 from sie_triton.processes.descriptors import raise_limit
 from tests.controller import wait_for
@@ -83,7 +83,7 @@ def test_the_connection_of_a_request_in_progress_is_kept(events):
     """If a request is in progress on every connection, a new connection waits."""
 
     async def run() -> None:
-        may_end, num_begun, connections = asyncio.Event(), 0, Connections(limit=2)
+        may_end, num_begun, connections = asyncio.Event(), 0, ControllerConnections(limit=2)
 
         async def handle(request: web.Request) -> web.Response:
             nonlocal num_begun

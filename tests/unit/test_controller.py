@@ -17,7 +17,7 @@ from sie_triton import container
 from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory import Memory, Meter, orphaned_regions, private_bytes
+from sie_triton.controller.memory import DeviceMemory, Meter, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.process_memory import Share
@@ -70,12 +70,12 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
-    assert Meter("cpu", 0).measure(0) == Memory(700, 4000, "container")
+    assert Meter("cpu", 0).measure(0) == DeviceMemory(700, 4000, "container")
     (tmp_path / "memory.max").write_text("max\n")
     monkeypatch.setattr(container, "CGROUP_V1", tmp_path / "none")
     assert Meter("cpu", 0).measure(0).source == "machine"
     assert Meter("cpu", 10**9).measure(os.getpid()).used >= private_bytes(os.getpid())
-    assert Memory(90, 100, "").over(85) == 5
+    assert DeviceMemory(90, 100, "").over(85) == 5
 
 
 def test_room_is_granted_where_there_is_some(controller, control):
@@ -87,7 +87,7 @@ def test_room_is_granted_where_there_is_some(controller, control):
 
 
 def test_what_never_fits_is_told_both_numbers(controller):
-    controller.measured = Memory(100, 1000, "test")
+    controller.measured = DeviceMemory(100, 1000, "test")
     stage(controller, "a", wanted_bytes=2**30)
     controller.tick()
     text = answer_path(controller._directory, os.getpid()).read_text()
@@ -97,14 +97,14 @@ def test_what_never_fits_is_told_both_numbers(controller):
 
 def test_room_is_made_and_granted_when_it_is_there(controller, control, child, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: 600)
-    controller.measured = Memory(700, 1000, "test")
+    controller.measured = DeviceMemory(700, 1000, "test")
     stage(controller, "a", wanted_bytes=400)
     resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)
     controller.tick()
     wait_for(lambda: control.swapped == [("b-inference", False)])
     assert not answer_path(controller._directory, os.getpid()).exists()
     resident.remove()
-    controller.measured = Memory(100, 1000, "test")
+    controller.measured = DeviceMemory(100, 1000, "test")
     controller.tick()
     assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED
 

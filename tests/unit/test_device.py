@@ -12,7 +12,7 @@ import torch
 from sie_triton import device
 from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.memory import Memory, Meter
+from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.records.status import ENGINES
@@ -112,13 +112,13 @@ def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
     stage(controller, "b", worker_pid=child.pid)  # it loads: its room is reserved
     stage(controller, "far", worker_pid=child.pid, device_bytes=GIB, engine=ENGINES.index("remote"))
     controller.tick()
-    assert controller.memory == Memory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
+    assert controller.memory == DeviceMemory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
     child.kill()
     child.wait()
     controller.tick()
     assert controller.memory.used == 0
     controller.close()
-    assert Meter("cuda:3", 500 * GIB).measure(0) == Memory(3 * GIB, 80 * GIB, "GPU 3")
+    assert Meter("cuda:3", 500 * GIB).measure(0) == DeviceMemory(3 * GIB, 80 * GIB, "GPU 3")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypa
     controller = Controller(read_settings(device=asked, data_dir=tmp_path), None)
     controller.tick()
     controller.close()
-    assert controller.memory == Memory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}")
+    assert controller.memory == DeviceMemory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}")
     assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
 
 

@@ -11,9 +11,9 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.cli import cli
 from sie_triton.controller.commands import act, ask, show
-from sie_triton.controller.refresh import Outcome, Refused
+from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, known_token
-from sie_triton.doors.served import Served as ServedOfDoor
+from sie_triton.doors.served import ServedModels as ServedOfDoor
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving
@@ -141,7 +141,7 @@ def asked(controller, monkeypatch):
     """What is asked of the changes, and `answer`, which is an Outcome or raised."""
 
     class Asked(list):
-        answer: object = Outcome(["org__a"], [], [], {}, [], "org__a", "", "")
+        answer: object = ChangeOutcome(["org__a"], [], [], {}, [], "org__a", "", "")
 
     made = Asked()
 
@@ -167,9 +167,9 @@ def test_a_model_file_is_added_and_a_model_removed(door, asked):
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
-        (Refused(WRONG, "tasks: Field required"), 400, "tasks: Field required"),
-        (Refused(UNKNOWN, "org/a is not served"), 404, "org/a is not served"),
-        (Refused(CONFLICT, "org/a is served from elsewhere"), 409, "org/a is served from elsewhere"),
+        (ChangeRefused(WRONG, "tasks: Field required"), 400, "tasks: Field required"),
+        (ChangeRefused(UNKNOWN, "org/a is not served"), 404, "org/a is not served"),
+        (ChangeRefused(CONFLICT, "org/a is served from elsewhere"), 409, "org/a is served from elsewhere"),
         (ServerError("reading the model files took too long"), 502, "reading the model files took too long"),
         (InferenceServerException("connection refused"), 502, "Triton: connection refused"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.parameters import Parameter, check_parameters, shown
 from sie_triton.doors import openai, rerank, tei
-from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, Fields, check_query
+from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, BodyFields, check_query
 from sie_triton.errors import InputError
 from sie_triton.spec import ModelSpec
 from tests.doors import door_of, post
@@ -45,7 +45,7 @@ def nested(depth):
 @pytest.mark.parametrize(("read", "field"), DEEP, ids=lambda each: getattr(each, "__module__", each))
 def test_a_deep_value_is_named(read, field):
     with pytest.raises(InputError, match=f"^{field}"):
-        read(Fields({**USUAL[read], field: nested(100_000)}, 10))
+        read(BodyFields({**USUAL[read], field: nested(100_000)}, 10))
 
 
 def test_a_deep_request_parameter_is_named():
@@ -97,12 +97,12 @@ def test_a_deep_document_is_refused_before_it_is_scored():
 def test_names_and_parameters_are_bounded():
     long = "x" * (LONGEST_MODEL + 1)
     with pytest.raises(InputError, match=r"^model: has 513 characters"):
-        openai.asked(Fields({"model": long, "input": "x"}, 10))
+        openai.asked(BodyFields({"model": long, "input": "x"}, 10))
     many = {f"p{i}": i for i in range(MAX_OPTIONS + 1)}
     with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
-        openai.asked(Fields({"model": "m", "input": "x", **many}, 10))
+        openai.asked(BodyFields({"model": "m", "input": "x", **many}, 10))
     with pytest.raises(InputError, match=r"^instruction: has 1000001 characters"):
-        openai.asked(Fields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
+        openai.asked(BodyFields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
     for path in (f"/v1/encode/{long}", f"/v1/score/{long}", f"/v1/extract/{long}"):
         assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], "query": "q"}, path).text
 

@@ -15,7 +15,7 @@ import pytest
 from sie_triton.doors import body, health, measure, memory
 from sie_triton.doors.connections import RESERVED_DESCRIPTORS, affordable
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.memory import Memory
+from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.wire import read_json, read_msgpack
 from tests.doors import door_of, knock, listening, post
 
@@ -176,7 +176,7 @@ def test_bodies_together_are_bounded_and_slow_ones_give_way(monkeypatch):
 
 def test_what_comes_quickly_does_not_give_way():
     async def run():
-        held_by_all = Memory(100)
+        held_by_all = MemoryBudget(100)
         with held_by_all.held() as first, held_by_all.held() as second:
             first.end_upload = lambda: pytest.fail("it was ended")
             first.take(80)
@@ -199,7 +199,7 @@ def test_what_a_body_becomes_counts_too():
 
 def test_an_upload_that_was_ended_takes_no_more():
     async def run():
-        all_memory = Memory(100)
+        all_memory = MemoryBudget(100)
         with all_memory.held() as slow:
             slow.end_upload = lambda: None  # its task is about to run with another chunk
             slow.take(50)
@@ -215,7 +215,7 @@ def test_no_upload_is_ended_where_that_is_not_enough(monkeypatch):
     monkeypatch.setattr(memory, "SLOW_S", -1.0)
 
     async def run():
-        all_memory = Memory(100)
+        all_memory = MemoryBudget(100)
         with all_memory.held() as done, all_memory.held() as slow, all_memory.held() as other:
             slow.end_upload = lambda: pytest.fail("it was ended")
             done.take(80)
@@ -336,7 +336,7 @@ def test_a_body_that_is_ended_for_others_says_so(monkeypatch):
     monkeypatch.setattr(memory, "SLOW_S", -1.0)
 
     async def run():
-        all_memory = Memory(10)
+        all_memory = MemoryBudget(10)
         with all_memory.held() as slow, all_memory.held() as other:
             messages = iter([{"type": "http.request", "body": b"x" * 8, "more_body": True}])
 

@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.doors import openai
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
+from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.openai import answer, error
 from sie_triton.errors import InputError
 
@@ -17,7 +17,7 @@ RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECT
 
 
 def asked(body):
-    return openai.asked(Fields(body, max_items=100))
+    return openai.asked(BodyFields(body, max_items=100))
 
 
 def test_what_is_asked_for():

@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.doors import rerank
-from sie_triton.doors.fields import MAX_RANK_FIELDS, Fields
+from sie_triton.doors.fields import MAX_RANK_FIELDS, BodyFields
 from sie_triton.doors.rerank import answer
 from sie_triton.errors import InputError
 
@@ -11,7 +11,7 @@ BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
 
 
 def asked(body):
-    return rerank.asked(Fields(body, max_items=100))
+    return rerank.asked(BodyFields(body, max_items=100))
 
 
 def test_what_is_asked_for():

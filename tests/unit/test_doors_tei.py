@@ -5,17 +5,17 @@ import pytest
 
 from sie_triton.doors import tei
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import Fields
+from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.tei import error, rerank_answer, retold, sparse_answer
 from sie_triton.errors import InputError
 
 
 def embed_asked(body):
-    return tei.embed_asked(Fields(body, max_items=100))
+    return tei.embed_asked(BodyFields(body, max_items=100))
 
 
 def rerank_asked(body):
-    return tei.rerank_asked(Fields(body, max_items=100))
+    return tei.rerank_asked(BodyFields(body, max_items=100))
 
 
 def test_what_is_asked_for():

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from sie_triton.controller.api import describe
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.models import models_of, read_stages
 from sie_triton.controller.wanted import Wanted
 from sie_triton.processes.pids import is_alive
@@ -197,7 +197,7 @@ def test_without_knowledge_the_latest_edition_counts(tmp_path, pids):
 
 def test_a_removed_model_is_no_model_but_its_memory_counts(controller, control, pids, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 300)
-    controller.measured = Memory(900, 1000, "test")
+    controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "gone", pids[0], state=RESIDENT, worker_pid=pids[1], last_used_ns=1)
     controller.changes.serving["gone"] = ""
     round_of(controller)

@@ -23,12 +23,12 @@ from sie_triton.bench.gpu_check.parts import faults, graphs, kernels, models
 from sie_triton.bench.gpu_check.parts.query import captured
 from sie_triton.bench.gpu_check.process import Gauge
 from sie_triton.bench.gpu_check.runner import Clock, Report
-from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Part, Plan
+from sie_triton.bench.gpu_check.scope import CannotRun, CheckPart, Finding, Plan
 from sie_triton.bench.lanes import token_batch
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
 from sie_triton.engines.torch.captured import CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
 from sie_triton.families.token_batch import tokens
 from sie_triton.worker.process import WorkerDied
@@ -154,7 +154,7 @@ def test_a_run_that_is_cut_off_has_told_all_before_it(tmp_path):
 
 
 def test_a_query_that_is_measured_as_captured_is(monkeypatch):
-    encoder = Encoder(build("BERT"))
+    encoder = TorchEncoder(build("BERT"))
     encoder.use(PACKED)
     passes, batch = [], token_batch([np.full(12, 1000, np.int32)])
     hidden_states = CapturedPasses.hidden_states
@@ -334,7 +334,7 @@ def lacks(plan):
     import no_such_package  # noqa: F401
 
 
-def run(*parts: Part, plan: Plan = DRY, minutes: float = 1) -> Report:
+def run(*parts: CheckPart, plan: Plan = DRY, minutes: float = 1) -> Report:
     return runner.run(parts, plan, Clock(minutes))
 
 
@@ -348,7 +348,9 @@ def run(*parts: Part, plan: Plan = DRY, minutes: float = 1) -> Report:
     ],
 )
 def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd, work, ending, why):
-    found = run(Part("good", works, 1), Part("bad", work, 1, is_needed=True), Part("last", works, 27), minutes=2)
+    found = run(
+        CheckPart("good", works, 1), CheckPart("bad", work, 1, is_needed=True), CheckPart("last", works, 27), minutes=2
+    )
     assert getattr(found, ending).keys() == {"bad"}
     assert re.fullmatch(why, getattr(found, ending)["bad"])
     assert found.holds == (ending == "skipped")
@@ -357,23 +359,23 @@ def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd
 
 
 def test_what_there_is_no_time_for_is_told(capsys):
-    found = run(Part("good", works, 1), Part("last", works, 1), minutes=0)
+    found = run(CheckPart("good", works, 1), CheckPart("last", works, 1), minutes=0)
     assert found.cut_off == {"good": "no time was left", "last": "no time was left"}
     assert "last: not started, no time is left" in capsys.readouterr().out
     assert found.holds
-    assert not run(Part("kernels", works, 1, is_needed=True), minutes=0).holds
+    assert not run(CheckPart("kernels", works, 1, is_needed=True), minutes=0).holds
 
 
 def test_a_part_gets_what_earlier_ones_did_not_need(monkeypatch):
     limits = {}
     monkeypatch.setattr(runner, "findings", lambda part, plan, limit_s, *_: limits.update({part.name: limit_s}) or [])
-    run(Part("first", works, 30), Part("second", works, 10), Part("last", works, 20), minutes=1)
+    run(CheckPart("first", works, 30), CheckPart("second", works, 10), CheckPart("last", works, 20), minutes=1)
     assert [round(limit) for limit in limits.values()] == [30, 20, 60]
 
 
 def test_one_check_that_fails_is_enough():
-    assert run(Part("good", works, 1)).holds
-    assert not run(Part("good", works, 1), Part("bad", fails, 1)).holds
+    assert run(CheckPart("good", works, 1)).holds
+    assert not run(CheckPart("good", works, 1), CheckPart("bad", fails, 1)).holds
 
 
 def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, capsys):
@@ -384,7 +386,7 @@ def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, cap
             yield from part.work(plan)
 
     monkeypatch.setattr(runner, "findings", findings)
-    found = run(Part("machine", works, 1), Part("last", works, 1), plan=Plan("cuda:0"))
+    found = run(CheckPart("machine", works, 1), CheckPart("last", works, 1), plan=Plan("cuda:0"))
     assert (found.holds, found.method, len(found.checks)) == (True, "spawn", 2)
     assert found.fork_failed == "CUDA cannot be initialized again"
     assert "a forked process cannot use the GPU" in capsys.readouterr().out
@@ -393,7 +395,10 @@ def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, cap
 def test_a_report_is_written_after_each_part():
     seen = []
     runner.run(
-        [Part("good", works, 1), Part("bad", raises, 1)], DRY, Clock(1), lambda each: seen.append(dict(each.failed))
+        [CheckPart("good", works, 1), CheckPart("bad", raises, 1)],
+        DRY,
+        Clock(1),
+        lambda each: seen.append(dict(each.failed)),
     )
     assert seen == [{}, {"bad": "ValueError: no such kernel"}]
 

@@ -15,7 +15,7 @@ from sie_triton import container
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graphs
-from sie_triton.engines.torch.encoder import Encoder, load_encoder
+from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder
 from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graphs import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
@@ -47,7 +47,7 @@ class Subject:
         export(load_encoder(directory, torch.float32, "cpu"), self.path)
         self.encoder = self.load()
 
-    def load(self) -> Encoder:
+    def load(self) -> TorchEncoder:
         encoder = load_encoder(self.directory, torch.float32, "cpu")
         choose_path(encoder, 256, Measurements())
         return encoder
@@ -97,7 +97,7 @@ def test_only_what_suits_it_goes_through_it(bert):
 
 
 def test_items_beyond_a_window_do_not_suit_it(tmp_path):
-    encoder = Encoder(build("Mistral, causal, window"))
+    encoder = TorchEncoder(build("Mistral, causal, window"))
     assert longest_seen(encoder) == 16
     graph = Graph.__new__(Graph)
     graph.max_tokens, graph.max_length, graph._num_threads = 64, 16, 1

@@ -10,8 +10,8 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.controller import healing
 from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.memory import Memory
-from sie_triton.controller.model_control import NotServed
+from sie_triton.controller.memory import DeviceMemory
+from sie_triton.controller.model_control import OutOfService
 from sie_triton.processes.pids import ProcessId, is_stopped
 from sie_triton.records.status import RESIDENT
 from tests.controller import round_of, stage, wait_for
@@ -81,7 +81,7 @@ def test_a_model_whose_processes_are_dead_says_so(controller, control, dead, chi
 
 def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, control, dead, clock):
     left = stage(controller, "a", dead)
-    control.failure = NotServed("a-inference was taken out of service")
+    control.failure = OutOfService("a-inference was taken out of service")
     round_of(controller)
     wait_for(lambda: not left._path.exists())
     controller.tick()
@@ -117,7 +117,7 @@ def test_another_tritonserver_is_asked_anew(controller, control, dead, child, cl
     control.may_end.clear()
     hanging = controller.evict("b", "asked for")
     living.record["triton_pid"] = os.getpid()
-    controller.measured = Memory(0, 1000, "test")
+    controller.measured = DeviceMemory(0, 1000, "test")
     controller.tick()
     wait_for(lambda: control.swapped[num_before:] == [("b-inference", False), ("a-inference", False)])
     assert controller.evict("b", "asked for") is not hanging

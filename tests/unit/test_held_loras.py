@@ -12,7 +12,7 @@ import pytest
 
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.stages import loras
-from sie_triton.stages.loras import Loras
+from sie_triton.stages.loras import HeldLoras
 from sie_triton.worker.messages import Done
 from sie_triton.worker.process import WorkerDied
 from tests.controller import wait_for
@@ -61,7 +61,7 @@ class Model:
         self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
         self.removed: set[str] = set()
-        self.loras = Loras(
+        self.loras = HeldLoras(
             LIMIT,
             lambda source: Path("/") / source,
             self.submit,

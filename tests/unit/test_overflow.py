@@ -25,7 +25,7 @@ from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as worker
 from sie_triton.worker.graphs import Graphs
-from sie_triton.worker.messages import Computed, Failed
+from sie_triton.worker.messages import Failed, PassResult
 from tests.stages import spec
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -216,7 +216,7 @@ def test_an_answer_that_is_not_finite_is_an_error(bad):
 def test_a_threshold_that_a_label_does_not_have_is_no_such_number():
     none = np.array([NAN], np.float32)
     rows = {"label_thresholds": none, "spans": np.ones(3, np.int32), "text": np.frombuffer(b"x", np.uint8)}
-    assert isinstance(answer(rows, label_thresholds=none), Computed)
+    assert isinstance(answer(rows, label_thresholds=none), PassResult)
 
 
 @pytest.mark.parametrize(("place", "is_refused"), [(1, True), (2, False)])

@@ -17,7 +17,7 @@ from sie_triton.client.results import encode_results, extract_results
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.pages import ALL, PageReader, Selection
+from sie_triton.inputs.pages import ALL, PageReader, PageSelection
 from sie_triton.pdf import document
 from sie_triton.pdf.document import is_pdf, opened
 from sie_triton.records.status import StatusWriter
@@ -101,22 +101,22 @@ def test_a_large_page_is_drawn_smaller():
 
 @pytest.mark.parametrize(("text", "numbers"), [("", [1, 2, 3]), ("2", [2]), ("3,1-2,2", [1, 2, 3]), ("2-", [2, 3])])
 def test_which_pages_are_read(text, numbers):
-    assert [number for number, _ in drawn(PDF, PageReader(Selection.read(text), 9, 1 << 26))] == numbers
+    assert [number for number, _ in drawn(PDF, PageReader(PageSelection.read(text), 9, 1 << 26))] == numbers
 
 
 @pytest.mark.parametrize("text", ["0", "3-2", "a", "1-2-3", "1,,2", "-2", "1e3", "٣", "9" * 10])
 def test_what_names_no_pages_is_refused(text):
     with pytest.raises(InputError, match=r"^parameter pages: .* is not allowed; give page numbers from 1"):
-        Selection.read(text)
+        PageSelection.read(text)
 
 
 def test_limits_name_the_image_and_the_setting():
     assert refusal(PDF, PageReader(ALL, 2, 1 << 26)) == (
         "image[4]: 3 pages are selected; at most 2 are read: select fewer with the parameter pages, or raise max_pages"
     )
-    assert len(drawn(PDF, PageReader(Selection.read("1,3"), 2, 1 << 26))) == 2
+    assert len(drawn(PDF, PageReader(PageSelection.read("1,3"), 2, 1 << 26))) == 2
     assert "send at most 99, or raise max_document_bytes" in refusal(PDF, PageReader(ALL, 9, 99))
-    assert refusal(PDF, PageReader(Selection.read("2,4"), 9, 1 << 26)) == (
+    assert refusal(PDF, PageReader(PageSelection.read("2,4"), 9, 1 << 26)) == (
         "parameter pages: image[4] has 3 pages, but no page 4"
     )
 

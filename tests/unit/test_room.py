@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 import pytest
 
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.room import MIN_WAIT_S
 from sie_triton.controller.room import answer as give
 from sie_triton.errors import BusyError, LoadError
@@ -52,7 +52,7 @@ def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pi
 def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_bytes):
     loader, other, worker, *_ = pids
     worker_bytes[worker] = 250
-    controller.measured = Memory(250, 1000, "test")
+    controller.measured = DeviceMemory(250, 1000, "test")
     stage(controller, "loading", loader, state=LOADING, granted_bytes=300, worker_pid=worker)
     stage(controller, "other", other, state=LOADING, wanted_bytes=540)
     controller.tick()
@@ -62,7 +62,7 @@ def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_b
 def test_one_for_which_room_is_made_is_not_overtaken_for_ever(controller, control, pids, worker_bytes):
     large, small, resident, worker = pids
     worker_bytes[worker] = 700
-    controller.measured = Memory(700, 1000, "test")
+    controller.measured = DeviceMemory(700, 1000, "test")
     control.may_end.clear()
     stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
     waits = stage(controller, "large", large, state=LOADING, wanted_bytes=400)
@@ -78,7 +78,7 @@ def test_one_for_which_room_is_made_is_not_overtaken_for_ever(controller, contro
 
 
 def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
-    controller.measured = Memory(900, 1000, "test")
+    controller.measured = DeviceMemory(900, 1000, "test")
     waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=500)
     stage(controller, "huge", pids[1], state=LOADING, wanted_bytes=800)
     controller.tick()
@@ -90,7 +90,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
     assert "need about 0.00 GiB, but now only 0.00 GiB can be freed: 85 % of 0.00 GiB (test)" in text
     assert verdict(controller, pids[1]) is None
     answer_path(controller._directory, pids[0]).unlink()
-    controller.measured = Memory(100, 1000, "test")
+    controller.measured = DeviceMemory(100, 1000, "test")
     controller.tick()
     assert verdict(controller, pids[0]) == GRANTED
     assert verdict(controller, pids[1]).startswith("too large\n")
@@ -98,7 +98,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
 
 def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids):
     """Only what did not fit into the smallest server either is refused for good."""
-    grown = Memory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
+    grown = DeviceMemory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
     controller._meter.measure = lambda *_: grown
     for name, pid, wanted in (("m", pids[0], 400), ("huge", pids[1], 800)):
         stage(controller, name, pid, state=LOADING, wanted_bytes=wanted).record["wanted_since_ns"] -= WAITED_NS
@@ -111,7 +111,7 @@ def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids)
 def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
     """85 % of the advised limit hold the server, the other programs and the model, by the message's own numbers."""
     mib = 2**20
-    measured = Memory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
+    measured = DeviceMemory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
     controller._meter.measure = lambda *_: measured
     waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=wanted * mib)
     waits.record["wanted_since_ns"] -= WAITED_NS
@@ -133,7 +133,7 @@ def test_short_memory_takes_back_the_tokenizers_of_models_out_of_use(controller,
     stage(controller, "failed", os.getpid(), "preprocess", **used)
     stage(controller, "resident", fresh, state=RESIDENT)
     stage(controller, "resident", cold, "preprocess", **used)
-    controller.measured = Memory(800, 1000, "test")
+    controller.measured = DeviceMemory(800, 1000, "test")
     round_of(controller)
     assert control.swapped == []
     waits = stage(controller, "m", waiting, state=LOADING, wanted_bytes=500)
@@ -149,7 +149,7 @@ def test_short_memory_takes_back_the_tokenizers_of_models_out_of_use(controller,
 def test_pressure_is_relieved_while_something_loads(controller, control, pids, worker_bytes):
     loader, resident, worker, *_ = pids
     worker_bytes[worker] = 400
-    controller.measured = Memory(900, 1000, "test")
+    controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "loading", loader, state=LOADING, granted_bytes=100)
     stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
     controller.tick()
@@ -169,7 +169,7 @@ def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_on
     controller.tick()
     control.may_end.clear()
     controller.evict("m", "asked for")
-    controller.measured = Memory(used, 1000, "test")
+    controller.measured = DeviceMemory(used, 1000, "test")
     controller.tick()
     wait_for(lambda: [name for name, _ in control.swapped] == ["m-inference", *evicted])
     control.may_end.set()
@@ -178,7 +178,7 @@ def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_on
 def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller, control, pids, worker_bytes):
     loader, resident, greedy, worker = pids
     worker_bytes.update({greedy: 500, worker: 300})
-    controller.measured = Memory(900, 1000, "test")
+    controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "loading", loader, state=LOADING, granted_bytes=100, worker_pid=greedy)
     stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
     controller.tick()
@@ -196,7 +196,7 @@ def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids
 
 @pytest.mark.parametrize("fields", [{"wanted_bytes": 100}, {"granted_bytes": 100}])
 def test_what_loads_can_be_evicted_once_its_traffic_has_moved(controller, control, pids, fields):
-    controller.measured = Memory(700, 1000, "test")
+    controller.measured = DeviceMemory(700, 1000, "test")
     stage(controller, "m", pids[0], state=LOADING, **fields)
     control.may_end.clear()
     controller.models = {}

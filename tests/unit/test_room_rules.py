@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import is_stopped
 from sie_triton.records.grants import answer_path
@@ -29,7 +29,7 @@ def worker_bytes(monkeypatch):
 
 def used(controller, num_bytes):
     """Of 1,000, of which 850 may be."""
-    controller.measured = Memory(num_bytes, 1000, "test")
+    controller.measured = DeviceMemory(num_bytes, 1000, "test")
 
 
 def loading(controller, name, pid, taken=None, **fields):

@@ -14,7 +14,7 @@ import pytest
 from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.memory import Memory
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION
@@ -44,7 +44,7 @@ class World:
         read = read_settings(**given)
         self.directory = read.status_dir
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.memory = Memory(0, 1000 * GIB, "test")
+        self.memory = DeviceMemory(0, 1000 * GIB, "test")
         self.worker_bytes = 600 * GIB
         self._triton = Triton()
         self._controller = Controller(read, self._triton)
@@ -119,7 +119,7 @@ def test_what_was_granted_is_not_granted_twice(world):
 
 def test_what_is_about_to_go_makes_room_already(world):
     """600 are with a process that only finishes its requests: nobody else has to go for the 250 that lack."""
-    world.memory = Memory(700 * GIB, 1000 * GIB, "test")
+    world.memory = DeviceMemory(700 * GIB, 1000 * GIB, "test")
     waiting = world.waiting("a", 400 * GIB)
     world.resident("b", generation=0, num_open=1)
     world.process("b", generation=1)
@@ -130,7 +130,7 @@ def test_what_is_about_to_go_makes_room_already(world):
 
 def test_what_never_fits_is_judged_with_all_others_gone(world):
     """85 % of all, less the 40 that the server itself takes."""
-    world.memory = Memory(640 * GIB, 1000 * GIB, "test", 40 * GIB, 40 * GIB)
+    world.memory = DeviceMemory(640 * GIB, 1000 * GIB, "test", 40 * GIB, 40 * GIB)
     world.resident("b")
     waiting = world.waiting("a", 900 * GIB)
     world.tick()
@@ -144,9 +144,9 @@ def test_what_never_fits_is_judged_with_all_others_gone(world):
 def test_under_pressure_the_least_recently_used_goes(world, caplog):
     world.resident("b")
     world.resident("c", last_used_ns=2)
-    world.memory = Memory(850 * GIB, 1000 * GIB, "test")
+    world.memory = DeviceMemory(850 * GIB, 1000 * GIB, "test")
     world.tick()
-    world.memory = Memory(851 * GIB, 1000 * GIB, "test")
+    world.memory = DeviceMemory(851 * GIB, 1000 * GIB, "test")
     world.tick(swapped=["b-inference"])
     assert "b-inference: evict: pressure" in caplog.messages
 
@@ -154,9 +154,9 @@ def test_under_pressure_the_least_recently_used_goes(world, caplog):
 @pytest.mark.parametrize("world", [{"min_residency_s": 1000}], indirect=True)
 def test_who_has_just_come_goes_only_where_it_is_critical(world):
     world.resident("b", resident_since_ns=time.monotonic_ns())
-    world.memory = Memory(970 * GIB, 1000 * GIB, "test")
+    world.memory = DeviceMemory(970 * GIB, 1000 * GIB, "test")
     world.tick()
-    world.memory = Memory(971 * GIB, 1000 * GIB, "test")
+    world.memory = DeviceMemory(971 * GIB, 1000 * GIB, "test")
     world.tick(swapped=["b-inference"])
 
 

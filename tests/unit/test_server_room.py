@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sie_triton.errors import ServerError
-from sie_triton.server.room import Room
+from sie_triton.server.room import MemoryPlan
 from sie_triton.server.serve import check_machine
 from sie_triton.settings import read_settings
 from tests.stages import spec
@@ -24,8 +24,8 @@ def test_a_limit_that_holds_no_model_is_refused_with_one_that_does(tmp_path, lim
     (problem,) = [line for line in str(caught.value).splitlines() if "SIE_MEMORY_LIMIT_BYTES" in line]
     assert f"SIE_MEMORY_LIMIT_BYTES is {limit}" in problem
     (needed,) = re.findall(r"set it to at least (\d+)$", problem)
-    assert list(Room(settings(tmp_path, int(needed)), 4).problems()) == []
-    assert list(Room(settings(tmp_path, int(needed) - 2 * MB), 4).problems()) != []
+    assert list(MemoryPlan(settings(tmp_path, int(needed)), 4).problems()) == []
+    assert list(MemoryPlan(settings(tmp_path, int(needed) - 2 * MB), 4).problems()) != []
 
 
 def test_a_model_that_exceeds_what_is_left_is_named_with_a_limit_that_holds_it(tmp_path):
@@ -38,14 +38,14 @@ def test_a_model_that_exceeds_what_is_left_is_named_with_a_limit_that_holds_it(t
         spec(model="my/large", weights=str(directory)),
         spec(model="my/small", weights=str(tmp_path / "none")),
     )
-    (warning,) = Room(settings(tmp_path, 700 * MB), 2).warnings([large, small])
+    (warning,) = MemoryPlan(settings(tmp_path, 700 * MB), 2).warnings([large, small])
     assert warning.startswith("warning: my/large takes at least 545 MB, and SIE_MEMORY_LIMIT_BYTES leaves ")
     (needed,) = re.findall(r"it needs at least (\d+)$", warning)
-    assert list(Room(settings(tmp_path, int(needed)), 2).warnings([large, small])) == []
+    assert list(MemoryPlan(settings(tmp_path, int(needed)), 2).warnings([large, small])) == []
 
 
 def test_what_is_left_is_said_at_the_start(tmp_path):
-    line = Room(settings(tmp_path, 1000 * MB), 4).line()
+    line = MemoryPlan(settings(tmp_path, 1000 * MB), 4).line()
     assert line == "1000 MB (SIE_MEMORY_LIMIT_BYTES), about 433 MB for the server itself, 417 MB for models"
-    assert re.fullmatch(r"\d+ MB \((machine|container)\), .*", Room(settings(tmp_path, 0), 4).line())
-    assert list(Room(settings(tmp_path, 0), 4).problems()) == []
+    assert re.fullmatch(r"\d+ MB \((machine|container)\), .*", MemoryPlan(settings(tmp_path, 0), 4).line())
+    assert list(MemoryPlan(settings(tmp_path, 0), 4).problems()) == []

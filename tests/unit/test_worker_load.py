@@ -15,7 +15,7 @@ from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
 from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.graphs import Graphs
-from sie_triton.worker.messages import OUT_OF_MEMORY, Computed, Failed, Forward, Load
+from sie_triton.worker.messages import OUT_OF_MEMORY, Failed, Forward, Load, PassResult
 from tests.family_double import NAME, OwnAdapter, OwnEngine
 from tests.stages import spec
 
@@ -272,4 +272,4 @@ def test_one_path_is_not_compared_with_itself():
 
 def test_computed_rows_are_those_of_the_adapter():
     found = module.compute(Freeing(), adapter(), sampler().batch(9), Graphs(Freeing(), None))
-    assert isinstance(found, Computed)
+    assert isinstance(found, PassResult)

@@ -1,1 +1,1 @@
-from sie_triton.stages.triton import Inference as TritonPythonModel  # noqa: F401
+from sie_triton.stages.triton import InferenceModel as TritonPythonModel  # noqa: F401

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Part, Plan, Row
+from sie_triton.bench.gpu_check.scope import CannotRun, CheckPart, Finding, Plan, Row
 
 # A part with less time than this is not started.
 WORTH_BEGINNING_S = 3.0
@@ -61,14 +61,14 @@ class Report:
     def checks(self) -> list[Row]:
         return [row for rows in self.tables.values() for row in rows if "passed" in row]
 
-    def judge(self, parts: Sequence[Part]) -> None:
+    def judge(self, parts: Sequence[CheckPart]) -> None:
         """Set `holds`: True if no part failed, every needed part finished, and every check passed."""
         unfinished = [part.name for part in parts if part.is_needed and part.name in self.cut_off]
         self.holds = all(row["passed"] for row in self.checks) and not unfinished and not self.failed
 
 
 def run(
-    parts: Sequence[Part], plan: Plan, clock: Clock, after_part: Callable[[Report], None] = lambda report: None
+    parts: Sequence[CheckPart], plan: Plan, clock: Clock, after_part: Callable[[Report], None] = lambda report: None
 ) -> Report:
     """Run the parts until time runs out; call `after_part` with the report so far after each part.
 
@@ -88,7 +88,7 @@ def run(
     return report
 
 
-def _run_part(part: Part, plan: Plan, limit_s: float, clock: Clock, report: Report) -> None:
+def _run_part(part: CheckPart, plan: Plan, limit_s: float, clock: Clock, report: Report) -> None:
     if limit_s < WORTH_BEGINNING_S:
         report.cut_off[part.name] = "no time was left"
         _say(clock, f"{part.name}: not started, no time is left")
@@ -104,7 +104,7 @@ def _run_part(part: Part, plan: Plan, limit_s: float, clock: Clock, report: Repo
 
 
 def findings(
-    part: Part, plan: Plan, limit_s: float, stopped: threading.Event, method: str = "fork"
+    part: CheckPart, plan: Plan, limit_s: float, stopped: threading.Event, method: str = "fork"
 ) -> Iterator[Finding]:
     """Yield the findings of a child process as they arrive; if it does not finish, yield the reason last."""
     context: Any = multiprocessing.get_context(method)
@@ -131,7 +131,7 @@ def findings(
         child.join()
 
 
-def _work(part: Part, plan: Plan, out: "Connection[Any, Any]") -> None:
+def _work(part: CheckPart, plan: Plan, out: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     try:

@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckPart:
     """A part of the check, run in a separate process.
 
     `seconds` is its share of the default duration. If `is_needed`, the check fails unless the part finishes in time.

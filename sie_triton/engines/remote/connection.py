@@ -31,7 +31,7 @@ TELL_AGAIN_NS = 10 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EndpointRequest:
     """A request. `body` is JSON; the response may have at most `most_bytes`.
 
     The request is given up at `deadline_ns` (monotonic). With `is_first_try`, the caller tries another path if this one
@@ -45,7 +45,7 @@ class Question:
     is_first_try: bool = False
 
 
-class Connection:
+class EndpointConnection:
     """Client of the endpoint at `url`; all requests carry `headers`. Thread-safe; requests run concurrently.
 
     It reuses connections, follows no redirects, stores no cookies, and reads neither proxies nor keys from the
@@ -61,7 +61,7 @@ class Connection:
         Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
         self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
 
-    def ask(self, question: Question) -> bytes:
+    def ask(self, question: EndpointRequest) -> bytes:
         """Return the body of a successful response.
 
         Raise BusyError, InputError or LoadError according to the endpoint's status; ModelError for other failures.
@@ -95,7 +95,7 @@ class Connection:
             trust_env=False,
         )
 
-    async def _in_time(self, question: Question) -> bytes:
+    async def _in_time(self, question: EndpointRequest) -> bytes:
         patience_s = self._timeout_s if self._has_answered else min(FIRST_S, self._timeout_s)
         left_s = patience_s
         if question.deadline_ns is not None:
@@ -108,7 +108,7 @@ class Connection:
                 raise BusyError(f"timeout: passed before {self._url} had answered") from exc
             raise ModelError(f"{self._url}: did not answer within {left_s:.3g} s") from exc
 
-    async def _repeated(self, question: Question) -> bytes:
+    async def _repeated(self, question: EndpointRequest) -> bytes:
         """Send the request, and once more if a reused connection was just closed: requests are idempotent."""
         for is_last in (False, True):
             try:
@@ -131,7 +131,7 @@ class Connection:
     def _away(self, why: object) -> BusyError:
         return BusyError(f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s")
 
-    async def _once(self, question: Question) -> bytes:
+    async def _once(self, question: EndpointRequest) -> bytes:
         asked = self._session.post(
             self._url + question.path, data=question.body, headers=self._headers, allow_redirects=False
         )

@@ -19,7 +19,7 @@ from sie_triton.engines.remote.answers import (
     parsed,
     probabilities,
 )
-from sie_triton.engines.remote.connection import Connection, Question
+from sie_triton.engines.remote.connection import EndpointConnection, EndpointRequest
 from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Endpoint, ModelSpec
@@ -44,7 +44,7 @@ class RemoteEngine(Engine):
         if spec.endpoint is None:
             raise LoadError("endpoint: is missing in the model file; the engine remote needs one", "unsupported")
         self.endpoint = spec.endpoint
-        self._connection = Connection(self.endpoint.url, headers(self.endpoint), spec.runtime.forward_timeout_s)
+        self._connection = EndpointConnection(self.endpoint.url, headers(self.endpoint), spec.runtime.forward_timeout_s)
 
     def used_bytes(self) -> int:
         return 0
@@ -64,7 +64,7 @@ class RemoteEncoder(Encoder):
     denies access or lacks the model, and ModelError for any other failure.
     """
 
-    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+    def __init__(self, connection: EndpointConnection, endpoint: Endpoint) -> None:
         self._connection, self._endpoint = connection, endpoint
         self._scores: str | None = None
         self._has_told = False
@@ -125,7 +125,7 @@ class RemoteEncoder(Encoder):
     ) -> Answer:
         where, body = self._endpoint.url + path, {"model": self._endpoint.model, **asked}
         question = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        answer = parsed(where, self._connection.ask(Question(path, question, limit, deadline_ns, is_first_try)))
+        answer = parsed(where, self._connection.ask(EndpointRequest(path, question, limit, deadline_ns, is_first_try)))
         self._compare(where, sum(map(len, items)), num_read(answer))
         return answer
 

@@ -16,7 +16,7 @@ import torch
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 
@@ -43,7 +43,7 @@ class CapturedPasses:
 
     sizes = SIZES
 
-    def __init__(self, encoder: Encoder, recorder: Callable[[], Record] | None = None) -> None:
+    def __init__(self, encoder: TorchEncoder, recorder: Callable[[], Record] | None = None) -> None:
         self._encoder = encoder
         is_cuda = encoder.device.type == "cuda"
         self._recorder = recorder or (partial(CudaGraphs, encoder.device) if is_cuda else lambda: lambda run: run)
@@ -127,7 +127,7 @@ def laid_out(
     return np.array(rows, np.int64)
 
 
-def num_positions(encoder: Encoder) -> int:
+def num_positions(encoder: TorchEncoder) -> int:
     """Maximum length of an item in tokens by the model's table of positions; without a table, the largest size."""
     most = getattr(encoder.config.get_text_config(), "max_position_embeddings", None)
     return int(most) - encoder.first_position if most else SIZES[-1]

@@ -31,7 +31,7 @@ Ints = npt.NDArray[np.int32]
 PACKED, PADDED = "packed", "padded"
 
 
-class Graph(Protocol):
+class EncoderGraph(Protocol):
     """The same model as a graph, which is faster for some sub-batches."""
 
     def suits(self, lengths: Ints) -> bool: ...
@@ -49,7 +49,7 @@ class Graph(Protocol):
         ...
 
 
-class Encoder(base.Encoder):
+class TorchEncoder(base.Encoder):
     """Runs `model` on the device of its weights. `path`: the path in use. `kernel`: kernel of the packed path.
 
     `graph` may be set at any time; it then replaces the packed path for the sub-batches that it suits.
@@ -77,7 +77,7 @@ class Encoder(base.Encoder):
         self.num_token_types = num_token_types(model)
         self.first_position = first_position(model)
         self.is_causal = any(getattr(module, "is_causal", False) for module in model.modules())
-        self.graph: Graph | None = None
+        self.graph: EncoderGraph | None = None
         self._pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
 
     def prepare(self) -> None:
@@ -197,9 +197,9 @@ def indices_of(*arrays: npt.NDArray[Any]) -> Indices:
     return Indices(*(array.astype(np.int64) for array in arrays))
 
 
-def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> Encoder:
+def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> TorchEncoder:
     """Load config.json and the safetensors in `directory`. Raise LoadError if they are missing or invalid."""
-    return Encoder(load_model(directory, dtype, device), attention_backend)
+    return TorchEncoder(load_model(directory, dtype, device), attention_backend)
 
 
 def load_model(

@@ -16,7 +16,7 @@ from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, load_model, model_of
+from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
 from sie_triton.engines.torch.graphs import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
@@ -39,14 +39,14 @@ OVERFLOWS = "overflows_float16"
 _threads = threading.local()
 
 
-class Part(Protocol):
+class Preparable(Protocol):
     """A part of a model that can be prepared for speed."""
 
     def prepare(self) -> None: ...
 
 
-P = TypeVar("P", bound=Part)
-E = TypeVar("E", bound=Encoder)
+P = TypeVar("P", bound=Preparable)
+E = TypeVar("E", bound=TorchEncoder)
 
 
 class TorchEngine(Engine):
@@ -58,7 +58,7 @@ class TorchEngine(Engine):
         super().__init__(spec, device, measurements)
         self.dtype = choose_dtype(spec.runtime.precision, device)
         self.graphs_are_files = device == "cpu"
-        self._settled: dict[str, Encoder] = {}
+        self._settled: dict[str, TorchEncoder] = {}
         if measurements.get(OVERFLOWS):
             self.avoid_float16()
         if device != "cpu":
@@ -100,9 +100,9 @@ class TorchEngine(Engine):
         state = renamed(files.kind, weights.below(inside), str(files.directory))
         return model_of(files.config.values, state, files.directory, self.dtype, self.device)
 
-    def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> Encoder:
+    def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> TorchEncoder:
         """Make an encoder; with `is_causal` None, config.json decides, else the architecture."""
-        return self._named(Encoder(directed(model, is_causal), self.spec.runtime.attention))
+        return self._named(TorchEncoder(directed(model, is_causal), self.spec.runtime.attention))
 
     def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
         """Make a language model, which takes states of text and of images."""
@@ -121,7 +121,7 @@ class TorchEngine(Engine):
         """Make a vision tower for images of any shape. Raise LoadError if its results differ from transformers'."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
 
-    def settle(self, encoder: Encoder, part: str = "", max_length: int | None = None) -> None:
+    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare `encoder` and choose a path with the results of transformers. Raise LoadError if there is none.
 
         `part` names a part of a model that has several; `max_length` is then the part's own limit.
@@ -132,7 +132,7 @@ class TorchEngine(Engine):
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
         self._settled[part] = encoder
 
-    def may_have_graphs(self) -> Mapping[str, Encoder]:
+    def may_have_graphs(self) -> Mapping[str, TorchEncoder]:
         settled = self._settled.items()
         return {part: each for part, each in settled if may_have_graph(each, self.measurements, part)}
 

@@ -7,7 +7,7 @@ import torch
 
 from sie_triton.engines.onnx.graph import mask_of
 from sie_triton.engines.onnx.session import ATTENTION_MASK, INPUT_IDS, POSITION_IDS, STATES, TOKEN_TYPE_IDS
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 
 # Tokens of each of two items; their sum equals no constant size of an input.
 SAMPLE = (5, 4)
@@ -16,7 +16,7 @@ SAMPLE = (5, 4)
 class Packed(torch.nn.Module):
     """The encoder's model as a function of tensors alone."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: TorchEncoder) -> None:
         super().__init__()
         self._encoder = encoder
         self.model = encoder.model
@@ -34,7 +34,7 @@ class Packed(torch.nn.Module):
         return self._encoder.forward(**inputs)
 
 
-def export(encoder: Encoder, path: Path) -> None:
+def export(encoder: TorchEncoder, path: Path) -> None:
     """Write the graph, with the library's eager attention, to `path`, and its weights to a file beside it.
 
     Raises the exporter's errors if it cannot trace the model.

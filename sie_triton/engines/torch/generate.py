@@ -19,7 +19,7 @@ from sie_triton.engines.torch.pixels import Pixels
 from sie_triton.engines.torch.prepack import lay_out
 
 
-class Deadline(StoppingCriteria):
+class StopAtDeadline(StoppingCriteria):
     """Stopping criterion that ends the whole batch at `deadline_ns` (monotonic); None for no deadline."""
 
     def __init__(self, deadline_ns: int | None) -> None:
@@ -56,7 +56,9 @@ class Writer(base.Encoder):
         writer = getattr(self._model, "decoder", self._model)
         writer.set_attn_implementation(library_attention(writer))
 
-    def write(self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: Deadline) -> list[list[int]]:
+    def write(
+        self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: StopAtDeadline
+    ) -> list[list[int]]:
         """Generate tokens for `inputs`, named as the model names them; each result begins with the input tokens."""
         tokens: torch.Tensor = self._model.generate(
             **inputs,
@@ -86,7 +88,7 @@ class Generator(Writer):
         *,
         new_tokens: int,
         num_beams: int,
-        deadline: Deadline,
+        deadline: StopAtDeadline,
         ids: dict[str, npt.NDArray[np.int32]],
         **options: Any,
     ) -> list[list[int]]:

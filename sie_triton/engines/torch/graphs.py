@@ -17,7 +17,7 @@ from sie_triton.engines.base import Unusable
 from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, Encoder, Graph
+from sie_triton.engines.torch.encoder import PACKED, EncoderGraph, TorchEncoder
 from sie_triton.engines.torch.probe import TOLERANCE, WINDOW_SETTINGS, largest_error, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -42,7 +42,7 @@ FASTER = 0.95
 PROBED = ((1,), (2,), (3, 1, 2), (7, 9), (33,), (5, 1, 17, 12))
 
 
-class Form(Graph, Protocol):
+class Form(EncoderGraph, Protocol):
     """A graph before its limits are known; `sizes`: the sizes in tokens that are measured."""
 
     @property
@@ -59,7 +59,7 @@ def graph_name(part: str) -> str:
     return f"graph_{part}" if part else "graph"
 
 
-def may_have_graph(encoder: Encoder, measurements: Measurements, part: str) -> bool:
+def may_have_graph(encoder: TorchEncoder, measurements: Measurements, part: str) -> bool:
     """False if the graph is known not to be faster, or this engine cannot make one."""
     is_cpu = encoder.device.type == "cpu"
     if not encoder.is_exportable or (is_cpu and not (encoder.dtype is torch.float32 and is_installed())):
@@ -73,7 +73,7 @@ def refuse(measurements: Measurements, part: str, reason: str) -> None:
 
 
 def take_graph(
-    encoder: Encoder, path: Path, num_threads: int, measurements: Measurements, part: str, seconds: Seconds
+    encoder: TorchEncoder, path: Path, num_threads: int, measurements: Measurements, part: str, seconds: Seconds
 ) -> int:
     """Let `encoder` run small sub-batches as a graph if that is faster; return the largest size in tokens, or 0.
 
@@ -103,14 +103,14 @@ def take_graph(
     return int(known["max_tokens"])
 
 
-def form_of(encoder: Encoder, path: Path, num_threads: int) -> Form:
+def form_of(encoder: TorchEncoder, path: Path, num_threads: int) -> Form:
     """Make the graph for the encoder's device. Raise LoadError if the file cannot be opened."""
     if encoder.device.type == "cpu":
         return onnx.Graph(path, num_threads, is_causal=encoder.is_causal, max_length=longest_seen(encoder))
     return CapturedPasses(encoder)
 
 
-def measured(encoder: Encoder, graph: Form, num_threads: int, seconds: Seconds) -> dict[str, Any]:
+def measured(encoder: TorchEncoder, graph: Form, num_threads: int, seconds: Seconds) -> dict[str, Any]:
     """Measure the graph's limits. Raise LoadError if its results differ from those of the packed path."""
     error = probe_graph(encoder, graph)
     if encoder.device.type == "cpu":
@@ -145,7 +145,7 @@ def largest(ratios: Mapping[int, float]) -> int:
     return best
 
 
-def probe_graph(encoder: Encoder, graph: Form) -> float:
+def probe_graph(encoder: TorchEncoder, graph: Form) -> float:
     """Return the largest relative difference of a state. Raise LoadError if it is too large or the file cannot run."""
     rng, worst = np.random.default_rng(0), 0.0
     for given in PROBED:
@@ -168,7 +168,7 @@ def probe_graph(encoder: Encoder, graph: Form) -> float:
     return worst
 
 
-def ratio_at(size: int, encoder: Encoder, graph: Form, seconds: Seconds) -> float:
+def ratio_at(size: int, encoder: TorchEncoder, graph: Form, seconds: Seconds) -> float:
     """Ratio of the graph's time to the packed path's, for `size` tokens in as few items as possible."""
     longest = min(size, graph.max_length)
     lengths = np.array([longest] * (size // longest), np.int32)
@@ -187,7 +187,7 @@ def ended(states: torch.Tensor) -> None:
         torch.cuda.synchronize(states.device)
 
 
-def longest_seen(encoder: Encoder) -> int:
+def longest_seen(encoder: TorchEncoder) -> int:
     """Maximum length of an item within every window of the model, whether a size counts one side or both."""
     config = encoder.config.get_text_config()
     windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int) and value]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.engines.torch.lora_layers import Adapted, Adapter, Now, OtherRows, spans_of
-from sie_triton.engines.torch.lora_weights import BACKBONE, Model, Place, Reader, quoted
+from sie_triton.engines.torch.lora_layers import Adapted, LoraAdapter, Now, OtherRows, spans_of
+from sie_triton.engines.torch.lora_weights import BACKBONE, AdaptedLayers, Place, Reader, quoted
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError, ModelError
 
@@ -36,11 +36,11 @@ class Loras:
     """The LoRA adapters of the model with `backbone`. Passes may run while adapters are added or removed."""
 
     def __init__(self, backbone: torch.nn.Module) -> None:
-        self.model = Model(backbone)
+        self.model = AdaptedLayers(backbone)
         # The model's name. Adapters made for a model of another name are served too, with a warning.
         self.base = ""
         self._now = Now()
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[str, LoraAdapter] = {}
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, directory: Path, run: Run, dtype: torch.dtype, device: torch.device) -> int:
@@ -128,7 +128,7 @@ class Loras:
         return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
     @contextmanager
-    def _running(self, items: tuple[Adapter | None, ...], whole: Adapter | None = None) -> Iterator[None]:
+    def _running(self, items: tuple[LoraAdapter | None, ...], whole: LoraAdapter | None = None) -> Iterator[None]:
         now = self._now
         before = now.items, now.spans, now.whole
         is_adapted = any(item is not None for item in items)
@@ -139,7 +139,7 @@ class Loras:
         finally:
             now.items, now.spans, now.whole = before
 
-    def _try(self, adapter: Adapter, run: Run, directory: Path) -> None:
+    def _try(self, adapter: LoraAdapter, run: Run, directory: Path) -> None:
         """Run the adapter once, to find out whether it can share a pass with others.
 
         LoadError if it changes a layer that no pass runs, or if the states overflow.
@@ -162,7 +162,7 @@ class Loras:
             message = "the model's states overflow with it; serve its base in another compute_precision"
             raise LoadError(f"LoRA adapter {directory}: {message}", "unsupported")
 
-    def _tried(self, adapter: Adapter, run: Run, ids: Ints, lengths: Ints) -> torch.Tensor:
+    def _tried(self, adapter: LoraAdapter, run: Run, ids: Ints, lengths: Ints) -> torch.Tensor:
         try:
             with self._running((None, adapter)):
                 return run(ids, lengths)

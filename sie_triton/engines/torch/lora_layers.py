@@ -23,7 +23,7 @@ class OtherRows(Exception):
     """A layer received rows that are not those of the items."""
 
 
-class Part(Protocol):
+class LayerAdapter(Protocol):
     """An adapter's change to one layer."""
 
     num_bytes: int
@@ -74,14 +74,14 @@ class Saved:
 
 
 @dataclass(eq=False)
-class Adapter:
+class LoraAdapter:
     """A loaded adapter. `parts` are its changes, by the keys of their layers.
 
     `apart` is True if one of its layers reads rows that belong to no single item, so that its items need a separate
     pass. During the trial pass, `used` collects the keys of the layers that ran.
     """
 
-    parts: dict[str, Part]
+    parts: dict[str, LayerAdapter]
     apart: bool = False
     used: set[str] | None = field(default=None, repr=False)
 
@@ -90,7 +90,7 @@ class Adapter:
         return sum(part.num_bytes for part in self.parts.values())
 
 
-Span = tuple[slice, Adapter]
+Span = tuple[slice, LoraAdapter]
 
 
 class Now(threading.local):
@@ -101,10 +101,10 @@ class Now(threading.local):
     this adapter.
     """
 
-    items: tuple[Adapter | None, ...] = ()
+    items: tuple[LoraAdapter | None, ...] = ()
     spans: Sequence[Span] | None = ()
     num_rows: int = 0
-    whole: Adapter | None = None
+    whole: LoraAdapter | None = None
 
 
 class Adapted(torch.nn.Module):
@@ -123,7 +123,7 @@ class Adapted(torch.nn.Module):
         return getattr(super().__getattr__("base"), name)
 
     @property
-    def whole(self) -> Adapter | None:
+    def whole(self) -> LoraAdapter | None:
         """The only adapter of this pass, if it changes this layer."""
         whole = self._now.whole
         return whole if whole is not None and self.key in whole.parts else None
@@ -138,12 +138,12 @@ class Adapted(torch.nn.Module):
             return made
         return self._adapted(inputs, parts)
 
-    def _part_of(self, adapter: Adapter) -> Part | None:
+    def _part_of(self, adapter: LoraAdapter) -> LayerAdapter | None:
         if adapter.used is not None:
             adapter.used.add(self.key)
         return adapter.parts.get(self.key)
 
-    def _adapted(self, inputs: torch.Tensor, parts: Sequence[tuple[slice, Part]]) -> torch.Tensor:
+    def _adapted(self, inputs: torch.Tensor, parts: Sequence[tuple[slice, LayerAdapter]]) -> torch.Tensor:
         given = inputs.reshape(-1, inputs.shape[-1]) if inputs.is_floating_point() else inputs.reshape(-1)
         if self._now.whole is None and len(given) != self._now.num_rows:
             raise OtherRows(f"{self.key}: received {len(given)} rows; the items have {self._now.num_rows}")
@@ -156,7 +156,7 @@ class Adapted(torch.nn.Module):
         return functional.gelu(product) if has_gelu else product
 
 
-def spans_of(items: Sequence[Adapter | None], lengths: Sequence[int]) -> list[Span]:
+def spans_of(items: Sequence[LoraAdapter | None], lengths: Sequence[int]) -> list[Span]:
     """Return the spans of rows that adapters apply to; adjacent rows of the same adapter are one span.
 
     >>> a, b = Adapter({}), Adapter({})

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.lora import WEIGHTS, LoraFiles
-from sie_triton.engines.torch.lora_layers import KINDS, Adapted, Adapter, LowRank, Part, Saved, whole_weight
+from sie_triton.engines.torch.lora_layers import KINDS, Adapted, LayerAdapter, LoraAdapter, LowRank, Saved, whole_weight
 from sie_triton.errors import LoadError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(slots=True)
-class Model:
+class AdaptedLayers:
     """The modules that adapters can change: `backbone`, and `heads`, by full names or `aliases` of them.
 
     `kept` maps a head's layer to the rows that were kept of it. `beside` names modules with further encoders, which
@@ -79,12 +79,12 @@ class Place:
 class Reader:
     """Reader of one adapter for `model`; its tensors are in `dtype` on `device`."""
 
-    def __init__(self, directory: Path, model: Model, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, directory: Path, model: AdaptedLayers, dtype: torch.dtype, device: torch.device) -> None:
         self.files = LoraFiles.read(directory)
         self.dtype, self.device = dtype, device
         self._model = model
 
-    def read(self) -> tuple[Adapter, dict[str, Place]]:
+    def read(self) -> tuple[LoraAdapter, dict[str, Place]]:
         """Return the adapter, and the places of the layers that it changes by their keys.
 
         LoadError if the adapter, or part of it, cannot be used.
@@ -95,7 +95,7 @@ class Reader:
             raise self._wrong("has no weights for layers of this model", "corrupt")
         self._check_saved(named)
         parts = {place.key: self._part(module, place, named[module]) for module, place in places.items()}
-        return Adapter(parts), {place.key: place for place in places.values()}
+        return LoraAdapter(parts), {place.key: place for place in places.values()}
 
     def _places(self, modules: Sequence[str]) -> dict[str, Place]:
         found = {module: self._place(module) for module in modules}
@@ -134,7 +134,7 @@ class Reader:
             names = ", ".join(map(quoted, self.files.saved_modules[:3]))
             raise self._wrong(f"lacks the weights of {names} (modules_to_save); save the adapter again", "corrupt")
 
-    def _part(self, module: str, place: Place, given: Tensors) -> Part:
+    def _part(self, module: str, place: Place, given: Tensors) -> LayerAdapter:
         layer = place.layer
         if not isinstance(layer, KINDS):
             kinds = "linear layers and embeddings"
@@ -175,7 +175,7 @@ class Made:
         is_turned = self._is_words or isinstance(layer, Conv1D)
         self._in, self._out = self._shape if is_turned else self._shape[::-1]
 
-    def part(self) -> Part:
+    def part(self) -> LayerAdapter:
         made = self._saved() if WEIGHT in self._given else self._low_rank()
         if self._given:
             raise self._reader.lacks(self._module, f"{min(self._given)} contradicts its adapter_config.json")

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.engines.torch.attention import Segments, attending
-from sie_triton.engines.torch.encoder import PACKED, Encoder, Ints
+from sie_triton.engines.torch.encoder import PACKED, Ints, TorchEncoder
 from sie_triton.engines.torch.rows import spare_rows
 
 # Names of the vision modules in models.
@@ -17,7 +17,7 @@ VISION = frozenset({"visual", "vision_tower", "vision_model"})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ImageStates:
     """Image states that are added after the first layers: `deep` has one tensor for each, [image tokens, d].
 
     `places`, int64 [image tokens], are the positions of the image tokens in the sequence, in order.
@@ -26,10 +26,10 @@ class Seen:
     places: torch.Tensor
     deep: Sequence[torch.Tensor]
 
-    def within(self, start: int, end: int) -> "Seen":
+    def within(self, start: int, end: int) -> "ImageStates":
         """Return the part for the tokens from `start` to `end`, with places relative to `start`."""
         is_there = (self.places >= start) & (self.places < end)
-        return Seen(self.places[is_there] - start, [states[is_there] for states in self.deep])
+        return ImageStates(self.places[is_there] - start, [states[is_there] for states in self.deep])
 
     def arguments(self, num_tokens: int) -> dict[str, Any]:
         """Return the keyword arguments of transformers for a row of `num_tokens` tokens."""
@@ -38,7 +38,7 @@ class Seen:
         return {"visual_pos_masks": mask, "deepstack_visual_embeds": self.deep}
 
 
-class LanguageModel(Encoder):
+class LanguageModel(TorchEncoder):
     """Encoder that reads states instead of tokens. If the model cannot be packed, items run one by one."""
 
     is_exportable = False
@@ -58,7 +58,7 @@ class LanguageModel(Encoder):
 
     @torch.inference_mode()
     def hidden_states_of(
-        self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: Seen | None = None
+        self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: ImageStates | None = None
     ) -> torch.Tensor:
         """Return the last hidden states [tokens, d] for input states [tokens, d] of items end to end.
 
@@ -75,7 +75,9 @@ class LanguageModel(Encoder):
                 made.append(self._run_states(states[start:end], positions[:, start:end], of_item))
         return torch.cat(made)
 
-    def _packed_states(self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: Seen | None) -> torch.Tensor:
+    def _packed_states(
+        self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: ImageStates | None
+    ) -> torch.Tensor:
         num_tokens = len(states)
         spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
         if spare:
@@ -85,7 +87,7 @@ class LanguageModel(Encoder):
         with attending(Segments.of(lengths.tolist()), self.kernel), self.loras.over(lengths.tolist()):
             return self._run_states(states, positions, seen)[:num_tokens]
 
-    def _run_states(self, states: torch.Tensor, positions: Ints, seen: Seen | None) -> torch.Tensor:
+    def _run_states(self, states: torch.Tensor, positions: Ints, seen: ImageStates | None) -> torch.Tensor:
         # [1, tokens], or [rows, 1, tokens] if a token has several positions.
         places = positions if len(positions) == 1 else positions[:, None]
         more = {} if seen is None else seen.arguments(len(states))

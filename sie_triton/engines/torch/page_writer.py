@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.patches import PatchPlan
-from sie_triton.engines.torch.generate import Deadline, Writer
+from sie_triton.engines.torch.generate import StopAtDeadline, Writer
 from sie_triton.engines.torch.patches import cut
 from sie_triton.errors import LoadError
 
@@ -59,7 +59,7 @@ class PageWriter(Writer):
 
     @torch.inference_mode()
     def __call__(
-        self, images: Images, prompts: Sequence[Ints], *, new_tokens: int, num_beams: int, deadline: Deadline
+        self, images: Images, prompts: Sequence[Ints], *, new_tokens: int, num_beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         """Return the generated tokens of each item, which may end with padding.
 

@@ -13,7 +13,7 @@ import torch
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.base import Overflow
-from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -41,7 +41,7 @@ class Verdict:
     lasts: bool = True
 
 
-def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:
+def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:
     """Prepare `encoder`, and choose the packed path if it gives the library's result, else the padded one.
 
     A lasting verdict is stored in the measurements as `name`. Raise LoadError if neither path gives the library's
@@ -63,7 +63,7 @@ def choose_path(encoder: Encoder, max_length: int, measurements: Measurements, n
     return verdict
 
 
-def probe(encoder: Encoder, max_length: int) -> Verdict:
+def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
     """Compare both paths with the library's eager attention, computed on random tokens before preparation."""
     lengths = np.array([*(n for n in SHORT_LENGTHS if n < max_length), longest(encoder, max_length)], np.int32)
     rng = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def difference(error: float) -> str:
     return f"differs from the library's eager attention by {error:.0e}"
 
 
-def longest(encoder: Encoder, max_length: int) -> int:
+def longest(encoder: TorchEncoder, max_length: int) -> int:
     """Return a length beyond twice any window, so that a missing window shows; at most `max_length`."""
     config = encoder.config.get_text_config()
     windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int)]

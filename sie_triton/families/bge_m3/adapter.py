@@ -23,7 +23,7 @@ from sie_triton.contract.tensors import (
     SPARSE_VALUES,
 )
 from sie_triton.engines.torch.dense_layers import dense_layers
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.pooling import Pooling
@@ -43,10 +43,10 @@ class BgeM3Adapter(Adapter):
     `layers` are by output: the dense layer takes an item's vector, the others take the state of a token.
     """
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(
-        self, encoder: Encoder, layers: torch.nn.ModuleDict, files: BgeM3Files, pooling: tuple[str, ...]
+        self, encoder: TorchEncoder, layers: torch.nn.ModuleDict, files: BgeM3Files, pooling: tuple[str, ...]
     ) -> None:
         vocabulary = encoder.vocab_size
         super().__init__(encoder, limits={INPUT_IDS.name: vocabulary - 1}, dims={"sparse": vocabulary})

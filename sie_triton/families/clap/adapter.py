@@ -11,7 +11,7 @@ import torch
 from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.families.base import Adapter
@@ -25,10 +25,10 @@ class ClapAdapter(Adapter):
     `heads` are the pooler of texts and the projections of texts and of sounds. A sound is at most `max_s` seconds long.
     """
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(
-        self, encoder: Encoder, tower: SoundTower, heads: Sequence[torch.nn.Module], files: ClapFiles, max_s: float
+        self, encoder: TorchEncoder, tower: SoundTower, heads: Sequence[torch.nn.Module], files: ClapFiles, max_s: float
     ) -> None:
         plan = files.plan
         most = 1 if plan.is_fused else -int(-max_s * plan.rate // plan.window)

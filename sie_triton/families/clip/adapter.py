@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
@@ -22,7 +22,7 @@ class ClipAdapter(TowerAdapter):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TorchEncoder,
         vision: VisionTower,
         lengths: tuple[int, int],
         projections: tuple[torch.nn.Module, torch.nn.Module],

@@ -9,7 +9,7 @@ from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, SCORES
 from sie_triton.engines.torch.dense_layers import activation
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.sequence_head import SequenceClassifier
@@ -18,7 +18,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 class CrossEncoderAdapter(Adapter):
     """Cross-encoder adapter. `activation` turns the logit of the only label into a score."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, classifier: SequenceClassifier, activation: torch.nn.Module) -> None:
         super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})

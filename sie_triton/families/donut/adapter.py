@@ -13,7 +13,7 @@ from sie_triton.checkpoints.donut import START, DonutFiles
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.generate import Deadline, Generator
+from sie_triton.engines.torch.generate import Generator, StopAtDeadline
 from sie_triton.errors import LoadError
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.reader_adapter import Ints, OneSizeAdapter
@@ -37,7 +37,7 @@ class DonutAdapter(OneSizeAdapter):
         self._options = {"pad_token_id": pad, "eos_token_id": eos, "bad_words_ids": [[never]]}
 
     def answers(
-        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         room = self._positions + 1 - len(prompts[0])
         return self.encoder(

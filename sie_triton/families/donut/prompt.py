@@ -10,7 +10,7 @@ import tokenizers
 from sie_triton.checkpoints.donut import PRETRAINING, START, DonutFiles, tasks_of
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.reading import Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.families.reading import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import with_shortest_edge
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
@@ -48,11 +48,11 @@ class DonutProcessor(ReaderProcessor):
         files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
         return cls(tokenizer, files, spec.max_sequence_length, task, spec.runtime)
 
-    def frame(self, part: Part) -> Prompt:
+    def frame(self, part: Part) -> ReadingPrompt:
         ids = self.ids(self._asked(part))
         # The model never reads the last token that it generates.
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest + 1 - len(ids))
-        return Prompt(ids, most, num_beams(part.options))
+        return ReadingPrompt(ids, most, num_beams(part.options))
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         width, height = picture.size

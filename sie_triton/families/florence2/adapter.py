@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 from sie_triton.checkpoints.florence2 import Florence2Files
 from sie_triton.contract import Features, Ragged
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.generate import Deadline, Generator
+from sie_triton.engines.torch.generate import Generator, StopAtDeadline
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.original import load_original
@@ -34,7 +34,7 @@ class Florence2Adapter(OneSizeAdapter):
         self._closing = {eos} if isinstance(eos, int) else set(eos or ())
 
     def answers(
-        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: Deadline
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         seen = np.full((len(prompts), self._files.num_patches), self._files.image_token, np.int32)
         read = np.concatenate([seen, np.stack(prompts)], 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.families.florence2.tasks import Task
+from sie_triton.families.florence2.tasks import ReadingTask
 
 BINS = 1000
 
@@ -42,7 +42,7 @@ class Answers:
     banned: frozenset[str] = frozenset()
     least_area: float = 0.0
 
-    def read(self, task: Task, text: str, size: Size) -> Any:
+    def read(self, task: ReadingTask, text: str, size: Size) -> Any:
         """Return a text, or lists of places and of labels by name."""
         if task.kind == "text":
             return text.replace("<s>", "").replace("</s>", "").strip()

@@ -13,8 +13,8 @@ from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
-from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, Task
-from sie_triton.families.reading import Prompt, ReaderProcessor, new_tokens, num_beams
+from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, ReadingTask
+from sie_triton.families.reading import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
@@ -55,7 +55,7 @@ class Florence2Processor(ReaderProcessor):
         around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
         return cls(tokenizer, files, spec.max_sequence_length, around, task, spec.runtime)
 
-    def frame(self, part: Part) -> Prompt:
+    def frame(self, part: Part) -> ReadingPrompt:
         task, question = asked(part, self._task)
         before, after = self._around
         ids = self.ids(f"{before}{question}{after}")
@@ -63,7 +63,7 @@ class Florence2Processor(ReaderProcessor):
             most = self._files.positions - self._files.num_patches
             raise InputError(f"parameter instruction: the prompt has {len(ids)} tokens; the model reads at most {most}")
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest)
-        return Prompt(ids, most, num_beams(part.options), NUMBERS[task.name])
+        return ReadingPrompt(ids, most, num_beams(part.options), NUMBERS[task.name])
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         return resized(picture, self._files.plan)
@@ -89,7 +89,7 @@ def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def asked(part: Part, usual: str) -> tuple[Task, str]:
+def asked(part: Part, usual: str) -> tuple[ReadingTask, str]:
     """Return the task and its prompt; raise InputError if the request's parameters do not fit the task.
 
     If the task takes input, the instruction is that input; otherwise, the instruction is a question about a document.
@@ -114,7 +114,7 @@ def asked(part: Part, usual: str) -> tuple[Task, str]:
     return task, task.asked(said)
 
 
-def _task(name: str) -> Task:
+def _task(name: str) -> ReadingTask:
     if name not in TASKS:
         raise InputError(f"parameter task: {name!r} is not a task of this model; give one of {', '.join(TASKS)}")
     return TASKS[name]

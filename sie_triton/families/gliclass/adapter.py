@@ -20,7 +20,7 @@ from sie_triton.contract.tensors import (
     SEPARATOR,
 )
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
@@ -40,9 +40,9 @@ class GliclassAdapter(Adapter):
     By default several labels may apply to one text, as in gliclass.
     """
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, encoder: Encoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float) -> None:
+    def __init__(self, encoder: TorchEncoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self._parts, self._files, self._scale = parts, files, scale
         self.weights_bytes += num_bytes(parts)

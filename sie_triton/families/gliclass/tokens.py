@@ -15,13 +15,13 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
-from sie_triton.inputs.words import Asked
+from sie_triton.inputs.windows import Ints, TextWindow, WindowProcessor, packed, windows
+from sie_triton.inputs.words import PromptedTexts
 
 MARKER, END = "<<LABEL>>", "<<SEP>>"
 
 
-class Prompt(NamedTuple):
+class LabelPrompt(NamedTuple):
     """The prompt of a row.
 
     `labels` are the labels' tokens, `places` the positions of their markers. `said` is the instruction after the
@@ -59,7 +59,7 @@ class GliclassTokenizer(WindowProcessor):
 
     def frame(self, part: Part) -> Frame:
         labels, said = tuple(part.labels), part.instruction or ""
-        return Asked(lambda: self._prompt(labels, said), len(said) + sum(len(label.read) for label in labels))
+        return PromptedTexts(lambda: self._prompt(labels, said), len(said) + sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole(text for _, text in framed)
@@ -82,13 +82,13 @@ class GliclassTokenizer(WindowProcessor):
             SEPARATOR.name: Ragged(np.array(separators, np.int32)),
         }
 
-    def _row(self, prompt: Prompt, tail: Ints, number: int, window: Ints) -> "LabelledRow":
+    def _row(self, prompt: LabelPrompt, tail: Ints, number: int, window: Ints) -> "LabelledRow":
         asked = [prompt.labels, tail]
         row = self._around.row(number, np.concatenate([*asked, window] if self._labels_first else [window, *asked]))
         offset = len(self._around.special[0][0]) + (0 if self._labels_first else len(window))
         return LabelledRow(row, prompt.places + offset, prompt.thresholds, offset + len(prompt.labels))
 
-    def _prompt(self, labels: Sequence[Label], said: str) -> Prompt:
+    def _prompt(self, labels: Sequence[Label], said: str) -> LabelPrompt:
         *parts, tail = self._token_ids([*(MARKER + label.read for label in labels), END + said])
         starts = np.cumsum([0, *map(len, parts)])
         num_tokens = int(starts[-1]) + len(tail)
@@ -99,7 +99,7 @@ class GliclassTokenizer(WindowProcessor):
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)
-        return Prompt(np.concatenate(parts), places, least, said, tail)
+        return LabelPrompt(np.concatenate(parts), places, least, said, tail)
 
     def _only_token(self, text: str, files: GliclassFiles) -> int:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -111,7 +111,7 @@ class GliclassTokenizer(WindowProcessor):
 class LabelledRow(NamedTuple):
     """A row with the positions of its labels' markers, `places`, and of the `separator` after them."""
 
-    row: Row
+    row: TextWindow
     places: Ints
     thresholds: npt.NDArray[np.float32]
     separator: int

@@ -19,11 +19,11 @@ from sie_triton.contract.tensors import (
     WORD_SPANS,
 )
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import choice
-from sie_triton.families.gliner.heads import SpanHead, TokenHead
+from sie_triton.families.gliner.heads import SpanHead, TaggingHead
 from sie_triton.families.labelled_words import pieces_of, states_at
 from sie_triton.families.thresholds import least_scores
 from sie_triton.families.word_reader import WordReader
@@ -33,14 +33,14 @@ MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."
 SCORER = "scorer."
 
-Head = SpanHead | TokenHead
+Head = SpanHead | TaggingHead
 Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
 class GlinerAdapter(Adapter):
     """GLiNER adapter. `head` scores the spans of one piece."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, reader: WordReader, head: Head) -> None:
         super().__init__(reader.encoder, limits={INPUT_IDS.name: reader.encoder.vocab_size - 1})
@@ -101,7 +101,7 @@ def reader_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> W
 
 def head_of(files: GlinerFiles, weights: Checkpoint) -> Head:
     if files.span_mode == "token_level":
-        return weights.fill(TokenHead(files.hidden_size), SCORER)
+        return weights.fill(TaggingHead(files.hidden_size), SCORER)
     head = SpanHead(files.hidden_size, files.max_width)
     weights.fill(head.marker, MARKER)
     weights.fill(head.labels, LABELS)

@@ -23,7 +23,7 @@ HELD_RUNS = 10 * MAX_CANDIDATES
 Ints = npt.NDArray[np.int64]
 
 
-class Found(NamedTuple):
+class Candidates(NamedTuple):
     """Candidates: first and last word, int64 [n]; label, int64 [n]; score, float32 [n].
 
     Ordered by first word, last word and label, so that the first of equal scores is kept.
@@ -34,10 +34,10 @@ class Found(NamedTuple):
     label: Ints
     score: npt.NDArray[np.float32]
 
-    def rows(self, which: Ints) -> "Found":
-        return Found(self.first[which], self.last[which], self.label[which], self.score[which])
+    def rows(self, which: Ints) -> "Candidates":
+        return Candidates(self.first[which], self.last[which], self.label[which], self.score[which])
 
-    def best(self) -> "Found":
+    def best(self) -> "Candidates":
         """Return the best candidates, as many as later steps use, in their present order."""
         if len(self.score) <= MAX_CANDIDATES:
             return self
@@ -76,7 +76,7 @@ class SpanHead(nn.Module):
         made: torch.Tensor = self.labels(states)
         return made
 
-    def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
+    def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Candidates:
         """Score spans: words [w, d], labels [k, d] from `of_labels`, thresholds [k]."""
         marker, size = self.marker, words.shape[1]
         first, second = linear_layers(marker.out_project)
@@ -97,10 +97,10 @@ class SpanHead(nn.Module):
         first_words, widths_found, labels_found, score = (
             torch.cat(each).cpu().numpy() for each in zip(*found, strict=True)
         )
-        return Found(first_words, first_words + widths_found, labels_found, score)
+        return Candidates(first_words, first_words + widths_found, labels_found, score)
 
 
-class TokenHead(nn.Module):
+class TaggingHead(nn.Module):
     """Scorer of each word as start, end and inside of an entity. The score of an entity is that of its worst word."""
 
     def __init__(self, size: int) -> None:
@@ -115,7 +115,7 @@ class TokenHead(nn.Module):
         label, gate = torch.split(self.proj_label(states), size, 1)
         return torch.cat([label @ of_label.T, gate], 1)
 
-    def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Found:
+    def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Candidates:
         """Score runs of words: words [w, d], labels [k, 5 d] from `of_labels`, thresholds [k]."""
         scores = self._scores(words, labels).float().sigmoid().cpu().numpy()
         return _runs(scores, thresholds.cpu().numpy())
@@ -152,11 +152,11 @@ def _above(
     return word[kept], width[kept], label[kept], best[kept]
 
 
-def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) -> Found:
+def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) -> Candidates:
     """Find runs from a start to an end of the same label, with every word inside; scores [w, k, 3]."""
     is_start, is_end = scores[..., 0] > thresholds, scores[..., 1] > thresholds
     is_inside = scores[..., 2] >= thresholds
-    held: list[Found] = []
+    held: list[Candidates] = []
     num_held = 0
     for first, label in zip(*_starts(is_start & is_inside, scores), strict=True):
         outside = np.flatnonzero(~is_inside[first:, label])
@@ -166,7 +166,7 @@ def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) 
             continue
         worst = np.minimum.accumulate(scores[first:stop, label, 2])[lasts - first]
         worst = np.minimum(worst, np.minimum(scores[lasts, label, 1], scores[first, label, 0]))
-        held.append(Found(np.full_like(lasts, first), lasts, np.full_like(lasts, label), worst))
+        held.append(Candidates(np.full_like(lasts, first), lasts, np.full_like(lasts, label), worst))
         num_held += len(lasts)
         if num_held > HELD_RUNS:
             held = [_joined(held).best()]
@@ -184,8 +184,8 @@ def _starts(where: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> tu
     return words, labels
 
 
-def _joined(parts: list[Found]) -> Found:
+def _joined(parts: list[Candidates]) -> Candidates:
     if not parts:
         none = np.empty(0, np.int64)
-        return Found(none, none, none, np.empty(0, np.float32))
-    return Found(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        return Candidates(none, none, none, np.empty(0, np.float32))
+    return Candidates(*(np.concatenate(each) for each in zip(*parts, strict=True)))

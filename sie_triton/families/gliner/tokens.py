@@ -8,7 +8,7 @@ import numpy as np
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Label
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.words import LabelledWords, Pieces, Prompt, WordTokenizer
+from sie_triton.inputs.words import LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
 # Number of words that two neighbouring pieces share; at least the maximum width of an entity.
 OVERLAP = 48
@@ -34,11 +34,11 @@ class GlinerTokenizer(LabelledWords):
         """Load the tokenizer; raise LoadError saying what is wrong with its files."""
         return cls(GlinerFiles.read(directory), max_length, max_prompt)
 
-    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         files = self._files
         written = [word for label in labels for word in (files.marker, label.read)]
         ((ids, kept, starts),) = words.tokens([[*written, files.separator]])
         is_marker = (kept % 2 == 0) & (kept < len(written))
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places = starts[:-1][is_marker] + files.label_offset
-        return Prompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))
+        return WordsPrompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))

@@ -14,10 +14,10 @@ from sie_triton.checkpoints.gliner2 import Gliner2Files
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.gliner2.heads import INSTANCES, MAX_COUNT, Found, Instances, Spans, stacked, two_layers
+from sie_triton.families.gliner2.heads import INSTANCES, MAX_COUNT, Instances, ScoredSpans, Spans, stacked, two_layers
 from sie_triton.families.gliner2.request import OVERLAP_POLICY
 from sie_triton.families.gliner2.tensors import (
     ANY_CLASSES,
@@ -80,9 +80,9 @@ class Heads(nn.Module):
 
 
 class Gliner2Adapter(Adapter):
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, encoder: Encoder, heads: Heads) -> None:
+    def __init__(self, encoder: TorchEncoder, heads: Heads) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self._heads = heads
         self.weights_bytes += num_bytes(heads)
@@ -210,7 +210,7 @@ def joined(queries: Sequence[Queries]) -> Queries:
     )
 
 
-def kept_of(found: Found, policy: str) -> npt.NDArray[np.int64]:
+def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
     """Return indices of the rows to keep: of the best in the piece, those of each query that `policy` keeps."""
     best = np.sort(np.argsort(-found.score, kind="stable")[:MAX_CANDIDATES])
     _, starts = np.unique(found.query[best], return_index=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sie_triton.contract import Class, Entity, Findings, ParameterValue, Relation, Rows, place
 from sie_triton.families.gliner2.output_schema import Leaf, Record
-from sie_triton.families.gliner2.request import OVERLAP_POLICY, Request, Task, request_of
+from sie_triton.families.gliner2.request import OVERLAP_POLICY, ClassificationTask, ExtractionRequest, request_of
 from sie_triton.families.gliner2.tensors import CHOICE, CLASS_SCORES, PLACE_SCORES, PLACES
 from sie_triton.families.thresholds import least_score
 from sie_triton.transforms.overlap import resolved
@@ -101,7 +101,9 @@ def _relations(pieces: Sequence[Piece], task: int, name: str) -> list[Relation]:
     return list(found.values())
 
 
-def _classes(tasks: Sequence[Task], pieces: Sequence[Piece], usual: float) -> tuple[list[Class], dict[str, Any]]:
+def _classes(
+    tasks: Sequence[ClassificationTask], pieces: Sequence[Piece], usual: float
+) -> tuple[list[Class], dict[str, Any]]:
     """Return the classes with their scores, and the names of the classes by task."""
     found: list[Class] = []
     by_task: dict[str, Any] = {}
@@ -129,7 +131,7 @@ class _Data:
     def __init__(self, pieces: Sequence[Piece], tasks: Sequence[int], policy: str) -> None:
         self._pieces, self._tasks, self._policy = pieces, tasks, policy
 
-    def of(self, request: Request) -> dict[str, Any]:
+    def of(self, request: ExtractionRequest) -> dict[str, Any]:
         assert request.schema is not None
         self._structures = request.schema.structures
         return self._single(request.schema.record)

@@ -115,7 +115,7 @@ INSTANCES: Mapping[str, Callable[[int], Instances]] = {
 }
 
 
-class Found(NamedTuple):
+class ScoredSpans(NamedTuple):
     """Spans: first and last word, and query, int64 [n]; score, float32 [n]. Ordered by query, then by position."""
 
     first: npt.NDArray[np.int64]
@@ -151,7 +151,7 @@ class Spans(nn.Module):
             self.marker.project_end(words).relu() @ first.weight[:, size:].T,
         )
 
-    def forward(self, ends: Ends, queries: torch.Tensor, thresholds: torch.Tensor) -> Found:
+    def forward(self, ends: Ends, queries: torch.Tensor, thresholds: torch.Tensor) -> ScoredSpans:
         """Score the spans of one piece; queries [q, d], thresholds [q]."""
         pieces = []
         num_words = len(ends.first)
@@ -161,7 +161,7 @@ class Spans(nn.Module):
             pieces.append((start, start + width, which, scores[start, which]))
         first, last, query, score = (torch.cat(each).cpu().numpy() for each in zip(*pieces, strict=True))
         order = np.lexsort((last, first, query))
-        return Found(first[order], last[order], query[order], score[order])
+        return ScoredSpans(first[order], last[order], query[order], score[order])
 
     def of_single(self, ends: Ends, queries: torch.Tensor) -> npt.NDArray[np.float32]:
         """Return the score of each single word, [w, q]."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sie_triton.contract import Label
 from sie_triton.families.gliner2.output_schema import Structure
-from sie_triton.families.gliner2.request import Request
+from sie_triton.families.gliner2.request import ExtractionRequest
 from sie_triton.families.gliner2.tensors import ANY_CLASSES, ENTITIES, FIELD, INSTANCES, ONE_CLASS
 
 ASKED, DESCRIPTION, SEPARATOR, TEXT = "[P]", "[DESCRIPTION]", "[SEP_STRUCT]", "[SEP_TEXT]"
@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 @dataclass(slots=True)
-class Question:
+class PromptPart:
     """A prompt.
 
     `written` are its words, tokenized one by one. `labels` and `choices` are the indices of those that stand for a
@@ -51,9 +51,9 @@ class Question:
         self.thresholds.append(NAN if threshold is None else threshold)
 
 
-def question_of(request: Request, labels: Sequence[Label]) -> Question:
+def question_of(request: ExtractionRequest, labels: Sequence[Label]) -> PromptPart:
     """Write structures, entities, relations and classes; the result has no labels if the request is empty."""
-    question = Question()
+    question = PromptPart()
     structures = request.schema.structures if request.schema else ()
     for structure in structures:
         if structure.fields:
@@ -78,7 +78,7 @@ def described(name: str, labels: Sequence[Label]) -> str:
     return name + "".join(told)
 
 
-def _write_choices(question: Question, structures: Sequence[Structure]) -> None:
+def _write_choices(question: PromptPart, structures: Sequence[Structure]) -> None:
     start = len(question.written)
     for structure in structures:
         fields = [each for each in structure.fields if each.choices]

@@ -50,7 +50,7 @@ OUTPUT_SCHEMA = Parameter(
 PARAMETERS = (THRESHOLD, OVERLAP_POLICY, RELATION_LABELS, CLASSES, OUTPUT_SCHEMA)
 
 
-class Task(NamedTuple):
+class ClassificationTask(NamedTuple):
     """A classification task: one class or, with `multi_label`, all from the threshold up, at least the best."""
 
     name: str
@@ -60,23 +60,23 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExtractionRequest:
     """Results to extract, in the order of the prompt. Entities come between structures and relations."""
 
     schema: Schema | None = None
     relations: tuple[Label, ...] = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[ClassificationTask, ...] = ()
 
 
-def request_of(options: Mapping[str, ParameterValue]) -> Request:
+def request_of(options: Mapping[str, ParameterValue]) -> ExtractionRequest:
     """Read the parameters of a request; raise InputError naming the parameter, the place in it, and what is allowed."""
     names = (OUTPUT_SCHEMA.name, RELATION_LABELS.name, CLASSES.name)
     return _read(*(str(options.get(name, "")) for name in names))
 
 
 @lru_cache(KEPT)
-def _read(schema: str, relations: str, classes: str) -> Request:
-    request = Request(
+def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
+    request = ExtractionRequest(
         read_schema(schema) if schema.strip() else None,
         _relations(relations, f"parameter {RELATION_LABELS.name}") if relations.strip() else (),
         _tasks(classes, f"parameter {CLASSES.name}") if classes.strip() else (),
@@ -96,7 +96,7 @@ def _relations(text: str, where: str) -> tuple[Label, ...]:
     return _labels(given, where, MAX_RELATIONS)
 
 
-def _tasks(text: str, where: str) -> tuple[Task, ...]:
+def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:
     given = parsed(text, where)
     if not isinstance(given, dict) or not given:
         raise InputError(f"{where}: must be a JSON object: task → list of labels")
@@ -107,7 +107,7 @@ def _tasks(text: str, where: str) -> tuple[Task, ...]:
     return tasks
 
 
-def _task(name: str, given: Any, where: str) -> Task:
+def _task(name: str, given: Any, where: str) -> ClassificationTask:
     where = f"{where}: {name[:80]}"
     if isinstance(given, list):
         given = {"labels": given}
@@ -116,7 +116,7 @@ def _task(name: str, given: Any, where: str) -> Task:
     multi_label = given.get("multi_label", False)
     if not isinstance(multi_label, bool):
         raise InputError(f"{where}: multi_label must be true or false")
-    return Task(name, labels, multi_label, threshold_of(given.get("threshold"), where))
+    return ClassificationTask(name, labels, multi_label, threshold_of(given.get("threshold"), where))
 
 
 def _labels(given: Any, where: str, most: int, *, has_thresholds: bool = True) -> tuple[Label, ...]:

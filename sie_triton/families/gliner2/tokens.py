@@ -14,14 +14,14 @@ from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.gliner2.prompt import MARKERS, question_of
-from sie_triton.families.gliner2.request import PARAMETERS, Request, request_of
+from sie_triton.families.gliner2.request import PARAMETERS, ExtractionRequest, request_of
 from sie_triton.families.gliner2.tensors import CHOICE_LABELS, CHOICE_TOKENS, LABEL_ROLES
 from sie_triton.families.gliner2.words import word_spans
 from sie_triton.inputs import Processor
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.words import KEPT_PROMPTS, Asked, Pieces, Words, WordTokenizer
+from sie_triton.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
 
 Ints = npt.NDArray[np.int32]
 
@@ -31,7 +31,7 @@ OVERLAP = 64
 ENDS = (".", "!", "?")
 
 
-class Prompt(NamedTuple):
+class SchemaPrompt(NamedTuple):
     """The tokens before the words: `ids` int32, and the positions of labels and choices in them, int32."""
 
     ids: Ints
@@ -42,14 +42,14 @@ class Prompt(NamedTuple):
     choice_labels: Ints
 
 
-class Row(NamedTuple):
+class SchemaRow(NamedTuple):
     """A piece of a text: its number, its tokens, the first token and the span of each word, and the prompt."""
 
     piece: int
     ids: Ints
     word_tokens: Ints
     word_spans: Ints
-    prompt: Prompt
+    prompt: SchemaPrompt
 
 
 class Gliner2Tokenizer(Processor):
@@ -79,7 +79,7 @@ class Gliner2Tokenizer(Processor):
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
             raise InputError(f"labels: is empty; send what to look for, as labels or in the parameters {others}")
-        return Asked(lambda: self._prompt(request, labels), sum(map(len, question.written)))
+        return PromptedTexts(lambda: self._prompt(request, labels), sum(map(len, question.written)))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [text if text.endswith(ENDS) else f"{text}." for _, text in framed]
@@ -102,7 +102,7 @@ class Gliner2Tokenizer(Processor):
             for places, (ids, kept, starts) in zip(spans, tokens, strict=True)
         ]
 
-    def _rows(self, prompt: Prompt, text: str, words: Words) -> Iterator[Row]:
+    def _rows(self, prompt: SchemaPrompt, text: str, words: Words) -> Iterator[SchemaRow]:
         """Yield the pieces, each ending like a sentence, as in training. An added full stop has an empty span."""
         room = max(1, self._pieces.max_tokens - len(prompt.ids) - len(self._end))
         for number, (first, end) in enumerate(self._pieces.of(words, room)):
@@ -116,9 +116,9 @@ class Gliner2Tokenizer(Processor):
                 ids, tokens = np.append(ids, self._end), np.append(tokens, len(ids))
                 spans = np.append(spans, [[spans[-1, 1]] * 2], 0)
             ids = np.concatenate([prompt.ids, ids])
-            yield Row(number, ids, (tokens + len(prompt.ids)).astype(np.int32), spans.astype(np.int32), prompt)
+            yield SchemaRow(number, ids, (tokens + len(prompt.ids)).astype(np.int32), spans.astype(np.int32), prompt)
 
-    def _prompt_of(self, request: Request, labels: tuple[Label, ...]) -> Prompt:
+    def _prompt_of(self, request: ExtractionRequest, labels: tuple[Label, ...]) -> SchemaPrompt:
         question = question_of(request, labels)
         ((ids, kept, starts),) = self._words.tokens([question.written])
         if len(ids) > self._max_prompt:
@@ -127,7 +127,7 @@ class Gliner2Tokenizer(Processor):
                 f"{self._max_prompt} of them with each text; request less, or send several requests"
             )
         places = starts_of(len(question.written), kept, starts).astype(np.int32)
-        return Prompt(
+        return SchemaPrompt(
             ids,
             places[question.labels],
             np.array(question.thresholds, np.float32),
@@ -143,7 +143,7 @@ def starts_of(num_words: int, kept: npt.NDArray[np.int64], starts: npt.NDArray[n
     return found
 
 
-def packed(rows: Sequence[Row]) -> Features:
+def packed(rows: Sequence[SchemaRow]) -> Features:
     """Pack pieces one after another."""
     prompts = [row.prompt for row in rows]
     words, labels = lengths(row.word_tokens for row in rows), lengths(prompt.roles for prompt in prompts)

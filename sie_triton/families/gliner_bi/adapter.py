@@ -10,7 +10,7 @@ from torch import nn
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.gliner.adapter import GlinerAdapter, Head, head_of, reader_of
 from sie_triton.families.kept_labels import Kept, LabelReader
@@ -25,7 +25,7 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
     """Adapter of bi-encoders. `labels_encoder` and `projection` make the states of labels; `kept` caches them."""
 
     def __init__(
-        self, reader: WordReader, head: Head, labels_encoder: Encoder, projection: nn.Linear | None, longest: int
+        self, reader: WordReader, head: Head, labels_encoder: TorchEncoder, projection: nn.Linear | None, longest: int
     ) -> None:
         super().__init__(reader, head)
         self.limits = {

@@ -15,15 +15,15 @@ from sie_triton.families.gliner.tokens import OVERLAP
 from sie_triton.families.label_ids import Labels, label_ids, labels_of
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, Prompt, WordTokenizer
+from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
 # Maximum label tokens of a request; every text carries those of all labels.
 MAX_LABEL_TOKENS = 1 << 24
 
-NO_PROMPT = Prompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+NO_PROMPT = WordsPrompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class Beside:
+class SharedLabels:
     """The labels for each of `num_texts`. They are tokenized when the first text is read."""
 
     size = 0
@@ -42,7 +42,7 @@ class Beside:
             )
         return read
 
-    def around(self, element: Any) -> tuple[Prompt, Any]:
+    def around(self, element: Any) -> tuple[WordsPrompt, Any]:
         _ = self.labels
         return NO_PROMPT, element
 
@@ -67,16 +67,16 @@ class GlinerBiTokenizer(LabelledWords):
         files = GlinerFiles.read(directory)
         return cls(files, max_length, max_words or files.max_words)
 
-    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         """Return an empty prompt, since labels are not in the row."""
         return NO_PROMPT
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        return Beside(self, tuple(part.labels), len(part.elements))
+        return SharedLabels(self, tuple(part.labels), len(part.elements))
 
     def finish(self, features: Features, frame: Frame) -> Features:
-        assert isinstance(frame, Beside)
+        assert isinstance(frame, SharedLabels)
         return {**features, **label_ids([frame.labels] * len(features[PIECE.name].values))}
 
     def _labels_of(self, labels: Sequence[Label]) -> Labels:

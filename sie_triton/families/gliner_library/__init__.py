@@ -31,7 +31,7 @@ CHARACTERS_A_TOKEN = 4
 PACKAGES = "gliner torch"
 
 
-class Beside(NamedTuple):
+class LabelFrame(NamedTuple):
     labels: tuple[Label, ...]
 
     @property
@@ -45,7 +45,7 @@ class Beside(NamedTuple):
 class PlainProcessor(Processor):
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        return Beside(tuple(part.labels))
+        return LabelFrame(tuple(part.labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         asked = [

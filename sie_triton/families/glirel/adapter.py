@@ -11,7 +11,7 @@ from sie_triton.checkpoints.glirel import GlirelFiles
 from sie_triton.contract import Batch, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner.adapter import LABELS
@@ -33,7 +33,7 @@ Relations = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 class GlirelAdapter(Adapter):
     """GLiREL adapter. `head` scores the pairs of one piece."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, reader: WordReader, head: RelationHead, label_offsets: tuple[int, ...]) -> None:
         super().__init__(reader.encoder, limits={INPUT_IDS.name: reader.encoder.vocab_size - 1})

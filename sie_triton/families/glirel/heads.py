@@ -20,7 +20,7 @@ HEAD_WIDTH = 64
 RELATION_LAYERS, LABEL_LAYERS = 1, 2
 
 
-class Found(NamedTuple):
+class ScoredPairs(NamedTuple):
     """Head and tail, as numbers of the piece's entities, int64 [n]; label, int64 [n]; score, float32 [n]."""
 
     head: Ints
@@ -29,7 +29,7 @@ class Found(NamedTuple):
     score: npt.NDArray[np.float32]
 
 
-class Reading(nn.Module):
+class CrossAttention(nn.Module):
     """Cross-attention; attribute names are those of the checkpoint."""
 
     def __init__(self, size: int) -> None:
@@ -47,7 +47,7 @@ class Reading(nn.Module):
 class RefiningBlock(nn.Module):
     def __init__(self, size: int, factor: int) -> None:
         super().__init__()
-        self.read, self.norm_read = Reading(size), nn.LayerNorm(size)
+        self.read, self.norm_read = CrossAttention(size), nn.LayerNorm(size)
         self.ffn = nn.Sequential(
             nn.Linear(size, factor * size), nn.GELU(), nn.Identity(), nn.Linear(factor * size, size)
         )
@@ -107,7 +107,7 @@ class RelationHead(nn.Module):
 
     def forward(
         self, words: torch.Tensor, places: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor
-    ) -> Found:
+    ) -> ScoredPairs:
         """Score pairs: words [w, d], places [e, 2], labels [k, d] from `of_labels`, thresholds [k].
 
         `places` are the first and last word of each entity. The result is ordered by head, tail and label, and limited
@@ -127,7 +127,7 @@ class RelationHead(nn.Module):
             pair, label = torch.nonzero(scores > thresholds, as_tuple=True)
             found = (head[pair] + start, tail[pair], label, scores[pair, label])
             parts.append(tuple(each.cpu().numpy() for each in found))
-        return _best(Found(*(np.concatenate(each) for each in zip(*parts, strict=True))))
+        return _best(ScoredPairs(*(np.concatenate(each) for each in zip(*parts, strict=True))))
 
     def _entities(self, words: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         marker = self.marker.span_marker
@@ -144,8 +144,8 @@ class RelationHead(nn.Module):
         return (order[:, None] < order) | ((order[:, None] > order) & near)
 
 
-def _best(found: Found) -> Found:
+def _best(found: ScoredPairs) -> ScoredPairs:
     if len(found.score) <= MAX_CANDIDATES:
         return found
     kept = np.sort(np.argsort(-found.score, kind="stable")[:MAX_CANDIDATES])
-    return Found(found.head[kept], found.tail[kept], found.label[kept], found.score[kept])
+    return ScoredPairs(found.head[kept], found.tail[kept], found.label[kept], found.score[kept])

@@ -12,7 +12,7 @@ from sie_triton.errors import InputError
 from sie_triton.families.glirel import KNOWN, MAX_ENTITIES
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.words import LabelledWords, Pieces, Prompt, Row, Words, WordTokenizer, packed
+from sie_triton.inputs.words import LabelledWords, Pieces, Words, WordsPrompt, WordsRow, WordTokenizer, packed
 
 Ints = npt.NDArray[np.int32]
 
@@ -43,12 +43,12 @@ class GlirelTokenizer(LabelledWords):
                     raise InputError(f"entities[{i}]: entity {number}: contains only spaces; send the places of words")
         return super().frame(part)
 
-    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> Prompt:
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         written = [word for label in labels for word in (MARKER, label.read)]
         ((ids, kept, starts),) = words.tokens([[*written, SEPARATOR]])
         is_marker = (kept % 2 == 0) & (kept < len(written))
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        return Prompt(ids, starts[:-1][is_marker].astype(np.int32), np.array(thresholds, np.float32))
+        return WordsPrompt(ids, starts[:-1][is_marker].astype(np.int32), np.array(thresholds, np.float32))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = self._words.words([element.text for _, element in framed])
@@ -61,7 +61,7 @@ class GlirelTokenizer(LabelledWords):
         lengths = np.array(list(map(len, known)), np.int32)
         return {**packed(rows), KNOWN.name: Ragged(np.concatenate(known), lengths)}
 
-    def _read(self, prompt: Prompt, words: Words, known: Ints) -> Iterator[tuple[Row, Ints]]:
+    def _read(self, prompt: WordsPrompt, words: Words, known: Ints) -> Iterator[tuple[WordsRow, Ints]]:
         """Yield the pieces of a text with at least two entities, or else its first piece."""
         within = [(first, end, _within(known, first, end)) for first, end in self._pieces.of(words, self._room(prompt))]
         for number, (first, end, own) in enumerate([each for each in within if len(each[2]) > 1] or within[:1]):

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, SCORES
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead, last, states_at
 from sie_triton.families.base import Adapter
@@ -20,9 +20,9 @@ from sie_triton.families.token_batch import tokens
 class RerankerAdapter(Adapter):
     """LLM reranker adapter. `head` gives two logits for each token, that of no and that of yes."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, encoder: Encoder, head: TokenHead, score_mode: str) -> None:
+    def __init__(self, encoder: TorchEncoder, head: TokenHead, score_mode: str) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self._head = head
         self._is_probability = score_mode == "log_softmax"

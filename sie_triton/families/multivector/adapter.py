@@ -11,7 +11,7 @@ from sie_triton.checkpoints.multi_vector import MultiVectorFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.engines.torch.dense_layers import dense_layers
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices
@@ -33,11 +33,11 @@ class MultiVectorAdapter(Adapter):
     `filler` is the id with which queries are filled up. `skipped`, bool [vocabulary], marks tokens without a vector.
     """
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TorchEncoder,
         projection: torch.nn.Module,
         files: MultiVectorFiles,
         filler: int | None,

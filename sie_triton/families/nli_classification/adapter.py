@@ -15,7 +15,7 @@ from sie_triton.contract.tensors import (
     LABEL_LENGTHS,
     LABEL_THRESHOLDS,
 )
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.nli_classification import judgement
@@ -25,7 +25,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 class NliAdapter(Adapter):
     """NLI adapter. `wanted` are the indices of the contradiction and entailment logits."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, classifier: SequenceClassifier, wanted: tuple[int, int]) -> None:
         super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})

@@ -11,7 +11,7 @@ from sie_triton.errors import InputError
 from sie_triton.families.nli_classification import TEMPLATE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.windows import MAX_TOKENS, Ints, WindowProcessor, num_windows, packed, windows
-from sie_triton.inputs.words import Asked
+from sie_triton.inputs.words import PromptedTexts
 
 # Maximum pairs of a request, since all their rows are in memory at once.
 MAX_PAIRS = 100_000
@@ -45,7 +45,7 @@ class HypothesisTokenizer(WindowProcessor):
                 f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time"
             )
         size = sum(len(template) + len(label.read) for label in labels)
-        return Asked(lambda: self._hypotheses(template, labels), size)
+        return PromptedTexts(lambda: self._hypotheses(template, labels), size)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = self._token_ids([text for _, text in framed])

@@ -13,7 +13,7 @@ import transformers
 from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
@@ -31,9 +31,9 @@ SAMPLE_LABELS = 4
 class OwlAdapter(LabelReader, Adapter):
     """OWL adapter. `model` is the library's; its layers after the towers are computed in float32."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, files: OwlFiles, encoder: Encoder, vision: VisionTower, model: Any) -> None:
+    def __init__(self, files: OwlFiles, encoder: TorchEncoder, vision: VisionTower, model: Any) -> None:
         limits = {
             READ.name: files.num_patches + 1,
             PIXEL_LENGTHS.name: vision.image_bytes,

@@ -22,7 +22,7 @@ JUDGE = (
 NOTHING = "NULL"
 
 
-class Asked:
+class RerankQuery:
     """Instruction and query for each document. The query's image is prepared once, with the first document."""
 
     def __init__(self, instruction: str, query: Any, prepare: Callable[[Any], Any]) -> None:
@@ -48,7 +48,7 @@ class PairProcessor(Processor):
         given = part.instruction or self._instruction
         check_text(given, "parameter instruction:")
         check_text(part.query.get(TEXT.name, ""), "query:")
-        return Asked(given, part.query, self._reader.prepared)
+        return RerankQuery(given, part.query, self._reader.prepared)
 
     def is_slow(self, element: Any) -> bool:
         return IMAGE.name in element

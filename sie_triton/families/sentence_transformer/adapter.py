@@ -8,7 +8,7 @@ from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFile
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import DENSE, INPUT_IDS
 from sie_triton.engines.torch.dense_layers import dense_layers
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.errors import LoadError
@@ -20,9 +20,9 @@ from sie_triton.families.token_batch import prompt_tokens, tokens
 class SentenceTransformerAdapter(Adapter):
     """Dense adapter. `head` takes the pooled states; the first `dim` entries of its output are the vector."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, encoder: Encoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int) -> None:
+    def __init__(self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self.weights_bytes += num_bytes(head)
         self._head = head

@@ -17,7 +17,7 @@ from sie_triton.contract.tensors import (
     NAME_LENGTHS,
     PIECE,
 )
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.classes import is_multi
@@ -28,7 +28,7 @@ from sie_triton.families.sequence_head import SequenceClassifier
 class ClassifierAdapter(Adapter):
     """Classifier adapter. `labels` are in the order of logits; `is_multi_label` is the default for requests."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, classifier: SequenceClassifier, labels: tuple[str, ...], is_multi_label: bool) -> None:
         super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})

@@ -9,7 +9,7 @@ import torch
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.siglip import SiglipFiles
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import PooledVisionTower
@@ -21,7 +21,7 @@ class SiglipAdapter(TowerAdapter):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TorchEncoder,
         vision: PooledVisionTower | PackedVisionTower,
         lengths: tuple[int, int],
         head: torch.nn.Module,

@@ -13,7 +13,7 @@ from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.sentence_transformers import SparseEncoderFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, SPARSE_INDICES, SPARSE_LENGTHS, SPARSE_VALUES
-from sie_triton.engines.torch.encoder import Encoder
+from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead
 from sie_triton.engines.torch.transfers import Indices, downloaded
@@ -29,9 +29,11 @@ CHUNK_TOKENS = 256
 class SpladeAdapter(Adapter):
     """Sparse adapter. `idf`, float32 [vocabulary], replaces the forward pass of queries; None if there is none."""
 
-    encoder: Encoder
+    encoder: TorchEncoder
 
-    def __init__(self, encoder: Encoder, head: TokenHead, files: SparseEncoderFiles, idf: torch.Tensor | None) -> None:
+    def __init__(
+        self, encoder: TorchEncoder, head: TokenHead, files: SparseEncoderFiles, idf: torch.Tensor | None
+    ) -> None:
         vocabulary = encoder.vocab_size
         super().__init__(encoder, limits={INPUT_IDS.name: vocabulary - 1}, dims={"sparse": vocabulary})
         self._head = head

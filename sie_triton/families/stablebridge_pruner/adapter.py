@@ -12,7 +12,7 @@ from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS, SCORES
-from sie_triton.engines.torch.encoder import Encoder, num_bytes
+from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices, downloaded
@@ -27,7 +27,7 @@ FIRST, SECOND = "classifier.0.", "classifier.3."
 
 
 class PrunerAdapter(Adapter):
-    encoder: Encoder
+    encoder: TorchEncoder
 
     def __init__(self, classifier: SequenceClassifier, head: nn.Sequential) -> None:
         super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})

@@ -10,8 +10,8 @@ from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import PASSAGE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
-from sie_triton.inputs.windows import Ints, Row, WindowProcessor, packed, windows
-from sie_triton.inputs.words import Asked
+from sie_triton.inputs.windows import Ints, TextWindow, WindowProcessor, packed, windows
+from sie_triton.inputs.words import PromptedTexts
 
 
 class Query(NamedTuple):
@@ -36,7 +36,7 @@ class PassageTokenizer(WindowProcessor):
         said, query = part.instruction or "", part.query
         # Joined as in SIE.
         asked = said if query is None else f"{said} {query}" if said else query
-        return Asked(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
+        return PromptedTexts(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole(text for _, text in framed)
@@ -50,13 +50,13 @@ class PassageTokenizer(WindowProcessor):
         counts = np.array(list(map(len, passages)), np.int32)
         return {**packed(rows), PASSAGE.name: Ragged(np.concatenate(passages), counts)}
 
-    def _scored(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[Row, Ints]]:
+    def _scored(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[TextWindow, Ints]]:
         ids = np.array(passage.ids, np.int32)
         of_query, of_passage = both_cut(len(query.ids), len(ids), self._room)
         row = self._around.row(0, query.ids[:of_query], ids[:of_passage])
         return [(row, np.empty((0, 4), np.int32))]
 
-    def _judged(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[Row, Ints]]:
+    def _judged(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[TextWindow, Ints]]:
         asked, ids = query.ids[: self._room // 2], np.array(passage.ids, np.int32)
         offsets = np.array(passage.offsets, np.int32).reshape(-1, 2)
         # A separator written in a passage is not one of its words.

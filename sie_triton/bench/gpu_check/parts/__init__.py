@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 
-from sie_triton.bench.gpu_check.scope import Finding, Part, Plan
+from sie_triton.bench.gpu_check.scope import CheckPart, Finding, Plan
 
 ABOUT: Mapping[str, str] = {
     "machine": "GPU, driver, cuDNN, order of SDPA's backends, which kernels can run and why others cannot; peak rates",
@@ -26,30 +26,30 @@ TIMED = ("BERT-base", "Qwen3-0.6B")
 FAULTS = ("pass", "assert", "calibration")
 
 
-def all_parts() -> list[Part]:
+def all_parts() -> list[CheckPart]:
     """Return the parts in running order, with their seconds in a run of nine minutes."""
     return [
-        Part("machine", _later("machine", "describe"), 40),
-        Part("fork", _later("fork", "compare"), 50, is_needed=True),
-        *(Part(f"kernels/{name}", _later("kernels", "compare", name), 20, is_needed=True) for name in KERNELS),
-        *(Part(f"models/{name}", _later("models", "compare", name), 25, is_needed=True) for name in MODELS),
-        Part("cudnn", _later("cudnn", "measure"), 30),
-        Part("graphs", _later("graphs", "check"), 30, is_needed=True),
-        *(Part(f"speed/{name}", _later("speed", "measure", name), 60) for name in TIMED),
+        CheckPart("machine", _later("machine", "describe"), 40),
+        CheckPart("fork", _later("fork", "compare"), 50, is_needed=True),
+        *(CheckPart(f"kernels/{name}", _later("kernels", "compare", name), 20, is_needed=True) for name in KERNELS),
+        *(CheckPart(f"models/{name}", _later("models", "compare", name), 25, is_needed=True) for name in MODELS),
+        CheckPart("cudnn", _later("cudnn", "measure"), 30),
+        CheckPart("graphs", _later("graphs", "check"), 30, is_needed=True),
+        *(CheckPart(f"speed/{name}", _later("speed", "measure", name), 60) for name in TIMED),
         *(
-            Part(f"workers/{name}", _later("workers", "measure", name), 30, is_needed=True, uses_workers=True)
+            CheckPart(f"workers/{name}", _later("workers", "measure", name), 30, is_needed=True, uses_workers=True)
             for name in TIMED
         ),
         *(
-            Part(f"faults/{name}", _later("faults", "provoke", name), 25, is_needed=True, uses_workers=True)
+            CheckPart(f"faults/{name}", _later("faults", "provoke", name), 25, is_needed=True, uses_workers=True)
             for name in FAULTS
         ),
-        *(Part(f"query/{name}", _later("query", "measure", name), 10) for name in TIMED),
-        Part("server", _later("server", "measure"), 40),
+        *(CheckPart(f"query/{name}", _later("query", "measure", name), 10) for name in TIMED),
+        CheckPart("server", _later("server", "measure"), 40),
     ]
 
 
-def chosen(names: Sequence[str]) -> list[Part]:
+def chosen(names: Sequence[str]) -> list[CheckPart]:
     """Return the parts with these names or groups; without names, all. Raise ValueError for an unknown name."""
     parts = all_parts()
     groups = {part.name.split("/")[0] for part in parts}
@@ -59,7 +59,7 @@ def chosen(names: Sequence[str]) -> list[Part]:
     return [part for part in parts if not names or {part.name, part.name.split("/")[0]} & set(names)]
 
 
-def _examples(parts: Sequence[Part]) -> str:
+def _examples(parts: Sequence[CheckPart]) -> str:
     return ", ".join(part.name for part in parts if "/" in part.name)
 
 

@@ -11,7 +11,7 @@ from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.shapes import build
 from sie_triton.bench.gpu_check.timing import own_stream
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, Encoder
+from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.probe import TOLERANCE, relative_error
 
 # Item lengths of the captured pass, and of the passes that run meanwhile.
@@ -23,7 +23,7 @@ JOIN_S = 20
 class Passes:
     """A pass over items of these lengths, and its expected states."""
 
-    def __init__(self, encoder: Encoder, lengths: tuple[int, ...], plan: Plan) -> None:
+    def __init__(self, encoder: TorchEncoder, lengths: tuple[int, ...], plan: Plan) -> None:
         self.lengths = np.array(lengths, np.int32)
         self.input_ids = np.random.default_rng(5).integers(1000, 20000, self.lengths.sum(), dtype=np.int32)
         self._encoder, self._limit = encoder, TOLERANCE[encoder.dtype]
@@ -75,7 +75,7 @@ class Beside(threading.Thread):
 def check(plan: Plan) -> Iterator[Finding]:
     """Capture alone, then while passes run, then with a failure."""
     model = build("BERT-base", plan).to(getattr(torch, plan.precision))
-    encoder = Encoder(model)
+    encoder = TorchEncoder(model)
     encoder.use(PACKED)
     few, many = Passes(encoder, CAPTURED_LENGTHS, plan), Passes(encoder, BESIDE_LENGTHS, plan)
 

@@ -19,7 +19,7 @@ from sie_triton.bench.gpu_check.shapes import SIZES as MODELS
 from sie_triton.bench.gpu_check.shapes import lengths_of, sharpened
 from sie_triton.engines.torch.attention.kernels import KERNELS, why_not
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, PADDED, Encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float16", "bfloat16", "float32")}
 
@@ -32,8 +32,8 @@ def compare(name: str, plan: Plan) -> Iterator[Finding]:
     items = np.split(input_ids, np.cumsum(lengths)[:-1])
     model = sharpened(name, plan)
     for dtype in DTYPES[torch.device(plan.device).type]:
-        ours = Encoder(copy.deepcopy(model).to(getattr(torch, dtype)), "eager")
-        truth = Encoder(copy.deepcopy(model).to(getattr(torch, dtype)).float(), "eager")
+        ours = TorchEncoder(copy.deepcopy(model).to(getattr(torch, dtype)), "eager")
+        truth = TorchEncoder(copy.deepcopy(model).to(getattr(torch, dtype)).float(), "eager")
         expected = torch.cat([truth.eager(item) for item in items])
         eager, _ = differences(torch.cat([ours.eager(item) for item in items]), expected)
         # Where attention selects a single token, rounding may select another one in some computations.
@@ -57,7 +57,7 @@ def ways(device: str, dtype: torch.dtype, name: str) -> list[str]:
     return [*(each for each in kernels if why_not(each, torch.device(device), dtype) is None), PADDED, *controls]
 
 
-def states(encoder: Encoder, kernel: str, input_ids: Any, lengths: Any) -> torch.Tensor:
+def states(encoder: TorchEncoder, kernel: str, input_ids: Any, lengths: Any) -> torch.Tensor:
     """Compute token states with `kernel`, or on the path of that name."""
     if kernel in KERNELS:
         encoder.kernel = kernel
@@ -65,7 +65,7 @@ def states(encoder: Encoder, kernel: str, input_ids: Any, lengths: Any) -> torch
     return encoder.hidden_states(input_ids, lengths)
 
 
-def captured_states(encoder: Encoder, input_ids: Any, lengths: Any) -> torch.Tensor:
+def captured_states(encoder: TorchEncoder, input_ids: Any, lengths: Any) -> torch.Tensor:
     """Compute token states of the first items with a CUDA graph; record graphs of all sizes afterwards."""
     passes, ids = CapturedPasses(encoder), input_ids[: lengths.sum()]
     encoder.use(PACKED)
