@@ -3,7 +3,7 @@
 import math
 
 # A fork server that has imported PyTorch and transformers.
-NURSERY_BYTES = 300_000_000
+FORK_SERVER_BYTES = 300_000_000
 
 # A worker with PyTorch but no weights: started by itself, and forked by a fork server. While weights are loaded, they
 # are in memory at most twice.
@@ -32,7 +32,7 @@ def server_bytes(num_models: int, *, forks_stubs: bool) -> int:
     >>> server_bytes(4, forks_stubs=True)
     433000000
     """
-    return NURSERY_BYTES + TRITON_BYTES + num_models * (FORKED_STAGES_BYTES if forks_stubs else STAGES_BYTES)
+    return FORK_SERVER_BYTES + TRITON_BYTES + num_models * (FORKED_STAGES_BYTES if forks_stubs else STAGES_BYTES)
 
 
 def limit_for(num_bytes: float, threshold_percent: float) -> int:

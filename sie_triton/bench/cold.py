@@ -19,9 +19,9 @@ from sie_triton.catalog import starter_set, triton_name
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.render.build import write_repository
-from sie_triton.server.companions import controller, nursery, wait_for_controller
+from sie_triton.server.companions import controller, fork_server, wait_for_controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 
@@ -54,7 +54,7 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
     shm_before = shutil.disk_usage("/dev/shm").used
     started = time.monotonic()
     with (
-        nursery(settings),
+        fork_server(settings),
         Server(settings, scratch / "repository") as server,
         controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,
@@ -64,7 +64,7 @@ def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str,
         wait_for_controller(settings)
         ready_s = time.monotonic() - started
         unique = sum(map(unique_bytes, processes(server.pid)[1:]))
-        shared = sum(unique_bytes(process.pid) for process in nursery_ids(settings.stub_dir))
+        shared = sum(unique_bytes(process.pid) for process in fork_server_ids(settings.stub_dir))
         shm = shutil.disk_usage("/dev/shm").used - shm_before
         answers = first_answers(settings, server.control_token, names[:NUM_FIRST_ANSWERS])
         controller_share = cpu_share(beside.pid)

@@ -19,7 +19,7 @@ from sie_triton.controller.models import ModelState, inference_records, models_o
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.processes.nursery import importing_ids, nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
@@ -66,9 +66,9 @@ class Controller:
         leaving = self.changes.leaving(stages)
         self._healing.heal(stages, self.models, leaving)
         self._healing.end_superseded(stages, leaving)
-        nurseries = [*nursery_ids(self._directory), *nursery_ids(self._settings.stub_dir)]
-        self._healing.end_stopped(nurseries)
-        self.memory = self._measured({process.pid for process in nurseries})
+        fork_servers = [*fork_server_ids(self._directory), *fork_server_ids(self._settings.stub_dir)]
+        self._healing.end_stopped(fork_servers)
+        self.memory = self._measured({process.pid for process in fork_servers})
         room = Room(self._settings, self.swaps, self.models, self.memory)
         room.grant()
         room.relieve()
@@ -151,12 +151,12 @@ class Controller:
     def _steps_of(self, model: str) -> str:
         return self.models[model].steps if model in self.models else model
 
-    def _measured(self, nurseries: Set[int]) -> DeviceMemory:
+    def _measured(self, fork_servers: Set[int]) -> DeviceMemory:
         records = [record for _, record in inference_records(self.models) if record["worker_pid"]]
         workers = {r["worker_pid"]: r["resident_since_ns"] if r["state"] == RESIDENT else 0 for r in records}
         importing = {process.pid for process in importing_ids(self._directory)}
         of_workers = sum(taken_bytes(record) for record in records if record["device_bytes"])
-        return self._meter.measure(self._triton, workers, nurseries, importing, of_workers)
+        return self._meter.measure(self._triton, workers, fork_servers, importing, of_workers)
 
     def _look_for_triton(self) -> None:
         """Find the tritonserver of the stages; a new one knows nothing of requests to the one before it."""

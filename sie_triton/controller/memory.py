@@ -14,7 +14,7 @@ import psutil
 from sie_triton.container import container_memory
 from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.device import visible_gpus
-from sie_triton.footprint import NURSERY_BYTES
+from sie_triton.footprint import FORK_SERVER_BYTES
 from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
@@ -74,31 +74,31 @@ class Meter:
         self,
         triton_pid: int,
         workers: Mapping[int, int] = MappingProxyType({}),
-        nurseries: Set[int] = NOBODY,
+        fork_servers: Set[int] = NOBODY,
         importing: Set[int] = NOBODY,
         of_workers: int = 0,
     ) -> DeviceMemory:
         """Return the latest measurement, or a new one if that is too old.
 
         `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
-        granted only after weights just loaded have been measured. `nurseries` are the fork servers of workers and
+        granted only after weights just loaded have been measured. `fork_servers` are the fork servers of workers and
         stubs; one that is still `importing` counts with the memory that it will take. `of_workers` is the GPU memory
         that all workers report. If the limit is below the GPU's size, only that counts, because evicting models cannot
         free the memory of other programs.
         """
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit, of_workers)
-        whose, now = (triton_pid, workers, nurseries), self._clock()
+        whose, now = (triton_pid, workers, fork_servers), self._clock()
         if self._known is None or self._known[0] != whose or now - self._known[1] > self._max_age_s:
-            self._known = whose, now, self._measured(triton_pid, workers.keys(), nurseries)
-        own, coming = self._known[2], sum(max(0, NURSERY_BYTES - _share(pid).total) for pid in importing)
+            self._known = whose, now, self._measured(triton_pid, workers.keys(), fork_servers)
+        own, coming = self._known[2], sum(max(0, FORK_SERVER_BYTES - _share(pid).total) for pid in importing)
         found = own if self._limit else _container() or _machine()
         server = own.server + coming
         self._least_server = min(self._least_server, server) if triton_pid else self._least_server
         return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
 
-    def _measured(self, triton_pid: int, workers: Set[int], nurseries: Set[int]) -> DeviceMemory:
-        forked = {pid: share_of(pid) for pid in (*workers, *nurseries)}
+    def _measured(self, triton_pid: int, workers: Set[int], fork_servers: Set[int]) -> DeviceMemory:
+        forked = {pid: share_of(pid) for pid in (*workers, *fork_servers)}
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
         stubs = others & {stub for stub in map(stood_for, others) if stub}

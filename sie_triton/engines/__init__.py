@@ -7,7 +7,7 @@ from sie_triton.extension import class_named
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec
 
-__all__ = ["ENGINES", "IN_NURSERY", "Encoder", "Engine", "Overflow", "open_engine"]
+__all__ = ["ENGINES", "IN_FORK_SERVER", "Encoder", "Engine", "Overflow", "open_engine"]
 
 ENGINES: Mapping[str, str] = {
     TORCH: "sie_triton.engines.torch.engine:TorchEngine",
@@ -16,7 +16,7 @@ ENGINES: Mapping[str, str] = {
 }
 
 # Engines that need the modules that the fork server has imported; workers of other engines start without it.
-IN_NURSERY = frozenset({TORCH, ONNX})
+IN_FORK_SERVER = frozenset({TORCH, ONNX})
 
 
 def open_engine(spec: ModelSpec, device: str, measurements: Measurements) -> Engine:

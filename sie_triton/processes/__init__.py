@@ -3,7 +3,7 @@
 pids        processes by pid, protected against reused pids
 child       a child process: start, wait, end, and how it ended in words
 hidden      start a program with arguments that other users cannot read
-nursery     the fork server
+fork_server the fork server
 supervisor  restarts programs that die
 channel     messages between two processes; large arrays go through shared memory
 """

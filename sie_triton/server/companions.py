@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.device import worker_variables
-from sie_triton.engines import IN_NURSERY
+from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.processes.freed import LARGE_BLOCKS
 from sie_triton.processes.log import Log
-from sie_triton.processes.nursery import nursery_directory
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import log_of, mark
 from sie_triton.server.launch import answers
@@ -69,39 +69,39 @@ def resolved(settings: Settings) -> dict[str, str]:
     return {FILE_VARIABLE: os.devnull, **{variable(name): str(value) for name, value in given.items()}}
 
 
-def nursery(settings: Settings, say: Say = lambda line: None) -> Companion:
+def fork_server(settings: Settings, say: Say = lambda line: None) -> Companion:
     """Return the fork server of workers."""
-    return _nursery(settings, _log(settings), say)
+    return _fork_server(settings, _log(settings), say)
 
 
 @contextmanager
-def nurseries(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda line: None) -> Iterator[None]:
+def fork_servers(settings: Settings, specs: Iterable[ModelSpec], say: Say = lambda line: None) -> Iterator[None]:
     """Run the fork server, and a lazy one for each environment whose workers can be forked.
 
     If an environment cannot be used now and is repaired later, its workers are started without a fork server.
     """
     log = _log(settings)
     with ExitStack() as stack:
-        stack.enter_context(_nursery(settings, log, say))
-        for name in sorted({spec.environment for spec in specs if spec.environment and spec.engine in IN_NURSERY}):
+        stack.enter_context(_fork_server(settings, log, say))
+        for name in sorted({spec.environment for spec in specs if spec.environment and spec.engine in IN_FORK_SERVER}):
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
-                command = [*_nursing(nursery_directory(settings.status_dir, name)), "lazily"]
-                title, variables = f"the fork server of environment {name}", nursing_variables(settings)
+                command = [*_arguments(fork_server_directory(settings.status_dir, name)), "lazily"]
+                title, variables = f"the fork server of environment {name}", fork_server_variables(settings)
                 program = (*venv.command, "-m")
                 stack.enter_context(Companion(title, command, log, variables, say, program=program))
         yield
 
 
-def _nursing(directory: Path) -> list[str]:
-    return ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
+def _arguments(directory: Path) -> list[str]:
+    return ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
 
 
-def _nursery(settings: Settings, log: Log, say: Say) -> Companion:
-    return Companion("the fork server", _nursing(settings.status_dir), log, nursing_variables(settings), say)
+def _fork_server(settings: Settings, log: Log, say: Say) -> Companion:
+    return Companion("the fork server", _arguments(settings.status_dir), log, fork_server_variables(settings), say)
 
 
-def nursing_variables(settings: Settings) -> dict[str, str]:
+def fork_server_variables(settings: Settings) -> dict[str, str]:
     """Return the environment of a fork server, which its workers inherit."""
     return {**mark(settings.data_dir), **worker_variables(settings.runtime.device)}
 

@@ -52,7 +52,7 @@ class Server:
         self._verbose = verbose
         self._repository = repository
         triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
-        self._triton, self._nursery = forked(triton, settings, say)
+        self._triton, self._fork_server = forked(triton, settings, say)
         self._child: Started | None = None
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
@@ -61,8 +61,8 @@ class Server:
     def __enter__(self) -> "Server":
         with ExitStack() as stack:
             stack.enter_context(self.log)
-            if self._nursery is not None:
-                stack.enter_context(self._nursery)
+            if self._fork_server is not None:
+                stack.enter_context(self._fork_server)
             self.start()
             stack.callback(self.stop)
             self._stack = stack.pop_all()

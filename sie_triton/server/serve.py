@@ -24,7 +24,7 @@ from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
-from sie_triton.server.companions import controller, doors, nurseries, wait_for_controller, wait_for_door
+from sie_triton.server.companions import controller, doors, fork_servers, wait_for_controller, wait_for_door
 from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mark, remember
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
@@ -84,7 +84,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     remember(held, server.shm_prefix)
     with (
         # Ends last: if its workers ended before their stages, the stages would replace them, which takes seconds.
-        nurseries(settings, specs, _say),
+        fork_servers(settings, specs, _say),
         server,
         controller(settings, server.control_token, _say),
         # Ends first, as soon as its requests are answered.

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from sie_triton.native import INSTALL, compile_program, compile_shared
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.stand_in import HANDLE
 from sie_triton.processes.supervisor import Companion
@@ -42,7 +42,7 @@ NOT_BUILT = (
 Say = Callable[[str], None]
 
 
-class StubNursery(Companion):
+class StubForkServer(Companion):
     """The fork server of stubs. Without it, each stub is started on its own.
 
     If the fork server ends before it listens, or reports that it is unsuited, it is not restarted.
@@ -60,7 +60,7 @@ class StubNursery(Companion):
             cwd=stage_directory(settings.data_dir),
         )
 
-    def __enter__(self) -> "StubNursery":
+    def __enter__(self) -> "StubForkServer":
         """Start the fork server and wait until it listens, so that the first stubs are forked too."""
         super().__enter__()
         deadline = monotonic() + LISTENS_S
@@ -80,10 +80,10 @@ class StubNursery(Companion):
         return how
 
     def _listens(self) -> bool:
-        return self.pid in [process.pid for process in nursery_ids(self._directory)]
+        return self.pid in [process.pid for process in fork_server_ids(self._directory)]
 
 
-def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> tuple[Triton, StubNursery | None]:
+def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> tuple[Triton, StubForkServer | None]:
     """Return `triton` with stand-ins for its stubs, and the fork server that forks the stubs.
 
     Return `triton` itself and None if forking is turned off, the programs cannot be built, or there is no Python
@@ -100,8 +100,8 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
     environment = {**triton.environment, **mark(settings.data_dir)}
     preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get(PRELOAD)]))
-    nursery = StubNursery(settings, {**environment, PRELOAD: preloaded}, say)
-    return replace(triton, backend_directory=backend.parent), nursery
+    fork_server = StubForkServer(settings, {**environment, PRELOAD: preloaded}, say)
+    return replace(triton, backend_directory=backend.parent), fork_server
 
 
 def _build(backend: Path) -> bool:

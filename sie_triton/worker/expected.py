@@ -2,7 +2,7 @@
 
 from sie_triton.checkpoints.contents import converted_bytes
 from sie_triton.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES, FORKED_BYTES, INTERPRETER_BYTES
-from sie_triton.processes.nursery import answers
+from sie_triton.processes.fork_server import answers
 from sie_triton.spec import TORCH, ModelSpec
 from sie_triton.worker.messages import Load
 
@@ -24,7 +24,7 @@ def expected_bytes(load: Load) -> int:
         return ACTIVATION_BYTES + (measured or CUDA_CONTEXT_BYTES + _on_a_gpu(load))
     if measured:
         return measured
-    forked = load.nursery is not None and answers(load.nursery)
+    forked = load.fork_server is not None and answers(load.fork_server)
     return (FORKED_BYTES if forked else INTERPRETER_BYTES) + 2 * sum(path.stat().st_size for path in load.files())
 
 

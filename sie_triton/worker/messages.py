@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.engines import IN_NURSERY
+from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import ModelError
 from sie_triton.families import family
 from sie_triton.measurements import Measurements, installed_versions
 from sie_triton.processes.channel import Channel, sent_by_fields
-from sie_triton.processes.nursery import nursery_directory
+from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.spec import ModelSpec
 
 
@@ -46,11 +46,11 @@ class Load:
         return self.cache.parent / "graphs" / self.measurements().name
 
     @property
-    def nursery(self) -> Path | None:
+    def fork_server(self) -> Path | None:
         """Directory of the fork server for this model; None if its engine cannot use one."""
-        if ModelSpec.from_json(self.spec).engine not in IN_NURSERY:
+        if ModelSpec.from_json(self.spec).engine not in IN_FORK_SERVER:
             return None
-        return nursery_directory(self.lock.parent, self.environment.name if self.environment else "")
+        return fork_server_directory(self.lock.parent, self.environment.name if self.environment else "")
 
     @property
     def weight_files(self) -> tuple[str, ...]:

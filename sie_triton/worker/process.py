@@ -14,7 +14,7 @@ from sie_triton.device import worker_variables
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 from sie_triton.processes.child import Child, start
-from sie_triton.processes.nursery import fork
+from sie_triton.processes.fork_server import fork
 from sie_triton.processes.pids import ProcessId
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -78,7 +78,7 @@ class Worker:
         self._ordering = Lock()
         self._died, self._quickened = died, quickened
         self._closing = False
-        self._process, (control, *lanes) = begin(load.nursery, 1 + load.num_lanes, load.environment, load.device)
+        self._process, (control, *lanes) = begin(load.fork_server, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
         self._lanes = [Lane(end) for end in lanes]
         # Use the first idle lane: a single client then always gets the same lane, and only that lane needs more than
@@ -210,14 +210,14 @@ class Worker:
 
 
 def begin(
-    nursery: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
+    fork_server: Path | None, num_sockets: int, environment: Venv | None = None, device: str = "cpu"
 ) -> tuple[Child, list[socket.socket]]:
-    """Fork a process by the fork server in `nursery`, or start one if none answers; return it and our socket ends.
+    """Fork a process by the fork server in `fork_server`, or start one if none answers; return it and our socket ends.
 
     Raise LoadError if the interpreter of `environment` cannot be started.
     """
     ours, theirs = _pairs(num_sockets)
-    child: Child | None = fork(nursery, _descriptors(theirs)) if nursery is not None else None
+    child: Child | None = fork(fork_server, _descriptors(theirs)) if fork_server is not None else None
     if child is None:
         # If the fork server responds late, it and the process that it forks find their ends closed.
         _close([*ours, *theirs])

@@ -22,10 +22,10 @@ from sie_triton.checkpoints.gliner import is_gliner
 from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.processes.nursery import importing_ids, nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.supervisor import Companion
 from sie_triton.render.build import write_repository
-from sie_triton.server.companions import controller, nursery
+from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, gliner_file, tiny_model_file
@@ -91,13 +91,15 @@ def serving(
         file = gliner_file(model, directory) if is_gliner(directory) else tiny_model_file(model, directory, dim)
         (root / f"{triton_name(model)}.yaml").write_text(file)
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
-    with nursery(settings), Server(settings, root / "model_repository") as server:
+    with fork_server(settings), Server(settings, root / "model_repository") as server:
         server.wait_ready()
-        wait_for(lambda: nursery_ids(settings.status_dir))
+        wait_for(lambda: fork_server_ids(settings.status_dir))
         if room_for:
             wait_for(lambda: not importing_ids(settings.status_dir))
-            nurseries = {each.pid for each in (*nursery_ids(settings.status_dir), *nursery_ids(settings.stub_dir))}
-            used = Meter("cpu", 1).measure(server.pid, nurseries=nurseries).used
+            fork_servers = {
+                each.pid for each in (*fork_server_ids(settings.status_dir), *fork_server_ids(settings.stub_dir))
+            }
+            used = Meter("cpu", 1).measure(server.pid, fork_servers=fork_servers).used
             limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:

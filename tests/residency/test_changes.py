@@ -24,10 +24,10 @@ from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import RESIDENT, records_of_editions, worker_of
 from sie_triton.render.refresh import start
-from sie_triton.server.companions import controller, nursery
+from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
 from sie_triton.serving import repository_of
 from tests.conftest import fresh_settings, model_file, tiny_model_file
@@ -191,9 +191,9 @@ def site(root: Path, variants: dict[str, Variant], **given: Any) -> Iterator[Sit
         (models_dir / f"{triton_name(model)}.yaml").write_text(variants["mean"].file(model))
     settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN, max_sub_batch_cost=512, **given)
     start(settings, [])
-    with nursery(settings), Server(settings, repository_of(settings.data_dir)) as server:
+    with fork_server(settings), Server(settings, repository_of(settings.data_dir)) as server:
         server.wait_ready()
-        wait_for(lambda: nursery_ids(settings.status_dir))
+        wait_for(lambda: fork_server_ids(settings.status_dir))
         with controller(settings, server.control_token) as companion:
             crowd = Crowd(settings, server, companion)
             wait_for(lambda: crowd.answers() and len(crowd.models()) == 3)

@@ -13,7 +13,7 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.errors import SIEError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
 from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
@@ -47,16 +47,16 @@ def test_a_stopped_loader_is_replaced_and_holds_up_nobody(crowd, vector):
     print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
 
 
-def test_a_stopped_nursery_is_replaced_and_holds_up_nobody(crowd, vector):
+def test_a_stopped_fork_server_is_replaced_and_holds_up_nobody(crowd, vector):
     make_cold(crowd, MODELS[3])
-    (before,) = nursery_ids(crowd.settings.status_dir)
+    (before,) = fork_server_ids(crowd.settings.status_dir)
     before.send(signal.SIGSTOP)
     log = Log()
     with SIEClient(crowd.grpc) as client:
         log.call(client, MODELS[3], vector)
     log.check()
     assert not before.is_alive
-    wait_for(lambda: nursery_ids(crowd.settings.status_dir) != [before])
+    wait_for(lambda: fork_server_ids(crowd.settings.status_dir) != [before])
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sie_triton.catalog import triton_name
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import InputError
 from sie_triton.private import private_directory
-from sie_triton.processes.nursery import nursery_directory, nursery_ids
+from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
 from tests.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
@@ -119,14 +119,14 @@ def test_one_that_is_not_there_fails_its_model_alone_until_it_is_made(served, en
 
 
 @pytest.mark.slow  # imports torch in a venv of its own
-def test_a_worker_of_ours_is_forked_by_the_nursery_of_its_environment(served, environments):
-    (nursery,) = nursery_ids(nursery_directory(served.settings.status_dir, TORCH))
-    assert "numpy" not in mapped(nursery.pid)  # nobody has asked it yet
+def test_a_worker_of_ours_is_forked_by_the_fork_server_of_its_environment(served, environments):
+    (fork_server,) = fork_server_ids(fork_server_directory(served.settings.status_dir, TORCH))
+    assert "numpy" not in mapped(fork_server.pid)  # nobody has asked it yet
     with served.client() as client:
         before = client.encode(TINY, "hello")["dense"]
         worker = served.record(TINY)["worker_pid"]
-        assert parent_of(worker) == nursery.pid
-        assert psutil.Process(nursery.pid).cmdline()[0] == str(environments / TORCH / "bin" / "python")
+        assert parent_of(worker) == fork_server.pid
+        assert psutil.Process(fork_server.pid).cmdline()[0] == str(environments / TORCH / "bin" / "python")
         os.kill(worker, signal.SIGKILL)
         np.testing.assert_allclose(client.encode(TINY, "hello")["dense"], before, atol=1e-6)
-        assert parent_of(served.record(TINY)["worker_pid"]) == nursery.pid
+        assert parent_of(served.record(TINY)["worker_pid"]) == fork_server.pid

@@ -17,7 +17,7 @@ from sie_triton import SIEClient
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.processes.stand_in import stood_for
 from sie_triton.records.status import STAGES, read_records, records_of
@@ -66,7 +66,7 @@ def tritonserver_of(process: subprocess.Popen[str]) -> int:
 
 
 def companions_of(process: subprocess.Popen[str]) -> set[int]:
-    """The nurseries, of workers and of stubs, and the controller."""
+    """The fork servers, of workers and of stubs, and the controller."""
     return {
         pid
         for pid in alive(descendants(process.pid))
@@ -165,11 +165,11 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
 
 def test_stages_are_forked_and_share_what_they_have_imported(server):
     """Triton has stand-ins for them."""
-    (nursery,) = nursery_ids(server.settings.stub_dir)
+    (fork_server,) = fork_server_ids(server.settings.stub_dir)
     for stage in STAGES:
         record = server.status(MINILM, stage)
         assert record["triton_pid"] == server.pid
-        assert parent_of(record["pid"]) == nursery.pid
+        assert parent_of(record["pid"]) == fork_server.pid
         assert record["pid"] in [stood_for(pid) for pid in descendants(server.pid)]
         assert inherited_bytes(record["pid"]) > IMPORTED_BYTES
 
@@ -214,7 +214,8 @@ def test_a_data_directory_of_any_name_and_a_host_by_name(tmp_path):
     with launched(settings, "--host=localhost") as process, SIEClient(address) as client:
         assert client.encode(MINILM, "hello")["dense"].shape == (384,)
         (record,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        status_dir = Path(command_of(record["worker_pid"])[-2])  # forked by the nursery that has a plain name for it
+        # Forked by the fork server, which has a plain name for it.
+        status_dir = Path(command_of(record["worker_pid"])[-2])
         assert status_dir.samefile(settings.status_dir)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)

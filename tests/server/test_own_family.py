@@ -20,7 +20,7 @@ from sie_triton.bench.workload import texts
 from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import InputError
-from sie_triton.processes.nursery import nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
@@ -189,10 +189,10 @@ def test_requests_share_forward_passes(served):
 
 
 def test_the_process_that_computes_has_no_torch(served):
-    """Nor has it what the nursery has imported for others."""
+    """Nor has it what the fork server has imported for others."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
-    assert "libtorch" in mapped(*(nursery.pid for nursery in nursery_ids(served.settings.status_dir)))
+    assert "libtorch" in mapped(*(fork_server.pid for fork_server in fork_server_ids(served.settings.status_dir)))
     loaded = mapped(served.record(RECOGNISED)["worker_pid"])
     assert "numpy" in loaded
     assert "libtorch" not in loaded

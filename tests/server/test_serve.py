@@ -93,7 +93,7 @@ def test_a_signal_ends_everything_cleanly(tmp_path, signum):
         with SIEClient(address) as client:
             assert client.encode(MINILM, "hello")["dense"].shape == (384,)
         (record,) = records_of(tmp_path / "status", triton_name(MINILM), "inference")
-        assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → nursery → worker
+        assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → fork server → worker
         children = descendants(process.pid)
         assert record["worker_pid"] in children
         assert regions(process)

@@ -1,4 +1,4 @@
-"""A stage at its own seam, a controller at its own, a real nursery."""
+"""A stage at its own seam, a controller at its own, a real fork server."""
 
 import asyncio
 import subprocess
@@ -103,12 +103,12 @@ def deaths() -> list[Worker]:
 
 
 @pytest.fixture(scope="package")
-def nursery_directory(tmp_path_factory) -> Iterator[Path]:
-    """Where a nursery waits; the path is longer than a socket's address may be."""
+def fork_server_directory(tmp_path_factory) -> Iterator[Path]:
+    """Where a fork server waits; the path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)
-    command = ["sie_triton.processes.nursery", "sie_triton.worker.__main__", str(directory)]
-    with Companion("the nursery", command, Log(directory / "log"), {}):
-        wait_for((directory / "nursery.pid").exists)
+    command = ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
+    with Companion("the fork server", command, Log(directory / "log"), {}):
+        wait_for((directory / "fork_server.pid").exists)
         yield directory
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from sie_triton.errors import LoadError
 from sie_triton.processes.channel import LARGE_BYTES, Channel
+from sie_triton.processes.fork_server import fork, fork_server_directory, fork_server_ids
 from sie_triton.processes.log import Log
-from sie_triton.processes.nursery import fork, nursery_directory, nursery_ids
 from sie_triton.processes.pids import parent_of
 from sie_triton.processes.supervisor import Companion
-from sie_triton.server.companions import nurseries
+from sie_triton.server.companions import fork_servers
 from sie_triton.settings import read_settings
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.process import Worker
@@ -126,7 +126,7 @@ def test_a_python_that_cannot_run_a_worker(empty, tmp_path, spoil, said):
     assert caught.value.reason == "dependency"
 
 
-# --- a nursery of its own
+# --- a fork server of its own
 
 SERVES = """
 import fractions, os
@@ -138,14 +138,14 @@ def main(descriptors):
 """
 
 
-def test_a_lazy_nursery_imports_when_it_is_asked(empty, tmp_path):
+def test_a_lazy_fork_server_imports_when_it_is_asked(empty, tmp_path):
     """And goes on where something cannot be imported."""
     (empty.site_packages / "serving.py").write_text(SERVES)
-    directory = nursery_directory(tmp_path, "empty")
-    command = ["sie_triton.processes.nursery", "serving", str(directory), "lazily"]
-    with Companion("the nursery", command, Log(tmp_path / "log"), {}, program=(*empty.command, "-m")) as companion:
-        wait_for(lambda: nursery_ids(tmp_path))
-        assert [each.pid for each in nursery_ids(tmp_path)] == [companion.pid]
+    directory = fork_server_directory(tmp_path, "empty")
+    command = ["sie_triton.processes.fork_server", "serving", str(directory), "lazily"]
+    with Companion("the fork server", command, Log(tmp_path / "log"), {}, program=(*empty.command, "-m")) as companion:
+        wait_for(lambda: fork_server_ids(tmp_path))
+        assert [each.pid for each in fork_server_ids(tmp_path)] == [companion.pid]
         assert "_decimal" not in mapped(companion.pid)
         ours, theirs = os.pipe()
         child = fork(directory, [theirs])
@@ -164,16 +164,16 @@ def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(array
     specs = [spec_of(tiny_directory, name, environments, "frames_family:Frames") for name in ("", "a")]
     ours = replace(specs[0], engine="torch", family="sentence_transformer")
     specs += [replace(ours, environment=name) for name in ("", "nowhere", ARRAYS, ARRAYS)]
-    with nurseries(settings, specs):
-        directory = nursery_directory(settings.status_dir, ARRAYS)
-        wait_for(lambda: nursery_ids(directory))
-        wait_for(lambda: len(nursery_ids(settings.status_dir)) == 2)
-        (nursery,) = nursery_ids(directory)
+    with fork_servers(settings, specs):
+        directory = fork_server_directory(settings.status_dir, ARRAYS)
+        wait_for(lambda: fork_server_ids(directory))
+        wait_for(lambda: len(fork_server_ids(settings.status_dir)) == 2)
+        (fork_server,) = fork_server_ids(directory)
         order = loader_of(specs[-1], settings.status_dir).order(1, 1)
         seen: list[int] = []
         with pytest.raises(LoadError, match="engine torch: cannot be imported"):
             Worker(order, print, **LIMITS, loading=lambda worker: seen.append(parent_of(worker.pid)))
-        assert seen[0] == nursery.pid
-        assert not nursery_directory(settings.status_dir, "a").exists()
-    assert not nursery.is_alive
+        assert seen[0] == fork_server.pid
+        assert not fork_server_directory(settings.status_dir, "a").exists()
+    assert not fork_server.is_alive
     shutil.rmtree(without.directory)

@@ -82,8 +82,8 @@ def test_every_fork_server_has_the_variables_of_its_workers(arrays, tmp_path, ti
     environments = arrays.directory.parent
     settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cuda:0")
     spec = replace(spec_of(tiny_directory, ARRAYS, environments), engine="torch")
-    companions.nursery(settings)
-    with companions.nurseries(settings, [spec]):
+    companions.fork_server(settings)
+    with companions.fork_servers(settings, [spec]):
         pass
     assert [name for name, _ in Noting.made] == [
         "the fork server",

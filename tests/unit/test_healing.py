@@ -89,14 +89,14 @@ def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, contro
 
 
 @pytest.mark.parametrize("of", ["status_dir", "stub_dir"])
-def test_a_stopped_nursery_is_ended(controller, child, of):
+def test_a_stopped_fork_server_is_ended(controller, child, of):
     """The launcher starts another."""
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
     controller._directory.mkdir(parents=True, exist_ok=True)
     directory = getattr(controller._settings, of)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "nursery.pid").write_text("{} {} ready".format(*ProcessId.of(child.pid)))
+    (directory / "fork_server.pid").write_text("{} {} ready".format(*ProcessId.of(child.pid)))
     controller.tick()
     controller.tick()
     assert child.wait(5) == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Loads that do not end, and a nursery that does not answer."""
+"""Loads that do not end, and a fork server that does not answer."""
 
 import json
 import os
@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.processes.nursery import _short, nursery_ids
+from sie_triton.processes.fork_server import _short, fork_server_ids
 from sie_triton.processes.pids import parent_of
 from sie_triton.worker.process import LoaderStopped, Worker, begin
 from tests.controller import wait_for
 from tests.unit.test_worker import LIMITS, order
 
 
-def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, nursery_directory, deaths):
+def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, fork_server_directory, deaths):
     """A config.json that asks for as many layers as may be."""
     endless = shutil.copytree(tiny_directory, tmp_path / "endless")
     config = json.loads((endless / "config.json").read_text())
@@ -25,7 +25,7 @@ def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, nursery_d
     pids = []
     with pytest.raises(LoadError, match="loading took longer than 1 s and was ended; SIE_LOAD_TIMEOUT_S") as caught:
         Worker(
-            order(endless, nursery_directory),
+            order(endless, fork_server_directory),
             deaths.append,
             forward_timeout_s=60,
             load_timeout_s=1,
@@ -36,12 +36,12 @@ def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, nursery_d
     assert deaths == []
 
 
-def test_a_worker_that_is_stopped_while_it_loads_is_ended(tiny_directory, nursery_directory, deaths):
+def test_a_worker_that_is_stopped_while_it_loads_is_ended(tiny_directory, fork_server_directory, deaths):
     with pytest.raises(LoaderStopped):
-        Worker(order(tiny_directory, nursery_directory), deaths.append, **LIMITS, loading=stop)
+        Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=stop)
 
 
-def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, nursery_directory, deaths):
+def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, fork_server_directory, deaths):
     pids = []
 
     def evicted(process):
@@ -49,7 +49,7 @@ def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, nursery_dir
         raise BusyError("evicted")
 
     with pytest.raises(BusyError):
-        Worker(order(tiny_directory, nursery_directory), deaths.append, **LIMITS, loading=evicted)
+        Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=evicted)
     assert not pids[0].is_alive
 
 
@@ -57,28 +57,28 @@ def stop(process):
     process.send(signal.SIGSTOP)
 
 
-def test_a_stopped_nursery_is_not_waited_for(tmp_path, nursery_directory, monkeypatch):
-    """The worker is started by itself, and what the nursery forks when it comes round has nobody to serve."""
-    monkeypatch.setattr("sie_triton.processes.nursery.FORK_TIMEOUT_S", 0.5)
-    nursery = psutil.Process(nursery_ids(nursery_directory)[0].pid)
-    nursery.suspend()
-    child, connections = begin(nursery_directory, 2)
-    nursery.resume()
+def test_a_stopped_fork_server_is_not_waited_for(tmp_path, fork_server_directory, monkeypatch):
+    """The worker is started by itself, and what the fork server forks when it comes round has nobody to serve."""
+    monkeypatch.setattr("sie_triton.processes.fork_server.FORK_TIMEOUT_S", 0.5)
+    fork_server = psutil.Process(fork_server_ids(fork_server_directory)[0].pid)
+    fork_server.suspend()
+    child, connections = begin(fork_server_directory, 2)
+    fork_server.resume()
     try:
         assert parent_of(child.pid) == os.getpid()
         assert len(connections) == 2
     finally:
         child.end()
     monkeypatch.undo()
-    forked, _ = begin(nursery_directory, 2)
-    assert parent_of(forked.pid) == nursery.pid
+    forked, _ = begin(fork_server_directory, 2)
+    assert parent_of(forked.pid) == fork_server.pid
     forked.kill()
-    wait_for(lambda: nursery.children() == [])
+    wait_for(lambda: fork_server.children() == [])
 
 
-def test_a_stage_that_says_nothing_does_not_hold_up_the_nursery(nursery_directory):
-    with _short(nursery_directory) as path, socket.socket(socket.AF_UNIX) as silent:
+def test_a_stage_that_says_nothing_does_not_hold_up_the_fork_server(fork_server_directory):
+    with _short(fork_server_directory) as path, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(path)
-        child, _ = begin(nursery_directory, 1)
+        child, _ = begin(fork_server_directory, 1)
         assert parent_of(child.pid) != os.getpid()
         child.kill()

@@ -153,8 +153,8 @@ def test_an_adapter_that_the_model_has_not_is_refused(stage):
 
 
 @pytest.fixture
-def worker(tiny_directory, nursery_directory, deaths):
-    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, **LIMITS)
+def worker(tiny_directory, fork_server_directory, deaths):
+    worker = Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
     yield worker
     worker.close()
 

@@ -14,7 +14,7 @@ import pytest
 from sie_triton.engines.torch.cpu_kernels import SOURCES
 from sie_triton.native import library as native
 from sie_triton.private import private_directory
-from sie_triton.processes import nursery
+from sie_triton.processes import fork_server
 
 OTHER = 65534  # another user of the machine
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -127,25 +127,25 @@ def test_a_stock_server_without_such_a_directory_says_why_it_cannot_start(tmp_pa
     assert f"{shared} can be written by other users" in failed.stderr
 
 
-def test_a_nursery_in_a_place_others_can_write_is_not_asked(tmp_path):
+def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
     with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(tmp_path / nursery.SOCKET))
+        theirs.bind(str(tmp_path / fork_server.SOCKET))
         theirs.listen()
         theirs.settimeout(0.2)
         tmp_path.chmod(0o777)
-        assert nursery.fork(tmp_path, [0]) is None
+        assert fork_server.fork(tmp_path, [0]) is None
         with pytest.raises(TimeoutError):
             theirs.accept()
 
 
 @as_root
-def test_a_nursery_of_another_user_is_not_asked(tmp_path):
+def test_a_fork_server_of_another_user_is_not_asked(tmp_path):
     """Only the kernel knows who listens: the directory alone was not enough."""
     answering = f"""
 import os, socket
 os.setuid({OTHER})
 listener = socket.socket(socket.AF_UNIX)
-listener.bind("nursery.sock")
+listener.bind("fork_server.sock")
 listener.listen()
 print("listening", flush=True)
 connection, _ = listener.accept()
@@ -158,5 +158,5 @@ connection.send(b"1")
         assert process.stdout is not None
         assert process.stdout.readline() == "listening\n"
         tmp_path.chmod(0o700)
-        assert nursery.fork(tmp_path, [0]) is None
+        assert fork_server.fork(tmp_path, [0]) is None
         assert "fork" not in process.stdout.read()

@@ -14,8 +14,8 @@ import pytest
 
 from sie_triton.processes import pids
 from sie_triton.processes.child import start
+from sie_triton.processes.fork_server import Forked, fork, fork_server_ids
 from sie_triton.processes.log import Log
-from sie_triton.processes.nursery import Forked, fork, nursery_ids
 from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
 from sie_triton.processes.supervisor import Companion, Supervisor
 from tests.controller import stage, wait_for
@@ -121,7 +121,7 @@ def is_zombie(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-# --- the nursery's
+# --- the fork server's
 
 
 SERVES = """
@@ -138,20 +138,20 @@ def main(descriptors):
 
 
 @pytest.fixture
-def nursery(tmp_path, monkeypatch):
+def fork_server(tmp_path, monkeypatch):
     """Its children do what they are told: the signal to die of, "raise", or "exit"."""
     (tmp_path / "obeying.py").write_text(SERVES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    command = ["sie_triton.processes.nursery", "obeying", str(tmp_path)]
-    with Companion("the nursery", command, Log(tmp_path / "log"), {}) as companion:
-        wait_for(lambda: nursery_ids(tmp_path))
+    command = ["sie_triton.processes.fork_server", "obeying", str(tmp_path)]
+    with Companion("the fork server", command, Log(tmp_path / "log"), {}) as companion:
+        wait_for(lambda: fork_server_ids(tmp_path))
         companion.directory = tmp_path
         yield companion
 
 
-def forked(nursery, order: bytes) -> Forked:
+def forked(fork_server, order: bytes) -> Forked:
     theirs, ours = os.pipe()
-    child = fork(nursery.directory, [theirs])
+    child = fork(fork_server.directory, [theirs])
     os.write(ours, order)
     os.close(theirs)
     os.close(ours)
@@ -168,54 +168,54 @@ def forked(nursery, order: bytes) -> Forked:
         (b"", 0, "with status 0"),
     ],
 )
-def test_how_a_forked_child_ended_is_known(nursery, order, status, words):
-    child = forked(nursery, order)
+def test_how_a_forked_child_ended_is_known(fork_server, order, status, words):
+    child = forked(fork_server, order)
     assert child.wait(60)
     assert (child.status, child.how_it_ended, child.was_killed) == (status, words, status == -9)
     assert not psutil.pid_exists(child.pid)
 
 
-def test_how_it_ended_is_not_known_of_one_whose_nursery_is_gone(nursery):
-    child = forked(nursery, b"19")  # it stops itself
+def test_how_it_ended_is_not_known_of_one_whose_fork_server_is_gone(fork_server):
+    child = forked(fork_server, b"19")  # it stops itself
     wait_for(lambda: child.is_stopped)
-    before = nursery.pid
+    before = fork_server.pid
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: nursery.pid != before)
-    assert not child.wait(0)  # those of a nursery that died go on
+    wait_for(lambda: fork_server.pid != before)
+    assert not child.wait(0)  # those of a fork server that died go on
     child.end()
     assert child.status is None
     assert child.was_killed
 
 
-def test_a_nursery_outlives_all_that_it_forks(nursery):
+def test_a_fork_server_outlives_all_that_it_forks(fork_server):
     """And keeps nothing of them: neither zombies nor descriptors."""
-    me = psutil.Process(nursery.pid)
+    me = psutil.Process(fork_server.pid)
     before = me.num_fds()
-    children = [forked(nursery, order) for order in (b"raise", b"9", b"exit", b"") for _ in range(10)]
+    children = [forked(fork_server, order) for order in (b"raise", b"9", b"exit", b"") for _ in range(10)]
     assert all(child.wait(60) for child in children)
     wait_for(lambda: me.children() == [] and me.num_fds() == before)
-    assert nursery.pid == me.pid
+    assert fork_server.pid == me.pid
 
 
-def test_a_child_has_nothing_of_its_siblings(nursery):
-    first, second = (forked(nursery, b"19") for _ in range(2))
+def test_a_child_has_nothing_of_its_siblings(fork_server):
+    first, second = (forked(fork_server, b"19") for _ in range(2))
     wait_for(lambda: second.is_stopped and first.is_stopped)
     assert psutil.Process(second.pid).num_fds() <= psutil.Process(first.pid).num_fds()
     first.end()
     second.end()
 
 
-def test_who_goes_before_it_is_served_does_no_harm(nursery):
-    """The nursery is stopped while somebody asks; he is gone when it comes round."""
-    nursery_process = psutil.Process(nursery.pid)
-    nursery_process.suspend()
-    imports = "from pathlib import Path; from sie_triton.processes.nursery import fork"
-    program = f"{imports}; fork(Path({str(nursery.directory)!r}), [0])"
+def test_who_goes_before_it_is_served_does_no_harm(fork_server):
+    """The fork server is stopped while somebody asks; he is gone when it comes round."""
+    fork_server_process = psutil.Process(fork_server.pid)
+    fork_server_process.suspend()
+    imports = "from pathlib import Path; from sie_triton.processes.fork_server import fork"
+    program = f"{imports}; fork(Path({str(fork_server.directory)!r}), [0])"
     with subprocess.Popen([sys.executable, "-c", program]) as asking:
         time.sleep(1)
         asking.kill()
-    nursery_process.resume()
-    child = forked(nursery, b"exit")
+    fork_server_process.resume()
+    child = forked(fork_server, b"exit")
     assert child.wait(60)
     assert child.status == 7
 
@@ -261,15 +261,15 @@ def test_nobody_gets_the_signal_of_one_that_is_gone():
     assert not ProcessId(2**22 + 1, 0).is_alive
 
 
-@pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "nursery"])
+@pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "fork_server"])
 def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, child, whose, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.healing.SUPERSEDED_S", -1.0)
     stranger = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
-    if whose == "nursery":
+    if whose == "fork_server":
         controller._directory.mkdir(parents=True, exist_ok=True)
-        (controller._directory / "nursery.pid").write_text("{} {} ready".format(*stranger))
+        (controller._directory / "fork_server.pid").write_text("{} {} ready".format(*stranger))
     elif whose == "drained":
         os.kill(child.pid, signal.SIGCONT)
         old = stage(controller, "a")

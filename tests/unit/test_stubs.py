@@ -16,12 +16,12 @@ import pytest
 
 from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
 from sie_triton.native import compile_program, compiler
-from sie_triton.processes.nursery import fork
+from sie_triton.processes.fork_server import fork
 from sie_triton.processes.pids import Process, is_alive, parent_of
 from sie_triton.processes.stand_in import stood_for
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
-from sie_triton.server.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubNursery, forked
+from sie_triton.server.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
 from tests.controller import wait_for
 
@@ -56,7 +56,7 @@ OWN = ("pid", "is_prepared", "open")
 
 @pytest.fixture(scope="module", autouse=True)
 def few_files() -> Iterator[None]:
-    """A limit that the nursery raises for itself."""
+    """A limit that the fork server raises for itself."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, before[1]))
     yield
@@ -71,7 +71,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory, stub: Path) -> Iterator[Path]:
     """A Python backend whose stubs are forked."""
-    with nursery(tmp_path_factory.mktemp("server"), stub) as (directory, _):
+    with fork_server(tmp_path_factory.mktemp("server"), stub) as (directory, _):
         yield directory
 
 
@@ -83,14 +83,16 @@ def built(directory: Path, *options: str) -> Path:
 
 
 @contextmanager
-def nursery(root: Path, stub: Path, said: list[str] | None = None) -> Iterator[tuple[Path, StubNursery]]:
+def fork_server(root: Path, stub: Path, said: list[str] | None = None) -> Iterator[tuple[Path, StubForkServer]]:
     triton, companion = prepared(root, stub, said)
     assert companion is not None
     with companion:
         yield triton.backend_directory / BACKEND, companion
 
 
-def prepared(root: Path, stub: Path, said: list[str] | None = None, **given: Any) -> tuple[Triton, StubNursery | None]:
+def prepared(
+    root: Path, stub: Path, said: list[str] | None = None, **given: Any
+) -> tuple[Triton, StubForkServer | None]:
     source = root / "backends" / BACKEND
     source.mkdir(parents=True)
     (source / STUB).symlink_to(stub)
@@ -128,12 +130,12 @@ def living(backend: Path) -> "Iterator[tuple[subprocess.Popen[str], int]]":
 
 
 def test_a_forked_stub_is_like_one_that_is_started(backend, stub, tmp_path):
-    started, of_nursery = (told(each, cwd=tmp_path) for each in (stub, backend / STUB))
+    started, of_fork_server = (told(each, cwd=tmp_path) for each in (stub, backend / STUB))
     assert not started["is_prepared"]
-    assert of_nursery["is_prepared"]
-    assert (started["open"], of_nursery["open"]) == (0, 1)  # the leash
-    assert without_own(of_nursery) == without_own(started)
-    assert of_nursery["parent"] == os.getpid()
+    assert of_fork_server["is_prepared"]
+    assert (started["open"], of_fork_server["open"]) == (0, 1)  # the leash
+    assert without_own(of_fork_server) == without_own(started)
+    assert of_fork_server["parent"] == os.getpid()
 
 
 def test_whom_a_stand_in_stands_for(backend):
@@ -198,8 +200,8 @@ def test_both_end_with_tritonserver(backend):
         assert tritonserver.stdout.read() == ""  # nobody holds the other end
 
 
-def test_without_its_nursery_a_stub_lives_and_others_start_by_themselves(tmp_path, stub):
-    with nursery(tmp_path, stub) as (backend, companion), living(backend) as (stand_in, pid):
+def test_without_its_fork_server_a_stub_lives_and_others_start_by_themselves(tmp_path, stub):
+    with fork_server(tmp_path, stub) as (backend, companion), living(backend) as (stand_in, pid):
         companion._supervisor._closing.set()
         os.kill(companion.pid, signal.SIGKILL)
         wait_for(lambda: not is_alive(companion.pid))
@@ -212,8 +214,8 @@ def test_without_its_nursery_a_stub_lives_and_others_start_by_themselves(tmp_pat
         assert held.wait(5)
 
 
-def test_a_stopped_nursery_that_is_killed_holds_nobody_up(tmp_path, stub):
-    with nursery(tmp_path, stub) as (backend, companion):
+def test_a_stopped_fork_server_that_is_killed_holds_nobody_up(tmp_path, stub):
+    with fork_server(tmp_path, stub) as (backend, companion):
         os.kill(companion.pid, signal.SIGSTOP)
         with run(backend / STUB, LIVES) as stand_in:
             assert stand_in.stdout is not None
@@ -224,14 +226,14 @@ def test_a_stopped_nursery_that_is_killed_holds_nobody_up(tmp_path, stub):
 
 def test_a_stub_of_another_release(tmp_path):
     stub = built(tmp_path, "-DPYTHON_CONFIG")
-    with nursery(tmp_path, stub) as (backend, _):
-        started, of_nursery = told(stub, cwd=tmp_path), told(backend / STUB, cwd=tmp_path)
-    assert of_nursery["is_prepared"]
-    assert without_own(of_nursery) == without_own(started)
+    with fork_server(tmp_path, stub) as (backend, _):
+        started, of_fork_server = told(stub, cwd=tmp_path), told(backend / STUB, cwd=tmp_path)
+    assert of_fork_server["is_prepared"]
+    assert without_own(of_fork_server) == without_own(started)
 
 
 def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
-    with nursery(tmp_path, built(tmp_path, "-DDEV_MODE")) as (backend, _), run(backend / STUB, TELLS) as process:
+    with fork_server(tmp_path, built(tmp_path, "-DDEV_MODE")) as (backend, _), run(backend / STUB, TELLS) as process:
         output, errors = process.communicate()
     assert process.returncode == 0
     assert json.loads(output)["pid"] == process.pid
@@ -275,7 +277,7 @@ def test_what_cannot_be_forked_is_said_once(tmp_path, program, has_python, why):
     libraries = ["-Wl,--no-as-needed", str(shared_libpython() / LIBPYTHON)] if has_python else []
     assert compile_program([tmp_path / "stub.c"], tmp_path / STUB, *libraries)
     said: list[str] = []
-    with nursery(tmp_path, tmp_path / STUB, said) as (backend, companion):
+    with fork_server(tmp_path, tmp_path / STUB, said) as (backend, companion):
         wait_for(lambda: said)
         with run(backend / STUB, "") as process:
             process.communicate()

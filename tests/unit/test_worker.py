@@ -50,7 +50,7 @@ def order(directory: Path, status_directory: Path | None = None) -> Load:
 def worker(tiny_directory, tmp_path, deaths, request):
     """Forked, or, where a test says so, started by itself."""
     is_forked = getattr(request, "param", "forked") == "forked"
-    directory = request.getfixturevalue("nursery_directory") if is_forked else tmp_path
+    directory = request.getfixturevalue("fork_server_directory") if is_forked else tmp_path
     worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
     parent = parent_of(worker.pid)
     assert (parent == os.getpid()) != is_forked
@@ -116,17 +116,21 @@ def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     assert not worker.is_alive
 
 
-def test_a_pass_over_the_time_limit_is_ended(tiny_directory, nursery_directory, deaths):
-    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60)
+def test_a_pass_over_the_time_limit_is_ended(tiny_directory, fork_server_directory, deaths):
+    worker = Worker(
+        order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
+    )
     with pytest.raises(ModelError, match=r"took longer than 0\.05 s"):
         worker.forward(LARGE, 1)
     wait_for(lambda: deaths == [worker])
     worker.close()
 
 
-def test_the_answer_of_a_pass_over_the_limit_is_nobodys(tiny_directory, nursery_directory, deaths, monkeypatch):
+def test_the_answer_of_a_pass_over_the_limit_is_nobodys(tiny_directory, fork_server_directory, deaths, monkeypatch):
     """Not even where the worker is faster than the signal that ends it."""
-    worker = Worker(order(tiny_directory, nursery_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60)
+    worker = Worker(
+        order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
+    )
     with monkeypatch.context() as patch:
         patch.setattr(worker._process, "kill", lambda: None)
         with pytest.raises(ModelError, match="took longer"):
@@ -151,10 +155,10 @@ def test_rows_that_there_is_no_memory_for_are_out_of_memory(worker):
     assert worker.forward(more, 1)["dense"].shape == (2048, 64)
 
 
-def test_forked_workers_share_what_they_imported(tiny_directory, nursery_directory, tmp_path, deaths):
+def test_forked_workers_share_what_they_imported(tiny_directory, fork_server_directory, tmp_path, deaths):
     """And compute less until they are there."""
     taken = {}
-    for name, directory in (("forked", nursery_directory), ("started", tmp_path)):
+    for name, directory in (("forked", fork_server_directory), ("started", tmp_path)):
         worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
         used = psutil.Process(worker.pid).cpu_times()
         taken[name] = used.user + used.system, anonymous_bytes(worker.pid)
@@ -199,11 +203,11 @@ time.sleep(60)
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_directory, nursery_directory):
+def stage(tmp_path, tiny_directory, fork_server_directory):
     """Its workers are forked."""
     runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512, open_steps=True)
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 512, 16384, runtime=runtime)
-    stage = Inference(spec, "cpu", StatusWriter(nursery_directory, tmp_path.name, "inference", 0))
+    stage = Inference(spec, "cpu", StatusWriter(fork_server_directory, tmp_path.name, "inference", 0))
     stage.warm_up()
     yield stage
     stage.close()

@@ -77,7 +77,7 @@ def fork_server(device: str) -> Iterator[Path]:
     """Start the server's fork server, which imports while the first parts run; yield its directory."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "workers"
-        command = [sys.executable, "-P", "-m", "sie_triton.processes.nursery", "sie_triton.worker.__main__"]
+        command = [sys.executable, "-P", "-m", "sie_triton.processes.fork_server", "sie_triton.worker.__main__"]
         variables = {**os.environ, **worker_variables(device)}
         child = start([*command, str(directory)], environment=variables, log=directory / LOG, before=end_with_parent)
         try:

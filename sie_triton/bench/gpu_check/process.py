@@ -9,7 +9,7 @@ import torch
 
 from sie_triton.bench.gpu_check.scope import Plan
 from sie_triton.process_memory import share_of
-from sie_triton.processes.nursery import importing_ids, nursery_ids
+from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.worker.messages import Load
 from sie_triton.worker.process import Worker
@@ -26,7 +26,7 @@ NOISE_BYTES = 32_000_000
 def wait_for_fork_server(plan: Plan) -> None:
     """Wait until the fork server has imported everything, so that imports do not count as part of a load."""
     ends = time.monotonic() + LOAD_S
-    while not nursery_ids(plan.fork_server) or importing_ids(plan.fork_server):
+    while not fork_server_ids(plan.fork_server) or importing_ids(plan.fork_server):
         if time.monotonic() > ends:
             raise TimeoutError(f"the fork server is not ready after {LOAD_S:.0f} s")
         time.sleep(0.05)

@@ -67,14 +67,14 @@ void Py_DecRef(PyObject *);
 static Main *stub_main;
 static ConfigHead prepared;
 static bool is_handed_over = true;  // false from the fork until the stub's `main` initialises Python
-static pid_t nursery, tritonserver;
+static pid_t fork_server, tritonserver;
 
 // Ends the process. The fork server's status UNSUITED prevents its restart; with a forked process's status DECLINED,
 // its stand-in becomes the stub.
 static void give_up(const char *why)
 {
     fprintf(stderr, "stubs are not forked: %s\n", why);
-    _exit(getpid() == nursery ? UNSUITED : DECLINED);
+    _exit(getpid() == fork_server ? UNSUITED : DECLINED);
 }
 
 // --- functions that replace the system's and Python's in the stub
@@ -160,12 +160,12 @@ static void start_python(void)
 }
 
 // Serves fork requests. Returns only in each forked process, with the pid and the arguments that its stand-in sent: see
-// stages/nursery.py.
+// stages/fork_server.py.
 static PyObject *forked(const char *directory)
 {
     // As in a stub, the working directory, where the launcher has put this package, comes first.
     PyRun_SimpleStringFlags("import sys; sys.path.insert(0, '')", NULL);
-    PyObject *module = PyImport_ImportModule("sie_triton.stages.nursery");
+    PyObject *module = PyImport_ImportModule("sie_triton.stages.fork_server");
     PyObject *given = module ? PyObject_CallMethod(module, "serve", "s", directory) : NULL;
     if (!given) {
         PyErr_Print();
@@ -175,10 +175,10 @@ static PyObject *forked(const char *directory)
     return given;
 }
 
-static int nursery_main(int argc, char **argv, char **environment)
+static int fork_server_main(int argc, char **argv, char **environment)
 {
     (void)environment;
-    nursery = getpid();
+    fork_server = getpid();
     if (argc != 2)
         give_up("no directory was given");
     // The stub's file may be executable but not readable, which hides its processes from their own user.
@@ -199,5 +199,5 @@ int __libc_start_main(Main *main, int argc, char **argv, Hook *init, Hook *fini,
 {
     int (*original)(Main *, int, char **, Hook *, Hook *, Hook *, void *) = NEXT("__libc_start_main");
     stub_main = main;
-    return original(nursery_main, argc, argv, init, fini, end, stack);
+    return original(fork_server_main, argc, argv, init, fini, end, stack);
 }

@@ -34,36 +34,36 @@ static int pidfd_of(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-static bool is_of_this_user(int nursery)
+static bool is_of_this_user(int fork_server)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(nursery, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+    return getsockopt(fork_server, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-static void allow(int nursery, int seconds)
+static void allow(int fork_server, int seconds)
 {
     struct timeval limit = {.tv_sec = seconds};
-    setsockopt(nursery, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(nursery, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(fork_server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fork_server, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
 // Returns a connection to the fork server that listens in `directory`; -1 if there is none.
 static int connected(const char *directory)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int nursery = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fork_server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int at = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
     // A socket's address cannot hold a long path.
-    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/nursery.sock", at);
-    allow(nursery, ANSWER_S);
-    bool is_there = connect(nursery, (struct sockaddr *)&address, sizeof address) == 0 && is_of_this_user(nursery);
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/fork_server.sock", at);
+    allow(fork_server, ANSWER_S);
+    bool is_there = connect(fork_server, (struct sockaddr *)&address, sizeof address) == 0 && is_of_this_user(fork_server);
     close(at);
     if (!is_there) {
-        close(nursery);
+        close(fork_server);
         return -1;
     }
-    return nursery;
+    return fork_server;
 }
 
 // Returns the read end of a pipe with the pid of tritonserver and the arguments, each followed by NUL; -1 if they do not
@@ -87,7 +87,7 @@ static int written(pid_t tritonserver, int argc, char **argv)
     return is_whole ? ends[0] : -1;
 }
 
-static bool send_all(int nursery, const int descriptors[NUM_SENT])
+static bool send_all(int fork_server, const int descriptors[NUM_SENT])
 {
     union {
         struct cmsghdr header;
@@ -101,11 +101,11 @@ static bool send_all(int nursery, const int descriptors[NUM_SENT])
     sent->cmsg_type = SCM_RIGHTS;
     sent->cmsg_len = CMSG_LEN(NUM_SENT * sizeof(int));
     memcpy(CMSG_DATA(sent), descriptors, NUM_SENT * sizeof(int));
-    return sendmsg(nursery, &message, MSG_NOSIGNAL) == 4;
+    return sendmsg(fork_server, &message, MSG_NOSIGNAL) == 4;
 }
 
 // Returns a pidfd of the stub that the fork server has forked; -1 if it forked none.
-static int received(int nursery)
+static int received(int fork_server)
 {
     union {
         struct cmsghdr header;
@@ -115,7 +115,7 @@ static int received(int nursery)
     struct iovec text = {pid, sizeof pid};
     struct msghdr message = {
         .msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room};
-    if (recvmsg(nursery, &message, MSG_CMSG_CLOEXEC) <= 0)
+    if (recvmsg(fork_server, &message, MSG_CMSG_CLOEXEC) <= 0)
         return -1;
     struct cmsghdr *found = CMSG_FIRSTHDR(&message);
     if (!found || found->cmsg_type != SCM_RIGHTS)
@@ -126,20 +126,20 @@ static int received(int nursery)
 }
 
 // Returns the stub's exit status, or minus the signal that ended it; 1 if the fork server does not report it.
-static int status_of(int nursery)
+static int status_of(int fork_server)
 {
     char text[16] = {0};
-    allow(nursery, NEWS_S);
-    return recv(nursery, text, sizeof text - 1, 0) > 0 ? atoi(text) : 1;
+    allow(fork_server, NEWS_S);
+    return recv(fork_server, text, sizeof text - 1, 0) > 0 ? atoi(text) : 1;
 }
 
 // Waits until the stub or tritonserver ends; returns the status of status_of.
-static int stand_in(int nursery, int stub, int tritonserver)
+static int stand_in(int fork_server, int stub, int tritonserver)
 {
     struct pollfd ends[] = {{.fd = stub, .events = POLLIN}, {.fd = tritonserver, .events = POLLIN}};
     while (poll(ends, 2, -1) < 0 && errno == EINTR)
         ;
-    return ends[0].revents ? status_of(nursery) : 1;
+    return ends[0].revents ? status_of(fork_server) : 1;
 }
 
 static void end_as(int status)
@@ -158,19 +158,19 @@ static void end_as(int status)
 static void be_stood_for(const char *directory, int argc, char **argv)
 {
     pid_t parent = getppid();
-    int nursery = connected(directory), tritonserver = pidfd_of(parent), leash[2];
-    if (nursery < 0 || tritonserver < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, leash))
+    int fork_server = connected(directory), tritonserver = pidfd_of(parent), leash[2];
+    if (fork_server < 0 || tritonserver < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, leash))
         return;
     int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC), arguments = written(parent, argc, argv);
     const int sent[NUM_SENT] = {arguments, 0, 1, 2, cwd, leash[1]};
-    int stub = send_all(nursery, sent) ? received(nursery) : -1;
+    int stub = send_all(fork_server, sent) ? received(fork_server) : -1;
     close(leash[1]);
     close(arguments);
     close(cwd);
     // The stub waits for this byte, so that it does nothing before it is on the leash.
     if (stub < 0 || send(leash[0], "", 1, MSG_NOSIGNAL) != 1)
         return;
-    int status = stand_in(nursery, stub, tritonserver);
+    int status = stand_in(fork_server, stub, tritonserver);
     if (status != DECLINED)
         end_as(status);
 }

@@ -14,8 +14,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from sie_triton.processes import nursery
-from sie_triton.processes.nursery import keep_what_is_here
+from sie_triton.processes import fork_server
+from sie_triton.processes.fork_server import keep_what_is_here
 
 # Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
 # importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
@@ -46,7 +46,7 @@ def serve(directory: str) -> bytes:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Each living stub takes two descriptors.
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    given = nursery.serve(Path(directory), lambda: prepare(directory))
+    given = fork_server.serve(Path(directory), lambda: prepare(directory))
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     return _become(given)
 

@@ -1,9 +1,9 @@
 """The fork server: a process that has imported what its children need, and forks them.
 
-`python -m sie_triton.processes.nursery MODULE DIR`, where MODULE has `import_all()` and `main(descriptors)`. A forked
-process starts in milliseconds, and shares the memory of the imported modules with all others. Without a fork server
-each process starts by itself, which takes seconds. With `lazily` as last argument the server imports on its first
-request for a process; until then it takes little memory.
+`python -m sie_triton.processes.fork_server MODULE DIR`, where MODULE has `import_all()` and `main(descriptors)`. A
+forked process starts in milliseconds, and shares the memory of the imported modules with all others. Without a fork
+server each process starts by itself, which takes seconds. With `lazily` as last argument the server imports on its
+first request for a process; until then it takes little memory.
 """
 
 import gc
@@ -27,10 +27,10 @@ from sie_triton.processes.pids import ProcessId
 WAITING, IMPORTING, READY = "waiting", "importing", "ready"
 
 # Subdirectory of the further fork servers, in the directory of the first one.
-OTHERS = "nurseries"
+OTHERS = "fork_servers"
 
-SOCKET = "nursery.sock"
-PID = "nursery.pid"
+SOCKET = "fork_server.sock"
+PID = "fork_server.pid"
 MAX_DESCRIPTORS = 64
 
 # Timeout in seconds for the imports and a fork. Starting a process without the fork server takes seconds too.
@@ -78,12 +78,12 @@ def fork(directory: Path, descriptors: Sequence[int]) -> Forked | None:
     return None
 
 
-def nursery_directory(directory: Path, name: str) -> Path:
+def fork_server_directory(directory: Path, name: str) -> Path:
     """Return the directory of the fork server with this name; the first one has no name."""
     return directory / OTHERS / name if name else directory
 
 
-def nursery_ids(directory: Path) -> list[ProcessId]:
+def fork_server_ids(directory: Path) -> list[ProcessId]:
     """Return the processes of all fork servers that were announced in `directory`."""
     return list(_announced(directory))
 
@@ -118,7 +118,7 @@ class _Born:
         self.news.close()
 
 
-class Nursery:
+class ForkServer:
     """Forks a process for each connection to `listener`."""
 
     def __init__(self, listener: socket.socket) -> None:
@@ -198,7 +198,7 @@ def serve(directory: Path, prepare: Callable[[], None], *, lazily: bool = False)
         _announce(directory, IMPORTING)
         prepare()
         _announce(directory, READY)
-        return Nursery(listener).serve()
+        return ForkServer(listener).serve()
 
 
 def _announce(directory: Path, state: str) -> None:
