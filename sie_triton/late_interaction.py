@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from sie_triton.arrays import Floats
 
 # Number of products computed at a time, so that a long query with a long document stays in the CPU cache.
 MAX_PRODUCTS = 1 << 20

@@ -14,7 +14,7 @@ import yaml
 
 from sie_triton import SIEClient
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from sie_triton.bench.compare import MODEL
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.catalog import starter_set, triton_name
+from sie_triton.catalog import starter_set
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.render.build import write_repository
 from sie_triton.server.companions import controller, fork_server, wait_for_controller

@@ -2,7 +2,6 @@
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import LoadedModels, known_models, load_file, starter_set
-from sie_triton.catalog.names import triton_name
 from sie_triton.catalog.recognise import check_dims, recognise
 from sie_triton.catalog.select import select
 
@@ -15,5 +14,4 @@ __all__ = [
     "recognise",
     "select",
     "starter_set",
-    "triton_name",
 ]

@@ -10,9 +10,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.names import triton_name
 from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
+from sie_triton.names import triton_name
 from sie_triton.yaml_reader import read_yaml
 
 # Required keys of a model file; weights_path may replace hf_id.

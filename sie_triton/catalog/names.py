@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, StringConstraints
 
 from sie_triton.contract import TASKS
+from sie_triton.names import triton_name
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 SUFFIXES = ("-preprocess", "-inference", "-postprocess", *(f"-{task}" for task in TASKS))
@@ -27,15 +28,6 @@ def check_name(name: str) -> str:
 
 
 ModelName = Annotated[str, StringConstraints(max_length=200), AfterValidator(check_name)]
-
-
-def triton_name(model: str) -> str:
-    """Return the model's name in Triton, which forbids the slash.
-
-    >>> triton_name("BAAI/bge-m3")
-    'BAAI__bge-m3'
-    """
-    return model.replace("/", "__")
 
 
 def place_of(model: str) -> str:

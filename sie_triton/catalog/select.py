@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import LoadedModels, known_model, known_models, load_directory, load_file, starter_set
-from sie_triton.catalog.names import place_of, triton_name
+from sie_triton.catalog.names import place_of
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
+from sie_triton.names import triton_name
 from sie_triton.nearest import did_you_mean
 from sie_triton.serving import is_model_file
 from sie_triton.weights.locate import HUB, SMALL_FILES, locate

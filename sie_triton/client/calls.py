@@ -20,6 +20,7 @@ from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, Sco
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
 from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, TEXT, TOKEN_COUNT, Tensor
 from sie_triton.errors import InputError
+from sie_triton.names import triton_name
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
 
@@ -207,10 +208,6 @@ class ExtractCall(ClientCall):
 def first_of(elements: Bytes) -> int:
     """Return the index of the first element that is not empty; 0 if all are empty."""
     return next((i for i, element in enumerate(elements) if element), 0)
-
-
-def triton_name(model: str) -> str:
-    return model.replace("/", "__")
 
 
 def own_ensemble(model: str, verb: Verb) -> str:

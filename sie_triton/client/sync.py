@@ -29,6 +29,7 @@ from sie_triton.client.types import (
 )
 from sie_triton.contract import Verb
 from sie_triton.errors import Cancelled, InputError, SIEError
+from sie_triton.names import triton_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -167,7 +168,7 @@ class SIEClient:
     def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""
         if (model, verb.name) not in self._ensembles:
-            name = calls.triton_name(model)
+            name = triton_name(model)
             metadata = self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
             own = {"model_name": calls.own_ensemble(model, verb)}
             has_own = self._ask("is_model_ready", deadline, lambda: own)

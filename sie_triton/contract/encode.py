@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.arrays import Ints
 from sie_triton.contract.items import item_tensors, items_of
-from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
+from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor

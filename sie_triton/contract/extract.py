@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sie_triton.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.items import item_tensors, items_of
-from sie_triton.contract.model import Array, Computed, Ints, Model, Part, Rows
+from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import (
     ENTITIES,

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.arrays import Ints
 from sie_triton.contract.items import item_tensors, items_of
-from sie_triton.contract.model import Ints, Model, Part, Rows
+from sie_triton.contract.model import Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import IMAGE, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from sie_triton.contract.model import Computed, Ints, Model, Part, Rows
+from sie_triton.arrays import Ints
+from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
 from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED, Tensor
 from sie_triton.spec import Profile

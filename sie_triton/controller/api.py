@@ -19,10 +19,10 @@ from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.models import ModelState
-from sie_triton.controller.names import sie_name, triton_name
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.names import sie_name, triton_name
 from sie_triton.processes.pulse import beat
 from sie_triton.records.status import ENGINES
 from sie_triton.serving import UNKNOWN, WRONG

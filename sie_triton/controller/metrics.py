@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.models import STATES
-from sie_triton.controller.names import sie_name
+from sie_triton.names import sie_name
 from sie_triton.records.status import LOAD_PHASES
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sie_triton.controller.names import sie_name
+from sie_triton.names import sie_name
 from sie_triton.serving import file_of, is_model_file
 
 MAX_BYTES = 200_000

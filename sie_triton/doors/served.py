@@ -9,11 +9,11 @@ from http.client import HTTPException
 from time import monotonic
 from typing import Any
 
-from sie_triton.client.calls import triton_name
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.failures import LOAD_CLASSES
 from sie_triton.errors import InputError, LoadError
+from sie_triton.names import triton_name
 from sie_triton.settings import Settings, words
 from sie_triton.spec import ModelSpec
 

@@ -6,14 +6,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Batch
 from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.labelled_words import pieces_of
-
-Ints = npt.NDArray[np.int32]
 
 # Size of the cache in bytes: 21,845 labels of 768 numbers.
 KEPT_BYTES = 64 * 1024**2

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Label, Ragged
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
-
-Ints = npt.NDArray[np.int32]
 
 LABEL_IDS = Tensor("label_ids", "INT32", (-1,), "[tokens] of a piece's labels", "label_id_lengths", 0)
 LABEL_SIZES = Tensor(

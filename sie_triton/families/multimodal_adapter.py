@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
 from sie_triton.families.base import Adapter
 from sie_triton.families.token_batch import tokens
-
-Ints = npt.NDArray[np.int32]
-
 
 # Names of the projection in colpali-engine and in transformers.
 PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"

@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.families.base import Adapter
 from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS, MAX_BEAMS, NEW_TOKENS, num_beams
-
-Ints = npt.NDArray[np.int32]
 
 # Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.
 SAMPLE_TOKENS = 4

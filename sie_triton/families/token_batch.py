@@ -1,13 +1,11 @@
 """Access to the features of text families in a batch."""
 
 import numpy as np
-import numpy.typing as npt
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
-
-Ints = npt.NDArray[np.int32]
 
 
 def tokens(batch: Batch) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
@@ -17,8 +18,6 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
-
-Ints = npt.NDArray[np.int32]
 
 
 class TowerAdapter(Adapter):

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Ragged, Rows
 from sie_triton.contract.tensors import PIECE, TRUNCATED, Tensor
-
-Ints = npt.NDArray[np.int32]
 
 
 def num_pieces(features: Features, num_elements: int) -> Ints:

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
+from sie_triton.arrays import Ints
 
 
 def grid_positions(is_image: npt.NDArray[np.bool_], lengths: Ints, grids: Ints) -> Ints:

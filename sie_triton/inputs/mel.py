@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Floats
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import MEL
 
-Floats = npt.NDArray[np.float32]
 Filters = npt.NDArray[np.float64]
 
 # Frames transformed together. Bounds the memory for a long sound.

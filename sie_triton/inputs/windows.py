@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
@@ -19,8 +19,6 @@ from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import read_tokenizer
-
-Ints = npt.NDArray[np.int32]
 
 # Overlap of two windows in tokens, or a quarter of a window if that is less.
 OVERLAP = 64

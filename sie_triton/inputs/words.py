@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import (
     INPUT_IDS,
@@ -28,7 +29,6 @@ from sie_triton.errors import InputError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.text import check_whole
 
-Ints = npt.NDArray[np.int32]
 P = TypeVar("P")
 
 # A word, with parts joined by hyphens and underscores; or any other character except spaces.

@@ -26,6 +26,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Array
+
 # Smaller arrays go as fast through the socket, which copies them twice.
 LARGE_BYTES = 32 * 1024
 
@@ -44,7 +46,6 @@ SIZE = Struct("<Q")
 
 SPACE = socket.CMSG_SPACE(array("i").itemsize)
 
-Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 Sent = TypeVar("Sent")

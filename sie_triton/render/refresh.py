@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sie_triton.catalog import ModelConfig, load_file, triton_name
+from sie_triton.catalog import ModelConfig, load_file
 from sie_triton.catalog.endpoint import check_key
 from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
 from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.families import model_of
 from sie_triton.loras import added_path
+from sie_triton.names import triton_name
 from sie_triton.private import private_directory
 from sie_triton.render.build import checked_options, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render

@@ -8,9 +8,10 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sie_triton.catalog import ModelConfig, triton_name
+from sie_triton.catalog import ModelConfig
 from sie_triton.errors import LoadError
 from sie_triton.families import family
+from sie_triton.names import triton_name
 from sie_triton.settings import Settings
 from sie_triton.weights import loadable, pin_of
 

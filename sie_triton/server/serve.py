@@ -14,12 +14,13 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sie_triton.catalog import ModelConfig, triton_name
+from sie_triton.catalog import ModelConfig
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TEXT
 from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
+from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.render.refresh import Refresh, start

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Array, Ints
 from sie_triton.contract import Features, Model
-from sie_triton.contract.model import Array, Ints
 from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
 from sie_triton.errors import InputError
 from sie_triton.stages.request import Request

@@ -7,8 +7,8 @@ from time import monotonic_ns
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
-from sie_triton.contract.model import Ints
 from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Floats, Ints
 from sie_triton.native.library import library
 from sie_triton.spec import MuveraConfig
 
@@ -19,9 +20,6 @@ SOURCES = Path(__file__).with_name("native")
 # Return code of the C code for wrong lengths.
 BAD_ENDS = 2
 LENGTHS_ERROR = "lengths must be 0 or more, and their sum must not exceed the number of vectors"
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
 
 
 class Muvera:

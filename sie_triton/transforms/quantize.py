@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from sie_triton.arrays import Floats
+
 Bytes = npt.NDArray[np.uint8]
 
 

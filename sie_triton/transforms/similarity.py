@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.arrays import Floats
 from sie_triton.late_interaction import maxsim
 from sie_triton.transforms.truncate import normalize
 
 # Tensors of the contract, by name.
 DENSE, MULTIVECTOR, SPARSE_INDICES, SPARSE_VALUES = "dense", "multivector", "sparse_indices", "sparse_values"
 
-Floats = npt.NDArray[np.float32]
 Row = Mapping[str, npt.NDArray[Any]]  # the tensors of one item, by name
 
 # Weights of the modes of BGE-M3 (Chen et al., 2024).

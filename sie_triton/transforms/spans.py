@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
+from sie_triton.arrays import Floats, Ints
 
 # Maximum number of candidates of a piece, the best ones. With a threshold of 0 every span is a candidate.
 MAX_CANDIDATES = 20_000

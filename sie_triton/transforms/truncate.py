@@ -1,9 +1,8 @@
 """Matryoshka truncation and normalisation of vectors."""
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from sie_triton.arrays import Floats
 
 EPSILON = np.float32(1e-12)
 

@@ -21,9 +21,9 @@ import tritonclient.grpc as triton
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
+from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import RESIDENT, records_of_editions, worker_of
 from sie_triton.render.refresh import start

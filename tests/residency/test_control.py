@@ -12,10 +12,10 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import act, show
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.names import triton_name
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from tests.conftest import fresh_settings, model_file

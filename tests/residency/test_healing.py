@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.errors import ModelError, ServerError, SIEError
+from sie_triton.names import triton_name
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
 from tests.gliners import LABELS, save_gliner

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
+from sie_triton.names import triton_name
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import RESIDENT, records_of
 from tests.residency.conftest import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from sie_triton.render.build import write_repository
 from sie_triton.server import stack
 from sie_triton.server.launch import Server, answers

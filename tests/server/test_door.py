@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests import pdfs
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK

@@ -12,7 +12,7 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from sie_triton import AsyncSIEClient, Item, SIEClient
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from tests.conftest import MINILM
 from tests.parity import TO_ITSELF, assert_parity, varied_texts
 

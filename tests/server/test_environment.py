@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from sie_triton import LoadError
-from sie_triton.catalog import triton_name
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import InputError
+from sie_triton.names import triton_name
 from sie_triton.private import private_directory
 from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of

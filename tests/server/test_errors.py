@@ -10,7 +10,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from tests.conftest import TINY
 from tests.parity import TO_ITSELF, assert_parity
 from tests.stages import context

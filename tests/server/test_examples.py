@@ -15,9 +15,9 @@ import yaml
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.errors import InputError
+from sie_triton.names import triton_name
 from sie_triton.render.build import selected
 from sie_triton.server.serve import example
 from sie_triton.settings import Settings, read_settings

@@ -16,9 +16,9 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving
 from sie_triton.bench.latency import MODEL
-from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.engines.onnx.graph import SIZES
+from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.server.companions import controller
 from sie_triton.worker.graphs import path_of

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
+from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.processes.stand_in import stood_for

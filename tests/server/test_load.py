@@ -26,8 +26,8 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
 from sie_triton.bench.workload import texts
-from sie_triton.catalog import triton_name
 from sie_triton.client.calls import EncodeCall
+from sie_triton.names import triton_name
 from tests.conftest import MINILM, TINY, Running
 from tests.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
 

@@ -21,7 +21,7 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.bench.ports import free_ports
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from sie_triton.processes.pids import parent_of
 from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton

@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, MINILM, SPLADE, TINY
 from tests.stages import context
 

@@ -4,12 +4,13 @@ from collections import Counter
 
 import pytest
 
-from sie_triton.catalog import known_models, starter_set, triton_name
+from sie_triton.catalog import known_models, starter_set
 from sie_triton.catalog.load import known_model
 from sie_triton.catalog.options import check_template
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
 from sie_triton.errors import UnbuiltFamily
 from sie_triton.families import FAMILIES
+from sie_triton.names import triton_name
 from sie_triton.pages.models import shipped
 from sie_triton.spec import Runtime
 

@@ -8,7 +8,7 @@ adds these.
 from pathlib import Path
 from typing import Any
 
-from sie_triton.catalog import triton_name
+from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
 
 EMPTY, PLAIN = "bare/empty", "bare/plain"

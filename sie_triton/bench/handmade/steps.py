@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from sie_triton.arrays import Array
 from sie_triton.engines.onnx import session
-
-Array = npt.NDArray[Any]
 
 WIDTH, MAX_LENGTH = 384, 256
 

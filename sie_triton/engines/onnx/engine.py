@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.contents import read_any_config
 from sie_triton.engines.base import Encoder, Engine
 from sie_triton.engines.onnx.session import (
@@ -31,7 +32,6 @@ from sie_triton.spec import ModelSpec
 # ONNX Runtime has no exception class for out-of-memory errors; their messages contain one of these.
 NO_MEMORY = ("Failed to allocate memory", "out of memory")
 
-Ints = npt.NDArray[np.int32]
 
 TAKEN = (INPUT_IDS, ATTENTION_MASK, TOKEN_TYPE_IDS, POSITION_IDS)
 

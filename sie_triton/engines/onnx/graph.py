@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.onnx.session import (
     ATTENTION_MASK,
     INPUT_IDS,
@@ -23,8 +24,6 @@ from sie_triton.engines.onnx.session import (
 )
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
-
-Ints = npt.NDArray[np.int32]
 
 # Each token's position in its item, int [tokens], and the mask that separates items.
 Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]

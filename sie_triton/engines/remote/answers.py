@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from sie_triton.arrays import Floats
 from sie_triton.errors import ModelError
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Answer = dict[str, Any]
 

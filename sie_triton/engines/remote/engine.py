@@ -5,20 +5,11 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
+from sie_triton.arrays import Floats, Ints
 from sie_triton.engines.base import Encoder, Engine
-from sie_triton.engines.remote.answers import (
-    Answer,
-    Doubles,
-    Floats,
-    embeddings,
-    most_bytes,
-    num_read,
-    parsed,
-    probabilities,
-)
+from sie_triton.engines.remote.answers import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.engines.remote.connection import EndpointConnection, EndpointRequest
 from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
@@ -26,7 +17,6 @@ from sie_triton.spec import Endpoint, ModelSpec
 
 log = logging.getLogger(__name__)
 
-Ints = npt.NDArray[np.int32]
 
 EMBEDDINGS = "/v1/embeddings"
 

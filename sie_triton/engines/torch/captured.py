@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
-
-Ints = npt.NDArray[np.int32]
 
 # Repeats the recorded function; returns the tensor that every replay overwrites.
 Replay = Callable[[], torch.Tensor]

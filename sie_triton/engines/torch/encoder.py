@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines import base
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
@@ -25,8 +26,6 @@ from sie_triton.engines.torch.prepack import lay_out
 from sie_triton.engines.torch.rows import placed, side_by_side, spare_rows
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
-
-Ints = npt.NDArray[np.int32]
 
 PACKED, PADDED = "packed", "padded"
 

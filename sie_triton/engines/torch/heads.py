@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.torch.prepack import can_prepack, prepack
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
-
-Ints = npt.NDArray[np.int32]
 
 # Maximum difference between a head's logits and those of the whole model, relative to the largest.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}

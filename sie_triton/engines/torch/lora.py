@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.torch.lora_layers import Adapted, LoraAdapter, Now, OtherRows, spans_of
 from sie_triton.engines.torch.lora_weights import BACKBONE, AdaptedLayers, Place, Reader, quoted
 from sie_triton.engines.torch.transfers import Indices
@@ -20,7 +21,6 @@ from sie_triton.errors import LoadError, ModelError
 
 log = logging.getLogger(__name__)
 
-Ints = npt.NDArray[np.int32]
 Items = npt.NDArray[np.intp]
 Which = Items | slice
 

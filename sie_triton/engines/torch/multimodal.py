@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.torch.attention import Segments, attending
-from sie_triton.engines.torch.encoder import PACKED, Ints, TorchEncoder
+from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.rows import spare_rows
 
 # Names of the vision modules in models.

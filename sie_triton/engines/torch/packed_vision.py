@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
@@ -20,8 +21,6 @@ from sie_triton.engines.torch.rows import spare_rows
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
-
-Ints = npt.NDArray[np.int32]
 
 CHANNELS = 3
 

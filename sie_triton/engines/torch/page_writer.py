@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.torch.generate import StopAtDeadline, Writer
 from sie_triton.engines.torch.patches import cut
 from sie_triton.errors import LoadError
 
-Ints = npt.NDArray[np.int32]
 Images = Sequence[npt.NDArray[np.uint8]]
 
 # Options of generation_config.json that read the prompt, and so would see its padding, with their neutral values.

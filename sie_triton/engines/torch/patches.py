@@ -7,10 +7,9 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.engines.torch.tower import Tower
-
-Ints = npt.NDArray[np.int32]
 
 
 class PatchTower(Tower):

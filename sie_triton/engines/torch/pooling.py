@@ -4,10 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
-
-Ints = npt.NDArray[np.int32]
 
 # Modes that select a single token's state.
 ENDS = ("cls", "lasttoken")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
+from sie_triton.arrays import Ints
 
 # A padded forward pass has at most one token of padding for this many real tokens.
 TOKENS_PER_PADDING = 8

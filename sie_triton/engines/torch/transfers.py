@@ -6,13 +6,11 @@ does not (`at::cuda::memcpy_and_sync` in PyTorch's Copy.cu). PyTorch caches page
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-Array = npt.NDArray[Any]
+from sie_triton.arrays import Array
 
 # Alignment of each array in the copy, in bytes; enough for every type.
 ALIGNMENT = 8

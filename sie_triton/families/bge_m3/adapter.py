@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import normalize
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.bge_m3 import BgeM3Files, read_linear
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import (
@@ -33,8 +34,6 @@ from sie_triton.families.base import Adapter
 from sie_triton.families.bge_m3 import BgeM3Options
 from sie_triton.families.sentence_transformer import log_normalize
 from sie_triton.families.token_batch import prompt_tokens, tokens
-
-Ints = npt.NDArray[np.int32]
 
 
 class BgeM3Adapter(Adapter):

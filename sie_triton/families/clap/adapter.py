@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
@@ -15,8 +16,6 @@ from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.families.base import Adapter
-
-Ints = npt.NDArray[np.int32]
 
 
 class ClapAdapter(Adapter):

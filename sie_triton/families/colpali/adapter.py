@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForPreTraining
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.contract import Batch, Features, Rows
@@ -17,7 +18,7 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
-from sie_triton.families.multimodal_adapter import Ints, MultimodalAdapter, UnitVectors
+from sie_triton.families.multimodal_adapter import MultimodalAdapter, UnitVectors
 from sie_triton.families.token_batch import tokens
 
 

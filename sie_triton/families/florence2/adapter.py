@@ -9,6 +9,7 @@ import numpy as np
 import tokenizers
 from transformers import AutoModelForImageTextToText
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.florence2 import Florence2Files
 from sie_triton.contract import Features, Ragged
 from sie_triton.engines.torch.engine import TorchEngine
@@ -18,7 +19,7 @@ from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.original import load_original
 from sie_triton.families.florence2.prompt import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reader_adapter import Ints, OneSizeAdapter
+from sie_triton.families.reader_adapter import OneSizeAdapter
 from sie_triton.families.reading import NEW_TOKENS
 
 NAMES = tuple(TASKS)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.gliclass import GliclassFiles
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, SEPARATOR
@@ -15,7 +16,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.inputs.windows import Ints, TextWindow, WindowProcessor, packed, windows
+from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
 
 MARKER, END = "<<LABEL>>", "<<SEP>>"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from sie_triton.arrays import Floats, Ints
 from sie_triton.checkpoints.gliner2 import Gliner2Files
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
@@ -43,9 +44,6 @@ from sie_triton.transforms.spans import MAX_CANDIDATES
 ENCODER = "encoder."
 MARKER = "span_rep.span_rep_layer."
 CLASSIFIER, COUNTER, FIELDS = "classifier.", "count_pred.", "count_embed."
-
-Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 
 
 class Group(NamedTuple):

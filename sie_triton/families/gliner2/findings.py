@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sie_triton.arrays import Floats
 from sie_triton.contract import Class, Entity, Findings, ParameterValue, Relation, Rows, place
 from sie_triton.families.gliner2.output_schema import Leaf, Record
 from sie_triton.families.gliner2.request import OVERLAP_POLICY, ClassificationTask, ExtractionRequest, request_of
 from sie_triton.families.gliner2.tensors import CHOICE, CLASS_SCORES, PLACE_SCORES, PLACES
 from sie_triton.families.thresholds import least_score
 from sie_triton.transforms.overlap import resolved
-
-Floats = npt.NDArray[np.float32]
 
 
 class Value(NamedTuple):

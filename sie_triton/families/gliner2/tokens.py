@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.gliner2 import Gliner2Files
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_SPANS, WORD_TOKENS
@@ -22,8 +23,6 @@ from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
-
-Ints = npt.NDArray[np.int32]
 
 # Number of words that two neighbouring pieces share.
 OVERLAP = 64

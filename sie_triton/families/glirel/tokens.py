@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.glirel import ADDED, ADDED_SPECIAL, MARKER, SEPARATOR, GlirelFiles
 from sie_triton.contract import Features, Known, Label, Part, Ragged
 from sie_triton.errors import InputError
@@ -13,8 +13,6 @@ from sie_triton.families.glirel import KNOWN, MAX_ENTITIES
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import LabelledWords, Pieces, Words, WordsPrompt, WordsRow, WordTokenizer, packed
-
-Ints = npt.NDArray[np.int32]
 
 
 class GlirelTokenizer(LabelledWords):

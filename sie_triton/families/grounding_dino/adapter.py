@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
 from sie_triton.contract.tensors import (
@@ -43,8 +44,6 @@ from sie_triton.families.grounding_dino.reading import Text
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.thresholds import least_scores
-
-Ints = npt.NDArray[np.int32]
 
 # A one-word label for images that are measured.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)

@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
+from sie_triton.arrays import Floats, Ints
 
 # Less than any difference between two shares of words.
 LITTLE = 1e-9

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.multi_vector import MultiVectorFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
@@ -23,8 +24,6 @@ from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)
-
-Ints = npt.NDArray[np.int32]
 
 
 class MultiVectorAdapter(Adapter):

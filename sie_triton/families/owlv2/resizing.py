@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from sie_triton.arrays import Floats
 
 # scipy's limit of a Gaussian, in standard deviations.
 TRUNCATE = 4.0

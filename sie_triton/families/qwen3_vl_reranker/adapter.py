@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForImageTextToText
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.pages import PageFiles
 from sie_triton.checkpoints.patches import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
@@ -16,7 +17,6 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patches import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker.adapter import keep_tokens
-from sie_triton.families.multimodal_adapter import Ints
 from sie_triton.families.page_processor import whole_tokenizer
 from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES

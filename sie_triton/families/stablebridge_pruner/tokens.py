@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
+from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import PASSAGE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
-from sie_triton.inputs.windows import Ints, TextWindow, WindowProcessor, packed, windows
+from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
 
 
