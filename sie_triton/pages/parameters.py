@@ -25,16 +25,17 @@ from sie_triton.spec import ModelSpec, MuveraConfig
 INTRODUCTION = """\
 # Tensors and parameters
 
-This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items in
-a request. `org/name` is served as the ensemble `org__name`, or `org__name-score` and `org__name-extract` for further
-tasks of a model. The steps of an ensemble (`-preprocess`, `-inference`, `-postprocess`) are Triton models too, and
-accept only what the step before them sent. Triton never answers a request to a step that holds no
-batch (shape `[0, 0]`), so give every request a deadline.
+This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items
+in a request. `org/name` is served as the ensemble `org__name`; a model with several tasks has `org__name` for the
+first of encode, score and extract, and `org__name-score` or `org__name-extract` for the others. The steps of an
+ensemble (`-preprocess`, `-inference`, `-postprocess`) are Triton models too, and accept only what the step before
+them sent. Triton never answers a request to a step that holds no batch (shape `[0, 0]`), so give every request a
+deadline.
 
 **The parameter `output_types` chooses outputs; the list of requested outputs does not**: a step of a Triton ensemble
-cannot see which outputs a client requested. Without the parameter a request gets every output that the model has; an
-output that was not requested is empty. An unknown or wrong parameter is refused as INVALID_ARG, with its name and the
-allowed values.
+cannot see which outputs a client requested. Without the parameter a request gets every output that the model, or the
+request's profile, names; an output that `output_types` leaves out is empty. An unknown or wrong parameter is refused
+as INVALID_ARG, with its name and the allowed values.
 """
 
 QUANTIZED = """
@@ -43,11 +44,25 @@ the model file says `scales: true` beside `dim`: an int8 or uint8 entry q stands
 """
 
 TIMING = f"""
-`{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *queue* is the wait while the model's instance was busy with
-other work, *batch_wait* the wait while it was idle.
+`{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}, in milliseconds. *queue* is the time that the request waited
+while its model was busy or was being loaded, *batch_wait* the time that it waited while the model was idle.
+*preprocess*, *inference* and *postprocess* are the times in these steps, *total* is the time from preprocess to the
+answer.
 """
 
-# A model with every output and task; limits that depend on the model are those of BGE-M3.
+OF_ALL = """
+`lora` is taken by models that take [LoRA adapters](loras.md), `pages` by models that read images.
+"""
+
+# Allowed values that depend on the model.
+OF_MODEL = {
+    "instruction": "a string of at most 16 characters for each token that the model reads",
+    "profile": "the name of a profile of the model",
+    "output_types": "a comma-separated list of outputs that the model has",
+    "dimensions": "an integer from 1 to the dimension of the model",
+}
+
+# A model with every output and task.
 SPEC = ModelSpec(
     model="BAAI/bge-m3",
     weights="",
@@ -76,6 +91,7 @@ def page() -> str:
         ("Outputs of encode", _tensors(encoded), QUANTIZED),
         ("Outputs of score and extract", _tensors((SCORES, EXTRACTION)), ""),
         ("Outputs of every task", _tensors(of_all), TIMING),
+        ("Parameters of every task", _parameters(_of_all()), OF_ALL),
         *((f"Parameters of {name}", _parameters(_of_verb(name)), "") for name in VERBS),
         ("Parameters of families", _of_families(), ""),
     ]
@@ -91,13 +107,18 @@ def _parameters(parameters: Iterable[Parameter]) -> str:
 
 
 def _row(parameter: Parameter) -> list[str]:
-    return [f"`{parameter.name}`", parameter.allowed(), parameter.doc]
+    allowed = OF_MODEL.get(parameter.name) or parameter.allowed()
+    return [f"`{parameter.name}`", allowed, parameter.doc]
+
+
+def _of_all() -> list[Parameter]:
+    """Parameters of every verb; LORA and PAGES if the model takes adapters, and if it reads images."""
+    first, *others = (VERBS[name].parameters(MODEL) for name in VERBS)
+    return [each for each in (*first, PAGES) if each in (LORA, PAGES) or all(each in other for other in others)]
 
 
 def _of_verb(name: str) -> list[Parameter]:
-    """Parameters of a verb; those of LoRA adapters and PDFs once, with encode."""
-    found = [each for each in VERBS[name].parameters(MODEL) if each.name not in (LORA.name, PAGES.name)]
-    return found + ([LORA, PAGES] if name == next(iter(VERBS)) else [])
+    return [each for each in VERBS[name].parameters(MODEL) if each not in _of_all()]
 
 
 def _of_families() -> str:

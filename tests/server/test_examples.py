@@ -48,6 +48,9 @@ NOT_RUN = {
     "scripts/serve ./my-model": BY_HAND,
     "scripts/serve --models-dir sie-models": "tests/server/test_catalog.py serves such files",
     "scripts/serve --help": BY_HAND,
+    "SIE_HOST=0.0.0.0 SIE_AUTH_MODE=token SIE_AUTH_TOKENS=@/etc/sie/tokens scripts/serve": (
+        "tests/unit/test_settings.py and tests/server/test_serve.py have tokens"
+    ),
     "pip install -c constraints.txt '.[server,embedded,demo]'": INSTALLS,
     "sie-triton serve": BY_HAND,
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
