@@ -24,7 +24,7 @@ class PageSelection:
     def read(cls, text: str) -> "PageSelection":
         """Parse the parameter pages. Raise InputError if it is malformed.
 
-        >>> Selection.read("2-3, 8-").ranges
+        >>> PageSelection.read("2-3, 8-").ranges
         ((2, 3), (8, None))
         """
         return cls(tuple(map(_range, text.split(","))) if text else ())
@@ -32,7 +32,7 @@ class PageSelection:
     def of(self, num_pages: int, where: str) -> list[int]:
         """Return the selected page numbers, ascending, each once. Raise InputError if the file lacks one.
 
-        >>> Selection.read("9,2-3,3").of(9, "image[0]"), Selection().of(2, "image[0]")
+        >>> PageSelection.read("9,2-3,3").of(9, "image[0]"), PageSelection().of(2, "image[0]")
         ([2, 3, 9], [1, 2])
         """
         found: set[int] = set()

@@ -200,6 +200,9 @@ def test_an_operator_of_other_arguments_is_not_called(monkeypatch):
     arguments = [types.SimpleNamespace(name=name) for name in ("query", "scale", "window_size_left", "seqused_k")]
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     uncached = kernels.pytorch_lacks.__wrapped__
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert uncached() == "there is no GPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert uncached() is None
     other = types.SimpleNamespace(_schema=types.SimpleNamespace(arguments=arguments))
     monkeypatch.setattr(kernels, "flash_forward", other)

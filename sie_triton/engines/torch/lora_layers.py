@@ -159,7 +159,7 @@ class Adapted(torch.nn.Module):
 def spans_of(items: Sequence[LoraAdapter | None], lengths: Sequence[int]) -> list[Span]:
     """Return the spans of rows that adapters apply to; adjacent rows of the same adapter are one span.
 
-    >>> a, b = Adapter({}), Adapter({})
+    >>> a, b = LoraAdapter({}), LoraAdapter({})
     >>> [(rows.start, rows.stop, each is a) for rows, each in spans_of([None, a, a, b], [5, 2, 3, 1])]
     [(5, 10, True), (10, 11, False)]
     """

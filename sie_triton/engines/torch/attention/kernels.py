@@ -154,6 +154,8 @@ def fits_flash(query: torch.Tensor, value: torch.Tensor) -> bool:
 @cache
 def pytorch_lacks() -> str | None:
     """Return why PyTorch's own FlashAttention cannot run here; None if it can."""
+    if not torch.cuda.is_available():
+        return "there is no GPU"
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without FlashAttention"
     lacking = FLASH_ARGUMENTS - {argument.name for argument in flash_forward._schema.arguments}
