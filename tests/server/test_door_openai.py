@@ -67,13 +67,13 @@ def test_a_profile_behind_the_model_and_options_of_ours(client, ours):
 @pytest.mark.parametrize(
     ("given", "param", "message"),
     [
-        ({"input": [[15339, 1917]]}, "input", "holds token ids"),
-        ({"input": [15339]}, "input", "holds token ids"),
+        ({"input": [[15339, 1917]]}, "input", "contains token ids"),
+        ({"input": [15339]}, "input", "contains token ids"),
         ({"input": []}, "input", "is empty"),
         ({"dimensions": 385}, "dimensions", "385 is not allowed; give an integer from 1 to 384"),
         ({"encoding_format": "hex"}, "encoding_format", "must be one of float, base64"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
-        ({"model": SPLADE}, "model", f"{SPLADE} gives no dense vectors"),
+        ({"model": SPLADE}, "model", f"{SPLADE} does not return dense vectors"),
         ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} does not encode; its tasks: score"),
         ({"model": f"{MINILM}:none"}, "profile", "'none' is not allowed; give one of default"),
     ],

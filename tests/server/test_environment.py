@@ -59,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, environments: Path, tiny_di
     finally:
         process.terminate()
         _, said = process.communicate(timeout=30)
-    assert f"warning: {LOST}: requests fail until this is fixed: environment {NOWHERE}: is not in" in said
+    assert f"warning: {LOST}: requests fail until this is fixed: environment {NOWHERE}: does not exist in" in said
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(environments) in str(each.info["cmdline"])]
 
 

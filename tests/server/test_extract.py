@@ -226,7 +226,7 @@ def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expect
 
 
 def test_the_clients_say_it_too(client):
-    with pytest.raises(InputError, match=r"^labels: is empty; send what"):
+    with pytest.raises(InputError, match=r"^labels: is empty; send the labels"):
         client.extract(GLINER, "text")
     with pytest.raises(InputError, match="parameter output_schema: unknown here"):
         client.extract(GLINER, "text", LABELS, output_schema={"type": "object"})
