@@ -1,4 +1,4 @@
-"""The pages of docs/ that `python -m sie_triton.pages` writes."""
+"""Pages of docs/ that `python -m sie_triton.pages` generates."""
 
 import pytest
 

@@ -43,14 +43,14 @@ def pairs(found):
 
 
 def assert_same(found, theirs):
-    """`theirs`: label → score, of all labels or of those over a threshold."""
+    """Assert equal scores; `theirs` maps label → score, for all labels or those above a threshold."""
     ordered = sorted(theirs.items(), key=lambda each: each[1], reverse=True)
     assert [label for label, _ in pairs(found)] == [label for label, _ in ordered]
     assert [score for _, score in pairs(found)] == pytest.approx([score for _, score in ordered], abs=1e-4)
 
 
 class Library:
-    """gliclass, one text at a time: it pools over padding."""
+    """gliclass, run on one text at a time because it pools over padding."""
 
     def __init__(self, directory):
         tokenizer, model = AutoTokenizer.from_pretrained(directory), GLiClassModel.from_pretrained(directory)
@@ -140,14 +140,14 @@ def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, l
 
 
 def test_another_pooling_is_seen(tmp_path, minilm_directory, directory):
-    """The comparison fails for another pooling."""
+    """Negative control: the comparison fails with another pooling."""
     other = save_gliclass(tmp_path, minilm_directory, pooling_strategy="last")
     with pytest.raises(AssertionError):
         assert_same(Extractor("gliclass", other)(TEXTS[:1], LABELS)[0], Library(directory)(TEXTS[0], LABELS))
 
 
 def test_a_long_text_is_read_in_windows(directory, library):
-    """Each no longer than the library cuts a text to, the first of them the same."""
+    """No window exceeds the length at which the library truncates; the first equals the truncated text."""
     ours = Extractor("gliclass", directory, max_sequence_length=512)
     long = " ".join(texts(24, seed=4))
     features = ours.processor.encode([ours.processor.frame(part(LABELS)).around(long)])

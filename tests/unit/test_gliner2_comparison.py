@@ -45,7 +45,7 @@ SCHEMA = {
 
 
 def asked(**changes):
-    """All of it, as request parameters."""
+    """Return every kind of task as request parameters."""
     return {
         "label_descriptions": json.dumps({"person": "a human"}),
         "label_thresholds": json.dumps({"größe": 0.7}),
@@ -57,7 +57,7 @@ def asked(**changes):
 
 
 def librarys(model):
-    """The same in the library's words."""
+    """Return the same tasks as a schema of the library."""
     schema = model.create_schema()
     person = schema.structure("person").field("name", dtype="str", description="full name").field("born", dtype="str")
     person = person.field("mood", dtype="str", choices=["good", "bad", "So so"]).field("tags")
@@ -71,13 +71,13 @@ def librarys(model):
 
 
 class Theirs:
-    """The library's results for a text, in our form."""
+    """Results of the library for one text, in our format."""
 
     def __init__(self, text, found):
         self.text, self.found = text, found
 
     def words(self, span):
-        """None for the full stop that the library has added to the text."""
+        """Return the text of a span, or None for the full stop that the library appends."""
         return None if span is None else self.text[span["start"] : span["end"]] or None
 
     @property
@@ -133,7 +133,7 @@ def number(words):
 
 
 def scored(rows):
-    """Everything, and the scores."""
+    """Return the rows without their scores, and the scores."""
     return [row[:-1] for row in rows], pytest.approx([row[-1] for row in rows], abs=1e-4)
 
 
@@ -185,7 +185,7 @@ def models(tmp_path_factory, minilm_directory):
 
 
 def test_requests_share_a_forward_pass(models):
-    """Each gets what it gets alone, whatever the others ask."""
+    """A request in a shared pass gets the same answer as alone."""
     _, ours = models
     requests = [
         (TEXTS[:4], ["person"], {}),
@@ -218,7 +218,7 @@ def scores_of(found):
 
 
 def test_words_of_a_label_matter(models):
-    """The comparison would see another prompt: a description, an order, a name."""
+    """Negative control: another description, order or name in the prompt changes the scores."""
     library, ours = models
     text = TEXTS[:1]
     expected = library.batch_extract_entities(text, ["person", "date"], include_confidence=True, include_spans=True)
@@ -259,7 +259,7 @@ def test_a_relations_description_is_read_as_the_library_writes_it(models):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory, minilm_directory):
-    """Reads 24 words at once."""
+    """The library and our extractor, with windows of 24 words."""
     root = tmp_path_factory.mktemp("short")
     library = save_gliner2(root, minilm_directory, "bert", max_len=24)
     return library, Extractor("gliner2", root / "model")
@@ -269,7 +269,7 @@ LONG = "Größe 😀 of London; " * 14 + "the end\t"
 
 
 def windows(ours, text, labels, options):
-    """Return the windows of a text, and where each begins."""
+    """Return the start and the text of each window."""
     asked, _, _ = ours._read([text], labels, options)
     (features,) = features_of(ours.processor, [asked])
     values, lengths = features[WORD_SPANS.name]
@@ -277,7 +277,7 @@ def windows(ours, text, labels, options):
     spans = np.split(values, np.cumsum(lengths)[:-1])
     starts = [int(each[0, 0]) for each in spans]
     ends = [*(int(each[-1, 1]) for each in spans[:-1]), len(text)]
-    assert all(start < end for start, end in zip(starts[1:], ends[:-1], strict=True))  # each overlaps the next
+    assert all(start < end for start, end in zip(starts[1:], ends[:-1], strict=True))  # consecutive windows overlap
     return [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
@@ -323,14 +323,14 @@ def test_long_texts_are_read_in_windows_and_told_once(short):
         if each["name"]
     ]
     assert mine["data"]["name"] == max(names)[1]
-    # Of several windows the library's words say nothing of where they are: the same job of two is one of ours.
+    # Our results merge a job that two windows share; the library's results have no positions to merge by.
     jobs = [job for theirs in found for job in theirs.data["jobs"]]
     assert 0 < len(mine["data"]["jobs"]) <= len(jobs)
     assert all(job in jobs for job in mine["data"]["jobs"])
 
 
 def test_a_window_ends_as_a_sentence_does(short):
-    """The full stop that is added is in no answer, whatever is asked for."""
+    """The appended full stop appears in no answer."""
     _, ours = short
     for text in ("word " * 60, "word", "word.", "", " ", "a" * 3000, "\x00", "😀" * 40):
         (found,) = ours([text], ["a", "b"], threshold=0, overlap_policy="allow", output_schema=json.dumps(SCHEMA))

@@ -1,4 +1,4 @@
-"""What two windows of a text have found is told once; tokens of what is asked, by a tokenizer that knows case."""
+"""Results of two windows are merged; prompts keep their case with a case-sensitive tokenizer."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ CLASSES = {"mood": ["good", "bad"], "topics": {"labels": ["x", "y", "z"], "multi
 
 
 def piece(places, classes=(0.5, 0.5, 0, 0, 0)):
-    """`places`: task, instance, field, start, end and score."""
+    """Return the results of a window; `places` are task, instance, field, start, end and score."""
     rows = np.array([each[:5] for each in places], np.int32).reshape(-1, 5)
     scores = np.array([each[5] for each in places], np.float32)
     return {PLACES.name: rows, PLACE_SCORES.name: scores, CLASS_SCORES.name: np.array(classes, np.float32)}
@@ -45,7 +45,7 @@ def test_the_window_that_is_surest_has_its_way():
     second = piece(
         [
             *((1, 1, 0, 20, 22, 0.9), (1, 1, 1, 1, CHOICE, 0.7)),
-            *((2, 1, 0, 10, 12, 0.8), (2, 3, 0, 20, 20, 0.8)),  # the last is the full stop that was added
+            *((2, 1, 0, 10, 12, 0.8), (2, 3, 0, 20, 20, 0.8)),  # the last is the appended full stop
             *((3, 1, 0, 5, 9, 0.9), (3, 1, 1, 10, 12, 0.8)),
             *((3, 2, 0, 5, 9, 0.9), (3, 2, 1, 20, 20, 0.9)),
             *((0, 0, 1, 4, 9, 0.8),),
@@ -82,7 +82,7 @@ def test_nothing_found_is_null_or_an_empty_list():
 
 
 def test_tokens_are_those_of_the_library(tmp_path, minilm_directory):
-    """Words are read in small letters, what is asked as it is written; a choice where it is first written."""
+    """The text is lowercased, the prompt is not. Choices equal except for case share the first one's token."""
     cased = tmp_path / "cased"
     shutil.copytree(minilm_directory, cased)
     content = json.loads((cased / "tokenizer.json").read_text())

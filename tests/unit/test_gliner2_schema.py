@@ -1,4 +1,4 @@
-"""JSON Schema → what the model is asked for, and what of it is refused; and the other parameters that are JSON."""
+"""JSON Schemas are translated to the model's tasks or refused; other parameters in JSON."""
 
 import json
 from datetime import date
@@ -67,7 +67,7 @@ def test_properties_become_fields():
 
 
 def test_objects_become_structures_of_their_own():
-    """Objects are read in the form that pydantic writes, too."""
+    """The form that pydantic generates is supported, too."""
     defs = {
         "Person": of(name=STRING, home={"anyOf": [{"$ref": "#/$defs/Home"}, {"type": "null"}]}),
         "Home": of(city=STRING),
@@ -97,7 +97,7 @@ class Room(BaseModel):
 
 
 class Stay(BaseModel):
-    """A stay of a guest."""
+    """Hotel stay of a guest."""
 
     guest: str = ""
     arrival: date
@@ -169,7 +169,7 @@ def test_what_the_model_cannot_be_asked_is_refused_where_it_stands(schema, said)
 
 @pytest.mark.timeout(60)
 def test_schemas_that_grow_are_refused_before_they_have():
-    """Each definition holds the next one twenty times."""
+    """Each definition references the next one twenty times."""
     names = [f"d{i}" for i in range(7)]
     inner = {name: of(**{f"p{i}": {"$ref": f"#/$defs/{after}"} for i in range(20)}) for name, after in pairwise(names)}
     schema = {**of(a={"$ref": "#/$defs/d0"}), "$defs": {**inner, "d6": STRING}}

@@ -1,4 +1,4 @@
-"""The words of texts are those of gliner2, and the spans that it tells; in time that grows with the text."""
+"""Words and spans equal those of gliner2, in time linear in the length of the text."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TEXTS = [
     "",
     " \t",
     "mail ada.l+x@math.org, or @ada_l; see https://a.b/c?d=e. And www.x.y!",
-    "@foo.bar@x.com",  # a handle that ends inside of what another address begins with
+    "@foo.bar@x.com",  # the handle ends within the start of an address
     "a@b.co.x@y.zz",
     "é-a.b@x.com",
     "a@b a@b.c a@b.cd a@.cd @@x.yy %@%.%%",
@@ -38,7 +38,7 @@ def test_so_they_are_of_any_characters():
         assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)], text
 
 
-@pytest.mark.timeout(60)  # the library's pattern takes hours for "."
+@pytest.mark.timeout(60)  # the library's pattern takes hours for repeated "."
 @pytest.mark.parametrize("run", ["a.", ".", "a@", "@a.", "a@a.", "a@b.c", "www.", "a-", "@", "%@a.bc"])
 def test_no_text_takes_long(run):
     text = run * (300_000 // len(run))
@@ -52,7 +52,7 @@ def test_spans_are_told_as_the_library_tells_them(policy):
         num = int(rng.integers(0, 14))
         starts = rng.integers(0, 12, num)
         spans = np.stack([starts, starts + rng.integers(1, 6, num)], 1)
-        # A few values, so that there are equal ones.
+        # Few distinct values, so that ties occur.
         scores = rng.choice(np.array([0.25, 0.5, 0.75, 0.875], np.float32), num)
         rows = [(i, float(score), *span) for i, (score, span) in enumerate(zip(scores, spans.tolist(), strict=True))]
         expected = finalize_spans(rows, overlap_policy=policy or None)

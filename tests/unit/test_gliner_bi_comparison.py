@@ -1,4 +1,4 @@
-"""Entities equal those of gliner's bi-encoders on the same weights, and each label is read once."""
+"""Entities equal those of gliner's bi-encoders on the same weights; each label is encoded once."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def ours(saved):
 
 @pytest.fixture
 def encoded(ours, monkeypatch):
-    """The number of labels in each pass of their encoder; the cache is empty at first."""
+    """Number of labels in each pass of the label encoder; the cache starts empty."""
     counts = []
     encode = bi.GlinerBiAdapter._encoded
 
@@ -107,8 +107,8 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes(ours, encoded, monkeypatch)
     monkeypatch.setattr(ours.adapter, "kept", bi.Kept(3 * width))
     for labels in (["a", "b"], ["c"], ["a"], ["d"], ["d"], ["a", "c", "d"], ["b"]):
         ours(TEXTS[:1], labels)
-    assert encoded[1:] == [2, 1, 1, 1]  # not a, c, d: b went, which was the oldest
-    found = ours(TEXTS[:1], LABELS, threshold=0.3)  # more than there is room for
+    assert encoded[1:] == [2, 1, 1, 1]  # a, c and d are cached; b, the oldest, was evicted
+    found = ours(TEXTS[:1], LABELS, threshold=0.3)  # more labels than the cache holds
     monkeypatch.setattr(ours.adapter, "kept", bi.Kept())
     assert found == ours(TEXTS[:1], LABELS, threshold=0.3)
 

@@ -1,4 +1,4 @@
-"""Checkpoints whose head is none of ours, through the library itself."""
+"""Checkpoints whose head we do not implement run through the library itself."""
 
 import json
 
@@ -26,7 +26,7 @@ def ours(library):
     "options", [{"threshold": 0.5}, {"threshold": 0.5, "flat_ner": False}, {"threshold": 0.3, "multi_label": True}]
 )
 def test_entities_are_those_of_the_library(ours, library, options):
-    """One text at a time: what the library finds in several together depends on which they are."""
+    """Texts run one at a time, because the library's results depend on the other texts of a batch."""
     found, num_found = ours(TEXTS, LABELS, **options), 0
     for text, each in zip(TEXTS, found, strict=True):
         usual = {"flat_ner": True, "multi_label": False}
@@ -51,7 +51,7 @@ def test_requests_keep_their_labels_and_thresholds(ours):
 
 
 def test_a_label_has_a_threshold_and_a_description_of_its_own(ours, library):
-    """The library is asked with the lowest, and what it finds for the others is held to theirs."""
+    """The library runs with the lowest threshold; its results are then filtered by each label's own."""
     usual = {"flat_ner": False, "multi_label": False}
     (all_of,) = library[0].inference([TEXTS[0]], list(LABELS), threshold=0.3, **usual)
     low = next(each for each in all_of if each["score"] < 0.5)

@@ -1,4 +1,4 @@
-"""GLiNER as versions before 0.2.8 saved it: what is the encoder's own is in another repository."""
+"""GLiNER checkpoints of versions before 0.2.8, which keep the encoder's files in another repository."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ NEWER = ("encoder_config", "class_token_index", "vocab_size", "model_type")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, minilm_directory):
-    """The model, and the directory of its encoder's repository."""
+    """Directories of the model and of its encoder's repository."""
     root = tmp_path_factory.mktemp("gliner-of-old")
     base = root / "tokenizer"
     save_gliner(root, minilm_directory, "deberta", hidden_size=48, model_name=str(base))
@@ -45,7 +45,7 @@ def test_entities_are_those_of_the_library(saved, tmp_path):
     for found, theirs in zip(ours(TEXTS[:6], LABELS, **options), expected, strict=True):
         assert_same(found, theirs)
     assert sum(map(len, expected)) > 10
-    # Scores of random weights hardly depend on what a marker is.
+    # With random weights, scores hardly depend on the marker's ID, so compare the IDs.
     tokens = [ours.processor._files.marker, ours.processor._files.separator]
     theirs = library.data_processor.transformer_tokenizer.convert_tokens_to_ids(tokens)
     assert [ours.processor._words._tokenizer.token_to_id(token) for token in tokens] == theirs

@@ -50,7 +50,7 @@ def by_library(library, text, entities, labels=LABELS, **options):
 
 
 def assert_same(ours, theirs, text, entities):
-    """`theirs` name entities by words; `ours` by their places in `text`."""
+    """Assert equal relations; `theirs` locate entities by word, `ours` by character in `text`."""
     places = {
         (first, last + 1): each for (first, last, _), each in zip(asked(text, entities)[1], entities, strict=True)
     }
@@ -64,7 +64,7 @@ def assert_same(ours, theirs, text, entities):
     assert scores == pytest.approx(their_scores, abs=1e-4)
     if scores != sorted(scores, reverse=True):
         assert found == expected
-    # Among the best first, some are as good as each other.
+    # Ties may be sorted differently.
     assert dict(zip(found, scores, strict=True)) == pytest.approx(
         dict(zip(expected, their_scores, strict=True)), abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""The check for machines with a GPU, run as they run it, at tiny sizes on the CPU."""
+"""The check for GPU machines, run as a dry run: tiny sizes on the CPU."""
 
 import json
 import os
@@ -36,7 +36,7 @@ from sie_triton.worker.process import WorkerDied
 ROOT = Path(__file__).parents[2]
 DRY = Plan("cpu", is_dry=True)
 
-# What a machine with a GPU need not have; accelerate needs psutil.
+# Packages that a GPU machine may lack; accelerate needs psutil.
 NEVER = ("aiohttp", "click", "platformdirs", "pydantic_settings", "pytriton", "tenacity", "tritonclient")
 OPTIONAL = {
     "rich": ("rich",),
@@ -55,19 +55,19 @@ def find_spec(name, path=None, target=None):
 PathFinder.find_spec = find_spec
 """
 
-# What a CPU lacks.
+# Parts that need a GPU.
 SKIPPED_ON_CPU = {"kernels/flash_attention_2", "kernels/varlen", "faults/calibration", "server"}
 
 
 def environment(directory: Path, hidden: tuple[str, ...]) -> dict[str, str]:
-    """That of a machine without the packages `hidden`, in child processes too."""
+    """Return an environment in which the packages `hidden` cannot be imported, in child processes too."""
     (directory / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PYTHONPATH": str(directory), "PATH": path}
 
 
 def gpu_check(directory: Path, *options: str, hidden: tuple[str, ...] = ()) -> tuple[int, list[str]]:
-    """Status and lines of `scripts/gpu-check --dry-run`."""
+    """Return the exit status and the output lines of `scripts/gpu-check --dry-run`."""
     command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--minutes", "60", *options]
     done = subprocess.run(
         command, env=environment(directory, hidden), capture_output=True, text=True, timeout=600, check=False
@@ -77,7 +77,7 @@ def gpu_check(directory: Path, *options: str, hidden: tuple[str, ...] = ()) -> t
 
 
 def check_all_parts_ran(found: dict) -> None:
-    """Each with what it measures."""
+    """Assert that every part ran and reported its measurements."""
     assert (found["holds"], found["failed"], found["cut_off"]) == (True, {}, {})
     assert found["skipped"].keys() == SKIPPED_ON_CPU
     assert found["checks"]["made"] == found["checks"]["passed"] > 70
@@ -96,7 +96,7 @@ def check_all_parts_ran(found: dict) -> None:
     sizes = {(row["kernel"], row["dtype"], row["head_size"]) for row in found["kernel_fidelity"]}
     assert sizes >= {("sdpa", dtype, size) for dtype in kernels.DTYPES for size in (64, 72, 128, 256)}
     assert [row["what"] for row in found["machine"]].count("SDPA's order") == 1
-    assert all(row["calls"] for row in found["fork"])  # the fake package makes transformers ask for CUDA
+    assert all(row["calls"] for row in found["fork"])  # the fake package makes transformers query CUDA
     assert {row["setting"] for row in found["cudnn"]} == {"off", "on", "on, and first"}
     assert len(found["graphs"]) == 5
     measured = {(row["model"], row["subject"], row["lanes"]) for row in found["speed"]}
@@ -117,7 +117,7 @@ def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
     assert status == 0, lines
     check_all_parts_ran(found)
     assert "sentence-transformers: sentence_transformers is not installed" in found["notes"][0]["note"]
-    assert "Worker processes; memory in MB" in lines  # a plain table
+    assert "Worker processes; memory in MB" in lines  # a table without rich
     assert "## Faults of a worker" in (tmp_path / "report.md").read_text()
 
 
@@ -129,13 +129,13 @@ def test_without_one_package_every_other_part_runs(tmp_path, package):
     found = json.loads(lines[-1])
     assert status == 0, lines
     check_all_parts_ran(found)
-    # Without psutil there is no accelerate, which sentence-transformers may want.
+    # Without psutil there is no accelerate, which sentence-transformers may need.
     if package in ("rich", "pydantic"):
         assert "sentence-transformers, from text" in {row["subject"] for row in found["query"]}
 
 
 def test_a_run_that_is_cut_off_has_told_all_before_it(tmp_path):
-    """As by `timeout`, which sends SIGTERM."""
+    """`timeout` ends a run with SIGTERM; the results until then are printed."""
     command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]
     process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
     lines = []
@@ -168,7 +168,7 @@ def test_a_query_that_is_measured_as_captured_is(monkeypatch):
 
 @pytest.fixture
 def own_kernels(monkeypatch):
-    """A table of kernels that a test may change."""
+    """Private copy of the table of kernels, which a test may change."""
     own = dict(KERNELS)
     for module in (fidelity, kernels, models, packed):
         monkeypatch.setattr(module, "KERNELS", own)
@@ -238,7 +238,7 @@ def test_a_pass_that_differs_beside_a_capture_is_told(monkeypatch):
 
 
 class FakeWorker:
-    """Raises `errors` one after another, and then answers."""
+    """Worker that raises `errors` one after another, then answers."""
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
@@ -354,7 +354,7 @@ def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd
     assert getattr(found, ending).keys() == {"bad"}
     assert re.fullmatch(why, getattr(found, ending)["bad"])
     assert found.holds == (ending == "skipped")
-    assert len(found.checks) == 3  # what was found before is kept
+    assert len(found.checks) == 3  # earlier results are kept
     assert getattr(found, ending)["bad"] in capfd.readouterr().out
 
 

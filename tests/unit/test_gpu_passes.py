@@ -1,4 +1,4 @@
-"""A pass on a GPU: one upload, one download, and between them nothing that the processor waits for."""
+"""A pass on a GPU: one upload, one download, and no synchronisation in between."""
 
 import functools
 
@@ -14,7 +14,7 @@ from tests.pretended_gpu import DEVICE, OnDevice, PretendedGpu
 
 CPU = torch.device("cpu")
 
-# How many entries there are is known only there.
+# Only the GPU knows the number of non-zero entries.
 COUNTED_THERE = {"splade": ("usd", {"nonzero": 1})}
 
 BATCHES = {
@@ -49,7 +49,7 @@ def test_so_it_is_in_every_architecture(architecture):
 
 
 def test_rows_that_are_padded_are_uploaded_together():
-    """The library looks once a group at whether a mask hides anything."""
+    """The library checks once per group whether the mask hides anything."""
     rows, book = run(functools.partial(dense, path="padded"), batch_of())
     assert (book.uploads, book.downloads) == ([False], 1)
     assert book.waits == {"_local_scalar_dense": 4}
@@ -57,7 +57,7 @@ def test_rows_that_are_padded_are_uploaded_together():
 
 
 def test_a_table_in_the_place_of_a_query_is_read_there():
-    """Queries are every other item."""
+    """Every other item is a query, encoded by a table lookup on the GPU."""
 
     def with_table(gpu, layers):
         adapter = splade(gpu, layers)
@@ -149,7 +149,7 @@ CROSSINGS = {
 
 @pytest.mark.parametrize("name", CROSSINGS)
 def test_the_book_has_what_crosses(name):
-    """As PyTorch's own code for CUDA does it."""
+    """Transfers and synchronisations are recorded as PyTorch's CUDA code makes them."""
     crosses, order, uploads = CROSSINGS[name]
     gpu = PretendedGpu()
     with gpu, torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What a stage does between asking for room and having its weights, by a clock that only waiting moves."""
+"""A stage's wait for memory until its weights are loaded, with a clock that only waiting advances."""
 
 import os
 
@@ -13,7 +13,7 @@ from sie_triton.records.status import StatusWriter
 
 
 class Waiting:
-    """In the place of the event that tells a stage to close: `then(seconds)` is called while it waits."""
+    """Replacement for a stage's closing event; calls `then(seconds)` while it waits."""
 
     def __init__(self, then=lambda waited_s: None) -> None:
         self.waited_s = 0.0

@@ -1,4 +1,4 @@
-"""Graphs beside the packed path they stand in for: the same states, taken where they are faster and nowhere else."""
+"""Graphs give the same states as the packed path, and are used only where they are faster."""
 
 import itertools
 import shutil
@@ -26,10 +26,10 @@ from sie_triton.worker.graphs import Graphs, forget_others
 from sie_triton.worker.messages import Quickened
 from tests.loras import save_lora
 
-# Positions that begin at 2; windows; causal.
+# Position IDs from 2; sliding windows; causal attention.
 FEW = ("XLM-RoBERTa", "ModernBERT, local and global", "Qwen3, causal")
 
-# Whose attention has something of its own, that cannot be exported, or that are padded.
+# Architectures with special attention, that cannot be exported, or that are padded.
 WITHOUT = ("Gemma 2, capped scores", "MPNet", "DeBERTa v2", "T5 encoder", "BLOOM, causal")
 MANY = [each for each in ARCHITECTURES if each not in (*FEW, *WITHOUT)]
 LENGTHS = np.array([1, 5, 8, 2], np.int32)
@@ -38,7 +38,7 @@ IDS = np.random.default_rng(2).integers(8000, 20000, LENGTHS.sum(), dtype=np.int
 
 
 class Subject:
-    """An encoder, and the graph of its weights."""
+    """Encoder, with the graph exported from its weights."""
 
     def __init__(self, architecture, directory):
         self.directory = directory
@@ -107,7 +107,7 @@ def test_items_beyond_a_window_do_not_suit_it(tmp_path):
 
 
 def faster(ratio=0.5):
-    """A clock by which every other call, the graph's, takes `ratio` of the time."""
+    """Return a clock by which every other call, the graph's, takes `ratio` of the time."""
     times = itertools.cycle((1.0, ratio))
     return lambda work: (work(), next(times))[1]
 
@@ -137,7 +137,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
         return measurements
 
     measurements = end_trials(Measurements(), 2)
-    for _ in range(2):  # the trials before are forgotten with the first that ends well
+    for _ in range(2):  # a successful trial resets the count of failures
         assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
     measurements = end_trials(Measurements(), 3)
     assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == 0
@@ -158,7 +158,7 @@ def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert
     encoder = bert.load()
     assert take_graph(encoder, bert.path, 2, measurements, "", None) == 48
     some, more = np.array([12], np.int32), np.array([48], np.int32)
-    torch.set_num_threads(1)  # as tests have it
+    torch.set_num_threads(1)  # the tests' default
     assert not encoder.graph.suits(more)
     assert encoder.graph.suits(some)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -210,7 +210,7 @@ def test_a_wrong_graph_is_refused(tmp_path, bert, wrong):
 
 
 def change(path, how):
-    """One matrix of a layer."""
+    """Change one matrix of a layer."""
     model = onnx.load(path)
     weights = next(each for each in model.graph.initializer if "query.bias" in each.name or list(each.dims) == [64, 64])
     weights.CopyFrom(numpy_helper.from_array(how(numpy_helper.to_array(weights)), weights.name))
@@ -219,7 +219,7 @@ def change(path, how):
 
 @pytest.mark.slow
 def test_models_that_attend_in_a_way_of_their_own_have_none(tmp_path):
-    """Scores that are capped: the library's eager attention, which the exporter follows, does not cap them."""
+    """The exporter follows the library's eager attention, which does not cap scores."""
     with pytest.raises(LoadError, match="differs from the packed path"):
         graphs.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
 
@@ -235,7 +235,7 @@ def test_one_measurement_that_was_disturbed_changes_little():
 
 
 class Unexportable(Graphs):
-    """Of a model of a kilobyte whose exports all end so."""
+    """Graphs of a model of 1000 bytes whose exports all fail."""
 
     def __init__(self, directory):
         self.refused = []
@@ -263,9 +263,9 @@ def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, 
     assert not failing.export(tmp_path)
     assert failing.refused == ["OSError: no space left"]
     assert not failing.export(tmp_path)
-    assert len(failing.refused) == 1  # the disk was full in the end
+    assert len(failing.refused) == 1  # the disk was full when the export ended
     assert not failing.export(tmp_path)
-    assert next(free, None) is None  # and full before it began
+    assert next(free, None) is None  # the disk was full before the export began
     assert not list((tmp_path / "graphs").iterdir())
 
 

@@ -50,7 +50,7 @@ def test_objects_are_those_of_the_library(ours, library, file):
 
 
 def test_labels_differ(library):
-    """Or else a comparison of them would show nothing."""
+    """Precondition: the library finds every label; otherwise comparisons prove nothing."""
     assert {each["label"] for file in FILES for each in library(file, LABELS, 0.8, 0.7)} >= {*LABELS}
 
 
@@ -64,7 +64,7 @@ def test_different_labels_and_sizes_in_one_batch(ours, library, monkeypatch):
         (FILES[:1], LABELS, {"text_threshold": 0.9, "label_thresholds": '{"cat": 0.999}'}),
     ]
     together = ours.all_of(requests)
-    # The first and the last of the first request, and that of the third, are of one size and look for the same.
+    # The first request's first and last image and the third request's have the same size and labels.
     assert passes == [3, 1, 1, 1, 1, 1]
     for (files, labels, given), found in zip(requests, together, strict=True):
         for file, objects in zip(files, found, strict=True):
@@ -99,14 +99,14 @@ def test_what_a_label_says(ours, library):
 
 
 def test_without_the_mask_that_keeps_labels_apart_it_fails(directory, library):
-    """Negative control: a label would be read together with the others."""
+    """Negative control: without the mask, labels attend to each other."""
     finder = Finder("grounding_dino", directory)
     finder.adapter._model.model.text_backbone.set_attn_implementation("eager")
     assert not same(finder(FILES[:1], LABELS)[0], library(FILES[0], LABELS))
 
 
 def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another filter."""
+    """Negative control: another resampling filter."""
     other = shutil.copytree(directory, tmp_path / "other")
     path = other / "preprocessor_config.json"
     path.write_text(path.read_text().replace('"resample": 2', '"resample": 0'))
@@ -115,7 +115,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
 
 @pytest.mark.parametrize("size", [{"shortest_edge": 96, "longest_edge": 128}, {"height": 64, "width": 80}])
 def test_pixels_are_those_of_the_processor(tmp_path, minilm_directory, size):
-    """The pixels are equal to the bit."""
+    """Pixels are bitwise equal."""
     save_dino(tmp_path, minilm_directory, size=size)
     reading = DinoProcessor(DinoFiles.read(tmp_path), Runtime())
     processor = transformers.GroundingDinoImageProcessorPil(size=size, do_normalize=False, do_rescale=False)
@@ -136,11 +136,11 @@ def test_which_label_a_phrase_is_of():
 
     assert label(1, 2) == 0
     assert label(4, 5, 6) == 1
-    assert label(1, 5) == 1  # two words of three against one of two
-    assert label(1) == 0  # a half against a third
+    assert label(1, 5) == 1  # 2 of 3 words against 1 of 2
+    assert label(1) == 0  # 1 of 2 words against 1 of 3
     assert label(2, 5, 6) == 1
-    assert label(1, 2, 4, 5, 6) == 1  # all of both, and more of the second
-    assert label(0, best=6) == 1  # none of any: that of the best word
+    assert label(1, 2, 4, 5, 6) == 1  # all words of both; the second label has more
+    assert label(0, best=6) == 1  # no word is above the threshold: the best word decides
     assert label(3, 8, best=2) == 0
 
 

@@ -1,4 +1,4 @@
-"""What may share a forward pass: items of one group, and each with what its own request said."""
+"""Only items of one group share a forward pass, each with the options of its own request."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.unit.test_scheduler_order import Order
 
 @pytest.fixture
 def one_lane(monkeypatch) -> Order:
-    """Of a budget of 10."""
+    """Scheduler of one lane with a budget of 10."""
     return Order(monkeypatch)
 
 
@@ -41,7 +41,7 @@ def test_what_a_pass_has_no_room_for_keeps_its_place(one_lane):
 
 
 def test_no_group_is_passed_over_for_one_that_goes_on(one_lane):
-    """Ten sub-batches of the first group wait; the other one's turn comes after the first of them."""
+    """Ten sub-batches of one group are queued; the other group runs after the first of them."""
     submit(one_lane, ("a", [10]), ("b", [9]), *[("a", [10])] * 9)
     assert one_lane.run()[:2] == [[10], [9]]
 
@@ -63,7 +63,7 @@ def test_those_of_one_group_are_all_of_it_in_order(groups):
 
 @pytest.fixture(params=[2, 1])
 def grouped(tmp_path, request):
-    """Warm, of two lanes and of one; a request's group is its first token. What its worker ran is in `seen`."""
+    """Warm stage of two lanes or one; the first token is the group, and `seen` has the worker's batches."""
     runtime = replace(OPEN, cpu_threads=request.param)
     stage = Inference(spec(runtime=runtime), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
@@ -85,7 +85,7 @@ def grouped(tmp_path, request):
 
 @pytest.mark.parametrize("num_items", [1, 3, 40])
 def test_items_of_two_groups_never_share_a_forward_pass(grouped, num_items):
-    """Neither in `execute` itself, where there is little to do, nor on a lane, nor as bulk work."""
+    """Groups stay apart in `execute` itself (small requests), on a lane and as bulk work."""
     requests = [tokens(*[[group] * 5] * num_items) for group in (7, 8, 7, 9, 8)]
     answers = run(grouped, requests)
     for group, answer in zip((7, 8, 7, 9, 8), answers, strict=True):
@@ -93,7 +93,7 @@ def test_items_of_two_groups_never_share_a_forward_pass(grouped, num_items):
     assert all(set(batch.features["input_ids"].values.tolist()) == {batch.group} for batch in grouped.seen)
 
 
-# --- what a sub-batch says of its items
+# --- options of the items of a sub-batch
 
 
 def job(num_items=1, *, options=None, wanted=("dense",), group=None, is_query=False):

@@ -1,4 +1,4 @@
-"""What died is replaced, however often that fails at first; by whichever controller and tritonserver are there."""
+"""Dead processes are replaced, with retries, also after a restart of the controller or tritonserver."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def dead():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds, as healing reads them."""
+    """Clock of healing, in seconds."""
     now = [1000.0]
     monkeypatch.setattr(healing, "monotonic", lambda: now[0])
     return now
@@ -41,7 +41,7 @@ def test_what_cannot_be_healed_now_is_tried_again_until_it_is(controller, contro
         attempts.append(len(control.swapped))
         clock[0] += 0.2
     assert set(control.swapped) == {("a-inference", False)}
-    # after 0, 1, 3, 7, 15, 31, 61, 91 s of 120
+    # retries after 0, 1, 3, 7, 15, 31, 61 and 91 s; 120 s pass
     assert attempts[-1] == 8
     assert attempts.index(2) == pytest.approx(5, abs=1)
     assert left._path.exists()
@@ -90,7 +90,7 @@ def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, contro
 
 @pytest.mark.parametrize("of", ["status_dir", "stub_dir"])
 def test_a_stopped_fork_server_is_ended(controller, child, of):
-    """The launcher starts another."""
+    """The launcher then starts a replacement."""
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
     controller._directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def test_a_stopped_fork_server_is_ended(controller, child, of):
 
 
 def test_another_tritonserver_is_asked_anew(controller, control, dead, child, clock):
-    """What was asked of the one that is gone counts no more: neither its swaps nor how often they failed."""
+    """Swaps and failures of the previous tritonserver are forgotten."""
     stage(controller, "a", dead)
     living = stage(controller, "b", child.pid, state=RESIDENT, triton_pid=os.getppid())
     control.failure = InferenceServerException("connection refused")
@@ -131,7 +131,7 @@ def test_a_stage_may_outlive_its_tritonserver(controller, child, dead):
 
 
 def test_a_process_that_triton_keeps_for_nothing_is_ended(controller, control, child, clock):
-    """One that finishes its requests is left alone, and so is the one that has taken its place."""
+    """A process with open requests and its replacement are left alone."""
     old = stage(controller, "a", child.pid, num_open=1)
     stage(controller, "a", os.getpid(), generation=1)
     for pause, num_open in ((0, 1), (60, 1), (0, 0), (20, 0)):

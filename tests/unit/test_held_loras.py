@@ -1,4 +1,4 @@
-"""Which LoRA adapters a worker holds, at the stage's own seam: the worker is one in memory."""
+"""LoRA adapters that a worker holds, tested at the stage's interface with an in-memory worker."""
 
 import json
 import random
@@ -22,7 +22,7 @@ SIZE = 1000
 
 
 class FakeWorker:
-    """Holds names. One whose name begins with `bad` cannot be loaded."""
+    """Worker that holds names of adapters; loading a name that begins with `bad` fails."""
 
     loaded = SimpleNamespace(weights_bytes=5)
 
@@ -53,7 +53,7 @@ class FakeWorker:
 
 
 class Model:
-    """What a stage has around its Loras: the requests in progress, and what came to the scheduler."""
+    """Environment of a stage's Loras: open requests, and the jobs submitted to the scheduler."""
 
     def __init__(self, path: Path) -> None:
         self.open: dict[object, object] = {}
@@ -90,7 +90,7 @@ class Model:
         return Job(lora)
 
     def ask(self, lora):
-        """As the stage does."""
+        """Submit a request for an adapter as the stage does."""
         job = self.job(lora)
         if not self.loras.take(job):
             self.open[job.request] = job
@@ -110,7 +110,7 @@ class Model:
         del self.open[job.request]
 
     def use(self, lora):
-        """One request from beginning to end."""
+        """Run one request to completion."""
         job = self.ask(lora)
         self.wait_for(lambda: job in self.submitted)
         self.answered(job)
@@ -320,7 +320,7 @@ def test_without_another_worker_those_who_wait_are_told(model, monkeypatch):
 
 
 def test_any_number_of_clients_and_adapters(model):
-    """Every job comes to the scheduler once, and no adapter goes while a pass uses it."""
+    """Every job is submitted once, and no adapter is removed while a pass uses it."""
     names = ["", *(f"l{i}" for i in range(6))]
     lock = threading.Lock()
 
@@ -351,7 +351,7 @@ def test_an_adapter_that_was_removed_goes_as_soon_as_it_is_idle(model, monkeypat
     job = model.ask("b")
     model.removed = {"b"}
     model.loras.free_removed()
-    assert model.worker.held == ["a", "b"]  # a request still uses it
+    assert model.worker.held == ["a", "b"]  # an open request still uses "b"
     model.answered(job)
     model.loras.free_removed()
     assert model.worker.held == ["a"]

@@ -1,4 +1,4 @@
-"""Whatever a model's directory holds, an error names it in one line: never a traceback, never a wait."""
+"""A broken model directory gives an error of one line that names it: no traceback, no hang."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def resolved(directory: Path) -> ModelSpec:
 
 
 def check_line(error: Exception, directory: Path) -> None:
-    """In one line of readable length, with the file."""
+    """Assert that the message is one line of readable length that names the directory."""
     message = str(error)
     message.encode()
     assert str(directory) in message
@@ -83,6 +83,6 @@ def test_broken_weights(base, what, spoil, sound, tmp_path):
         load_adapter(spec, directory)
     check_line(caught.value, directory)
     assert caught.value.is_permanent
-    # Asked by the stage, before there is a worker that could say what is wrong.
+    # The stage calls this before a worker can report the error.
     order = Load(spec.to_json(), directory, "cpu", tmp_path / "cache", tmp_path / "lock", 1, 1)
     assert expected_bytes(order) >= INTERPRETER_BYTES

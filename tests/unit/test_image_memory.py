@@ -1,4 +1,4 @@
-"""Peak memory of decoding an image, measured in a process of its own, against the memory that it is charged."""
+"""Peak memory of decoding an image, measured in a separate process, against the memory charged."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.unreadable import tiled_tiff
 
 SIDE = 1800
 
-# Resized rows, the file, and what the allocator keeps.
+# Resized rows, the file, and memory that the allocator keeps.
 MARGIN_BYTES = 8_000_000
 
 
@@ -80,7 +80,7 @@ def peaks(tmp_path_factory) -> dict[str, tuple[int, int]]:
     paths = [directory / str(number) for number in range(len(made))]
     for path, content in zip(paths, made.values(), strict=True):
         path.write_bytes(content)
-    # Else the allocator keeps what one image took for the next.
+    # Otherwise the allocator keeps the memory of one image for the next.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", PROGRAM, *map(str, paths)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd(), env=environment)

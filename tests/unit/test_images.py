@@ -1,4 +1,4 @@
-"""What image files may be: those that are read, and how others are refused, in bounded time and memory."""
+"""Image files are decoded, or refused, in bounded time and memory."""
 
 import threading
 import time
@@ -61,7 +61,7 @@ def test_limits(limits, said):
 
 
 def test_what_is_decoded_at_once_is_bounded():
-    """Room for two: the third waits until one is done with. One that is larger than all room is refused."""
+    """Memory suffices for two images: the third waits. An image over the limit is refused."""
     reader, content = ImageReader(Runtime(max_decoded_bytes=2 * 9 * 97 * 61)), saved(picture())
     inside, most, lock, go = 0, [0], threading.Lock(), threading.Event()
 
@@ -78,7 +78,7 @@ def test_what_is_decoded_at_once_is_bounded():
     with ThreadPoolExecutor(5) as pool:
         running = [pool.submit(hold, i) for i in range(5)]
         wait_for(lambda: most[0] == 2)
-        time.sleep(0.3)  # for a third, which must not come
+        time.sleep(0.3)  # time for a third, which must not start
         go.set()
         for each in running:
             each.result(60)

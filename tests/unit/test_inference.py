@@ -1,4 +1,4 @@
-"""The inference stage at its own seam: requests as arrays, no Triton."""
+"""The inference stage at its own interface: requests are arrays, without Triton."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.stages import OPEN, VOCABULARY, EchoWorker, run, spec, tokens
 
 @pytest.fixture
 def on_one_lane(tmp_path) -> Iterator[Inference]:
-    """What is queued together runs together, whichever thread is quicker. Warm."""
+    """Warm stage of one lane: requests queued together run together, independent of thread timing."""
     stage = Inference(spec(runtime=replace(OPEN, cpu_threads=1)), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
@@ -118,7 +118,7 @@ def test_options_that_do_not_change_the_forward_pass_share_one(on_one_lane):
 
 
 def test_a_request_of_several_items_is_one_pass_on_a_gpu(tmp_path):
-    """And answered at once; on a CPU each of two lanes would compute a part."""
+    """The answer is immediate; on a CPU, each of two lanes would compute a part."""
     stage = Inference(spec(), "cuda:0", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
@@ -132,7 +132,7 @@ def test_a_request_of_several_items_is_one_pass_on_a_gpu(tmp_path):
 
 @pytest.mark.parametrize(("num_tokens", "at_once"), [(25, True), (26, False)])
 def test_only_a_little_work_is_waited_for(on_one_lane, num_tokens, at_once):
-    """A quarter of what runs at once, 100; with more than that `execute` goes on to read the next batch."""
+    """`execute` computes up to a quarter of the budget of 100 itself and defers larger requests."""
     request = tokens([7] * num_tokens)
     (direct,) = on_one_lane.execute([request])
     assert request.is_deferred != at_once
@@ -173,7 +173,7 @@ def test_a_failed_sub_batch_spoils_only_its_own_requests(inference):
 
 @pytest.mark.parametrize("shortages", [1, 10**6])
 def test_out_of_memory_is_answered_in_smaller_pieces(inference, shortages):
-    """32 requests: one sub-batch fails once, or the device has room for a quarter of one from now on."""
+    """The device runs out of memory once, or has room for only a quarter of a sub-batch from now on."""
     inference.warm_up()
     inference.worker.memory, inference.worker.shortages = 12, shortages
     answers = run(inference, [tokens([i] * 3) for i in range(14, 46)])
@@ -182,7 +182,7 @@ def test_out_of_memory_is_answered_in_smaller_pieces(inference, shortages):
 
 
 def test_halving_ends(on_one_lane):
-    """The device has room for nothing: 1 + 2 + 4 + 8 + 16 passes, and everybody is told."""
+    """Without any memory, 1 + 2 + 4 + 8 + 16 passes run, and every request fails."""
     on_one_lane.worker.memory = 0
     answers = run(on_one_lane, [tokens([i]) for i in range(14, 78)])
     assert all(isinstance(answer, OutOfMemory) for answer in answers)

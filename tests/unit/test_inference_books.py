@@ -1,4 +1,4 @@
-"""Inference at its own seam: what it counts, in which order it computes, and what loading leaves behind."""
+"""Inference at its own interface: counters, order of execution, and status after loading."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 def made(directory, **changes) -> Inference:
-    """Of one lane, if nothing else is said, so that the order of what it computes is the scheduler's."""
+    """Return a stage; by default with one lane, so that the scheduler alone decides the order."""
     changes = {"runtime": replace(OPEN, cpu_threads=1), **changes}
     stage = Inference(spec(**changes), "cpu", StatusWriter(directory, "m", "inference", 0))
     stage.worker = EchoWorker()
@@ -29,7 +29,7 @@ def made(directory, **changes) -> Inference:
 
 @pytest.fixture
 def stage(tmp_path, request) -> Iterator[Inference]:
-    """Warm; parametrise it indirectly with what `made` takes."""
+    """Warm stage; indirect parameters are keyword arguments of `made`."""
     stage = made(tmp_path, **getattr(request, "param", {}))
     stage.load = lambda: stage.worker
     stage.warm_up()
@@ -39,7 +39,7 @@ def stage(tmp_path, request) -> Iterator[Inference]:
 
 
 def held(stage, *requests):
-    """`requests` are queued, one after the other, behind a pass that goes on until `stage.worker.may_go` is set."""
+    """Queue `requests` in order behind a pass that lasts until `stage.worker.may_go` is set."""
     stage.worker.may_go.clear()
     stage.execute([tokens([1] * 30)])
     wait_for(lambda: stage.worker.batches)
@@ -47,7 +47,7 @@ def held(stage, *requests):
         assert stage.execute([request]) == [DEFERRED]
 
 
-# --- what runs
+# --- order of execution
 
 
 @pytest.mark.parametrize("stage", [{"runtime": replace(OPEN, cpu_threads=2)}], indirect=True)
@@ -59,7 +59,7 @@ def test_two_lanes_have_half_of_what_runs_at_once_each(stage):
 
 @pytest.mark.parametrize("stage", [{"max_batch_cost": 50}], indirect=True)
 def test_a_long_item_alone_is_no_bulk_work(stage):
-    """It would have to wait for those that came after it."""
+    """Bulk work would wait for later requests."""
     held(stage, tokens([7] * 60), *(tokens([8] * 40) for _ in range(3)))
     stage.worker.may_go.set()
     stage.close()
@@ -78,7 +78,7 @@ def test_a_bulk_request_whose_client_has_gone_is_computed_no_further(stage):
 
 
 def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
-    """`execute` must go on to read the next batch."""
+    """`execute` defers the request, so that Triton can deliver the next batch."""
     stage.worker.is_alive = False
     request = tokens([7])
     assert stage.execute([request]) == [DEFERRED]
@@ -86,16 +86,16 @@ def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
 
 
 def test_a_deadline_counts_from_the_arrival(stage):
-    """In microseconds, as Triton has it."""
+    """Triton's timeout, in microseconds, counts from the arrival."""
     assert stage.deadline_ns(tokens([7], arrived_ns=5000, timeout_us=3)) == 5000 + 3000
     assert stage.deadline_ns(tokens([7], arrived_ns=5000)) == NEVER
 
 
-# --- what is counted
+# --- counters
 
 
 def test_only_what_shared_a_pass_counts_as_the_largest_sub_batch(stage):
-    """One long item may cost more than any of them."""
+    """A single long item, which may cost more, is not counted."""
     run(stage, [tokens([7] * 60)])
     assert stage.status.record["max_sub_batch_cost"] == 0
     run(stage, [tokens([7] * 10), tokens([8] * 10)])
@@ -105,7 +105,7 @@ def test_only_what_shared_a_pass_counts_as_the_largest_sub_batch(stage):
 
 
 def test_a_wait_is_split_into_that_for_others_and_that_for_nobody(stage, monkeypatch):
-    """Preprocessed 2 ms before a pass of 10 ms, and taken 4 ms after it."""
+    """The request is preprocessed 2 ms before a pass of 10 ms, and runs 4 ms after it."""
     now = [10**12]
     for each in (module, records):
         monkeypatch.setattr(each, "monotonic_ns", lambda: now[0])
@@ -130,7 +130,7 @@ def test_a_wait_is_split_into_that_for_others_and_that_for_nobody(stage, monkeyp
 
 
 class FakeLoader:
-    """Gives `worker`, and tells what the status record said meanwhile."""
+    """Loader that returns the stage's worker; `seen` has the status record during each load."""
 
     def __init__(self, stage, **loaded) -> None:
         self.seen: list[dict[str, int]] = []
@@ -148,7 +148,7 @@ class FakeLoader:
 
 @pytest.fixture
 def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
-    """Cold, of two lanes. It expects to take 7 bytes."""
+    """Cold stage of two lanes that expects to need 7 bytes."""
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
     stage = made(tmp_path, runtime=replace(OPEN, cpu_threads=2))
     yield stage
@@ -157,7 +157,7 @@ def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
 
 @pytest.mark.parametrize(("measured", "used"), [(30, 30), (1000, 50), (0, 50)])
 def test_a_sub_batch_is_as_large_as_was_measured_and_the_model_file_allows(loading, measured, used):
-    """On each of two lanes."""
+    """The limit applies to each of two lanes."""
     loading._loader = FakeLoader(loading, sub_batch_cost=measured)
     num_items = 4 * used // 10
     (answer,) = run(loading, [tokens(*[[7] * 10] * num_items)])
@@ -166,7 +166,7 @@ def test_a_sub_batch_is_as_large_as_was_measured_and_the_model_file_allows(loadi
 
 
 def test_the_load_at_start_up_asks_for_no_room_and_the_next_one_does(loading):
-    """Triton waits for the first; the second takes the place of a worker that died."""
+    """Triton waits for the first load; the second replaces a dead worker."""
     loading._loader = loader = FakeLoader(loading, weights_bytes=5)
     loading.warm_up()
     assert loading.status.record["weights_bytes"] == 5
@@ -174,6 +174,6 @@ def test_the_load_at_start_up_asks_for_no_room_and_the_next_one_does(loading):
     (answer,) = run(loading, [tokens([7])])
     assert answer["dense"].tolist() == [[7, 1]]
     assert [seen["granted_bytes"] for seen in loader.seen] == [0, 7]
-    # What is not there any more is not counted while another one loads.
+    # The dead worker's weights are not counted during the load.
     assert [seen["weights_bytes"] for seen in loader.seen] == [0, 0]
     assert loading.status.record["weights_bytes"] == 5

@@ -1,4 +1,4 @@
-"""Items that may be of several kinds: how they come together, and what is said where they do not."""
+"""Items of several kinds: how they combine, and the errors when they cannot."""
 
 import pytest
 

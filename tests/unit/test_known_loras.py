@@ -1,4 +1,4 @@
-"""Which LoRA adapters a request may name: of the model file, added meanwhile, of the hub; what the others are told."""
+"""LoRA adapters that requests may name (model file, added at run time, hub); errors for others."""
 
 import stat
 from dataclasses import replace
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def known(tmp_path):
-    """Of a model with two in its file."""
+    """Factory of the KnownLoras of a model whose file has two adapters."""
 
     def made(**runtime):
         given = Runtime(loras_dir=str(tmp_path / "loras"), **runtime)
@@ -150,7 +150,7 @@ def test_the_family_says_whether_a_model_takes_adapters(monkeypatch, taken):
 
 @pytest.fixture
 def preprocess(tmp_path, minilm_directory, monkeypatch):
-    """Of a model whose profile `bank` has an adapter."""
+    """Preprocessing stage of a model whose profile `bank` has an adapter."""
     set_takes_loras(monkeypatch, "sentence_transformer", True)
     profiles = Profile(), Profile("bank", {"lora": "banking"})
     runtime = replace(OPEN, loras_dir=str(tmp_path / "loras"))

@@ -1,4 +1,4 @@
-"""The model files of public models: their layout."""
+"""Layout of the model files of public models."""
 
 from collections import Counter
 
@@ -20,19 +20,19 @@ ORDER = (
 )
 PROFILE_ORDER = ("extends", "compute_precision", "adapter_path", "adapter_options")
 
-# Families to come.
+# Planned families.
 LATER = (
     *("clip", "siglip", "colpali", "colqwen2", "nemo_colembed", "qwen3_vl_embedding", "qwen3_vl_reranker"),
     *("florence2", "donut", "grounding_dino", "owlv2", "docling"),
 )
 
-# The hub names none.
+# The hub names no licence.
 WITHOUT_LICENCE = {
     "docling",
     "jackboyla/glirel-large-v0",
     "rasyosef/splade-mini",
 }
-# Could not be looked up.
+# The licence could not be looked up.
 LICENCE_NOT_FOUND = {
     "Marqo/marqo-ecommerce-embeddings-B",
     "MoritzLaurer/deberta-v3-base-zeroshot-v2.0",

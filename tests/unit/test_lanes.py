@@ -1,4 +1,4 @@
-"""What each lane takes: turns, shares and threads, and deadlines by a clock of the test's own."""
+"""Lanes: order, shares, threads, and deadlines by a fake clock."""
 
 import threading
 import time
@@ -16,9 +16,9 @@ MS = 1_000_000
 
 
 class Lanes:
-    """A scheduler, the sub-batches that ran on it with their threads; a pass takes until `release` is set.
+    """Scheduler that records its sub-batches and threads; passes block until `release` is set.
 
-    By the clock `now`, ns, it takes `pass_time` for a cost of 1.
+    By the clock `now`, in ns, a pass takes `pass_time` per unit of cost.
     """
 
     def __init__(self, budget: int, device: str = "cpu", cores: int = 1) -> None:
@@ -35,7 +35,7 @@ class Lanes:
 
     @contextmanager
     def held(self):
-        """All lanes are taken meanwhile: what is submitted here is all there when they are free."""
+        """Occupy all lanes, so that requests submitted inside are all queued when the lanes are free."""
         wait_for(lambda: self._all_idle())
         with self.scheduler.whole() as threads:
             assert threads
@@ -64,11 +64,11 @@ def short_wait(monkeypatch):
 
 @pytest.mark.usefixtures("short_wait")
 def test_a_server_far_away_is_asked_again_while_it_answers():
-    """What comes alone leaves the other lanes to what comes next."""
+    """A single request takes one lane and leaves the others to later requests."""
     lanes = Lanes(budget=10, device=REMOTE)
     for num_running in range(1, REMOTE_LANES + 1):
         lanes.submit([1])
-        wait_for(lambda n=num_running: len(lanes.ran) == n)  # while no pass ends
+        wait_for(lambda n=num_running: len(lanes.ran) == n)  # no pass has ended
     lanes.submit([1])
     assert len(lanes.ran) == REMOTE_LANES
     assert len(lanes.finish()) == REMOTE_LANES + 1
@@ -76,7 +76,7 @@ def test_a_server_far_away_is_asked_again_while_it_answers():
 
 @pytest.mark.usefixtures("short_wait")
 def test_a_pass_is_prepared_while_a_gpu_computes_another():
-    """What comes alone leaves the other lane to what comes next, on the calling thread too."""
+    """A single request leaves the other lane to later requests, which the calling thread must not compute itself."""
     lanes = Lanes(budget=10, device="cuda:0")
     assert lanes.scheduler.num_lanes == 2
     lanes.submit([1])
@@ -100,7 +100,7 @@ def test_what_the_calling_thread_computes_on_a_gpu_leaves_a_lane_too():
 
 @pytest.mark.usefixtures("short_wait")
 def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
-    """It would compute the halves one after the other."""
+    """The GPU would compute the halves one after the other."""
     lanes = Lanes(budget=10, device="cuda:0")
     lanes.scheduler.submit([slot for _ in range(6) for slot in Slots(1)])
     assert lanes.finish() == [[1] * 6]
@@ -108,7 +108,7 @@ def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
 
 @pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("cpu", 1)])
 def test_a_short_item_takes_a_server_far_away_as_long_as_many_do(monkeypatch, device, least):
-    """Else a deadline would seem out of reach for what is a little longer."""
+    """Otherwise the deadline of a slightly longer item would seem unreachable."""
     lanes = Lanes(budget=400, device=device)
     monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
     lanes.pass_time = 60 * MS
@@ -178,7 +178,7 @@ def test_one_lane_alone_still_has_a_thread():
 
 
 class Timed(Slots):
-    """One item that is of use until its deadline."""
+    """One item, with a deadline."""
 
     def __init__(self, cost: int, deadline_ns: int) -> None:
         super().__init__(cost)
@@ -190,7 +190,7 @@ class Timed(Slots):
 
 @pytest.fixture
 def clocked(monkeypatch):
-    """One lane with a budget of 8 that needs 20 ms for a cost of 1, and is known to."""
+    """One lane with a budget of 8 and a known pace of 20 ms per unit of cost."""
     lanes = Lanes(budget=8)
     lanes.pass_time = 20 * MS
     monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
@@ -215,7 +215,7 @@ def test_what_is_expected_too_late_leaves_its_place_to_others(clocked):
 
 
 def test_a_long_queue_does_not_make_the_first_of_it_late(clocked):
-    """Three fit into 60 ms: they go first and by themselves, however much is queued behind them."""
+    """Three items that fit into 60 ms run first, in a sub-batch of their own."""
     with clocked.held():
         for _ in range(3):
             clocked.scheduler.submit(list(Timed(1, clocked.now + 70 * MS)))
@@ -229,8 +229,8 @@ def test_the_pace_is_that_of_the_slower_sub_batches():
     assert pace.cost_within(1) == float("inf")
     for ns in (9, 2, 14, 5, 12, 7, 16, 1, 10, 3, 13, 6, 15, 8, 4, 11):
         pace.add(2, 2 * ns)
-    assert pace.expected_ns(100) == 1300  # longer than three in four
+    assert pace.expected_ns(100) == 1300  # the pace of three in four sub-batches is faster
     assert pace.cost_within(130) == 10
     for _ in range(16):
         pace.add(1, 1)
-    assert pace.expected_ns(100) == 100  # of the latest only
+    assert pace.expected_ns(100) == 100  # only the latest sub-batches count

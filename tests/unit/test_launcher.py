@@ -1,4 +1,4 @@
-"""The launcher's parts that need no tritonserver."""
+"""Parts of the launcher that need no tritonserver."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def test_a_program_has_its_hidden_arguments_and_nobody_sees_them():
 
 
 def test_not_even_for_a_moment():
-    """Whatever the command line of any child was at any time."""
+    """No child's command line contains the secret at any time."""
     seen, ended = set(), threading.Event()
 
     def look() -> None:
@@ -92,7 +92,7 @@ def test_a_server_that_cannot_hide_its_token_starts_and_says_so(tmp_path, monkey
 
 
 def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
-    """Models come and go on a running server."""
+    """Models may be added and removed while the server runs."""
     binary = tmp_path / "bin" / "tritonserver"
     binary.parent.mkdir()
     binary.write_text("#!/bin/sh\nsleep 60")
@@ -109,7 +109,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
     with Server(settings, tmp_path / "repository") as server:
         assert loaded("a") == ["a"]
         assert loaded("b", "b-score") == ["a", "b", "b-score"]
-        # Triton's own, 30 s, is too short for the first start of many on a busy machine.
+        # Triton's default, 30 s, is too short for many first starts on a busy machine.
         assert "--backend-config=python,stub-timeout-seconds=300" in server.command()
         assert "--backend-config=python,thread-pool-size=4" in server.command()
 
@@ -120,7 +120,7 @@ def test_a_program_that_is_not_there_is_said():
 
 
 class Dying:
-    """A tritonserver that dies; `starts` says of each further start whether it becomes ready."""
+    """A tritonserver that dies; `starts` has, for each restart, whether it becomes ready."""
 
     name, log_path = "tritonserver", Path("tritonserver.log")
 
@@ -250,7 +250,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_line():
 
 
 def test_what_a_predecessor_left_is_ended_and_removed(tmp_path):
-    """Not what this process started, nor what is another directory's."""
+    """Children of this process, and processes of other directories, are left alone."""
     sleeping = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     started = [
         subprocess.Popen(

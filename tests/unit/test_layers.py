@@ -1,4 +1,4 @@
-"""Imports point one way, and a cold stage stays light."""
+"""Imports point in one direction, and a cold stage imports no heavy library."""
 
 import ast
 import subprocess
@@ -173,7 +173,7 @@ def test_imports_point_one_way(path):
 
 
 def test_no_two_files_import_each_other():
-    """Nor any further files in a circle: one pass over the files in an order in which each needs those before it."""
+    """Imports have a topological order: there are no cycles of any length."""
     left = {module_of(path): modules_of(path) for path in FILES}
     while free := [name for name, needed in left.items() if not needed & left.keys()]:
         for name in free:
@@ -186,7 +186,7 @@ def module_of(path: Path) -> str:
 
 
 def modules_of(path: Path) -> set[str]:
-    """What of ours a file imports as it is imported itself."""
+    """Return our modules that a file imports at module level."""
     known = {module_of(each) for each in FILES}
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
@@ -195,7 +195,7 @@ def modules_of(path: Path) -> set[str]:
             found |= (named | {node.module}) & known if named & known else {node.module} & known
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} & known
-    # `from package import module` asks nothing of the package itself.
+    # `from package import module` does not depend on the package itself.
     return found - {module_of(path)} - {name for name in found if any(other.startswith(f"{name}.") for other in found)}
 
 
@@ -217,13 +217,13 @@ def test_the_door_imports_no_heavy_library():
 
 
 def test_one_file_imports_tritons_python_api():
-    """But for the repository that is compared with ours."""
+    """The handmade repository of the benchmark is the only exception."""
     users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
     assert [str(path.relative_to(PACKAGE)) for path in users] == ["bench/handmade/steps.py", "stages/triton.py"]
 
 
 def imported(code: str, *modules: str) -> list[str]:
-    """Those of `modules` that a fresh interpreter has loaded after `code`."""
+    """Return the `modules` that a fresh interpreter has loaded after `code`."""
     program = f"import sys; {code}; print(*[m for m in {modules!r} if m in sys.modules])"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 

@@ -1,4 +1,4 @@
-"""A process for whose memory another one waits has a limited time to finish its requests."""
+"""A process whose memory another process waits for has a limited time to finish its requests."""
 
 import pytest
 
@@ -55,12 +55,12 @@ def test_what_remains_is_answered_with_an_error_even_without_a_deadline(monkeypa
 @pytest.mark.parametrize(
     ("own", "stage", "other", "generation", "state", "expected"),
     [
-        ("m", "inference", "m", 1, LOADING, True),  # this one was evicted
+        ("m", "inference", "m", 1, LOADING, True),  # this process was evicted
         ("m", "inference", "m", 1, COLD, False),
         ("m", "inference", "m", 1, RESIDENT, False),
         ("m", "inference", "m", -1, LOADING, False),
-        ("m", "preprocess", "m", 1, LOADING, False),  # its own model loads
-        ("m", "inference", "m@2", 0, LOADING, True),  # the model was changed
+        ("m", "preprocess", "m", 1, LOADING, False),  # another stage of the same model loads
+        ("m", "inference", "m@2", 0, LOADING, True),  # the model has a new revision
         ("m", "preprocess", "m@2", 0, LOADING, True),
         ("m@2", "inference", "m", 5, LOADING, False),
         ("m", "inference", "n", 1, LOADING, False),

@@ -1,4 +1,4 @@
-"""Compiled code is told of lengths that others computed: wrong ones are refused, and nothing beyond is read."""
+"""Compiled code refuses wrong lengths and never reads out of bounds."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ def test_muvera_reads_no_vectors_but_those_it_was_given(muvera, lengths):
 
 @pytest.mark.parametrize("lengths", [[], [0], [4], [3, 0], [0, 1, 3]], ids=str)
 def test_muvera_takes_lengths_that_stay_within_the_vectors(muvera, lengths):
-    """The last vectors may belong to no item."""
+    """Vectors behind the last item are ignored."""
     vectors = np.random.default_rng(0).normal(size=(TOKENS, 3)).astype(np.float32)
     encoded = muvera.encode(vectors, np.array(lengths, np.int32), is_query=True)
     assert len(encoded) == len(lengths)
-    if not muvera.config.center_tokens:  # where a vector alone becomes nothing
+    if not muvera.config.center_tokens:  # centring makes a single vector zero
         assert encoded.any(axis=1).tolist() == [length > 0 for length in lengths]
     used = int(sum(lengths))
     np.testing.assert_array_equal(encoded, muvera.encode(vectors[:used], np.array(lengths, np.int32), is_query=True))

@@ -1,4 +1,4 @@
-"""Under load: the limit, deadlines and cancellation, at the stages' own seam."""
+"""Limit, deadlines and cancellation under load, at the stages' own interface."""
 
 import threading
 import time
@@ -113,7 +113,7 @@ def test_bulk_tokenizing_stops_at_the_deadline(tmp_path, minilm_directory, monke
     request = asked("encode", timeout_us=100_000, text=text)
     assert isinstance(run(stage, [request])[0], BusyError)
     stage.close()
-    assert num_steps < 300  # of 610
+    assert num_steps < 300  # of 610 steps in total
     assert counts(stage)["num_expired"] == 1
     assert counts(stage)["highest_ticket"] == 0
 

@@ -1,4 +1,4 @@
-"""Judgements of a causal language model equal what transformers gives for the question its model card prescribes."""
+"""Judgements of causal language models equal those of transformers for the model card's prompt."""
 
 from dataclasses import asdict
 
@@ -22,7 +22,7 @@ MXBAI = RerankerOptions()
 
 
 class Reranker:
-    """Our adapter and tokenizer, without a server."""
+    """Our adapter and tokenizer without a server."""
 
     def __init__(self, directory, config, max_length=512):
         self.spec = spec(
@@ -46,7 +46,7 @@ class Reranker:
 
 
 def qwen3(query, text, instruction):
-    """The whole question as one string: nothing is cut in these tests."""
+    """Return the whole prompt as one string; these tests truncate nothing."""
     task = instruction or "Given a web search query, retrieve relevant passages that answer the query"
     return (
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
@@ -69,7 +69,7 @@ def mxbai(query, text, instruction):
 
 @torch.inference_mode()
 def logits(directory, questions, words):
-    """float64 [questions, words]: of the token after each question."""
+    """Return the logits of the token after each question: float64 [questions, words]."""
     model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     wanted = tokenizer.convert_tokens_to_ids(list(words))
@@ -108,7 +108,7 @@ def test_what_is_too_long_loses_the_end_of_its_text(tmp_path, minilm_directory, 
     long = " ".join(texts(40, seed=8))
     whole, cut = (reranker.tokens(QUERY, [text]) for text in ("x", long))
     assert cut.lengths[0] == 200 > whole.lengths[0]
-    # What stands before the text and after it is there in full.
+    # The prompt before and after the text is complete.
     after = len(reranker.tokenizer._after)
     np.testing.assert_array_equal(cut.input_ids[-after:], whole.input_ids[-after:])
     before = len(whole.input_ids) - after - 1

@@ -1,4 +1,4 @@
-"""Why a model cannot be loaded is told apart, and survives the way to the client."""
+"""Reasons of failed loads are distinguished, and reach the client."""
 
 import pickle
 

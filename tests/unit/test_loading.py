@@ -1,4 +1,4 @@
-"""Loads that do not end, and a fork server that does not answer."""
+"""Loads that never end, and a fork server that does not answer."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.unit.test_worker import LIMITS, order
 
 
 def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, fork_server_directory, deaths):
-    """A config.json that asks for as many layers as may be."""
+    """config.json has the largest number of layers that is allowed."""
     endless = shutil.copytree(tiny_directory, tmp_path / "endless")
     config = json.loads((endless / "config.json").read_text())
     (endless / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1000}))
@@ -58,7 +58,7 @@ def stop(process):
 
 
 def test_a_stopped_fork_server_is_not_waited_for(tmp_path, fork_server_directory, monkeypatch):
-    """The worker is started by itself, and what the fork server forks when it comes round has nobody to serve."""
+    """The stage starts the worker itself; the fork server's late child is orphaned and ends."""
     monkeypatch.setattr("sie_triton.processes.fork_server.FORK_TIMEOUT_S", 0.5)
     fork_server = psutil.Process(fork_server_ids(fork_server_directory)[0].pid)
     fork_server.suspend()

@@ -1,4 +1,4 @@
-"""Log files of child processes: bounded, rotated, and kept from one start to the next."""
+"""Log files of child processes are bounded, rotated, and kept across restarts."""
 
 import itertools
 import sys
@@ -21,7 +21,7 @@ BOUND_BYTES = (1 + NUM_OLD_FILES) * MAX_FILE_BYTES
 
 
 def write(log: Log, program: str) -> str:
-    """The log of a child that runs `program`, as the child's parent reads it."""
+    """Return the log of a child that runs `program`, as its parent reads it."""
     child = start([sys.executable, "-c", program], log=log)
     child.end(60)
     return child.log()
@@ -50,7 +50,7 @@ def test_lines_of_all_kinds_have_a_rate(tmp_path):
 
 
 def test_a_log_is_rotated_and_never_larger_than_its_bound(tmp_path):
-    """Each time that the log is looked at here, another window has begun."""
+    """The clock starts a new window at every check of the log."""
     times = itertools.count(step=2 * WINDOW_S)
     program = "import os\nfor _ in range(4000): print(os.urandom(5_000).hex())"
     with Log(tmp_path / "logs" / "it.log", clock=lambda: next(times)) as log:

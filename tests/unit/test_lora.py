@@ -1,4 +1,4 @@
-"""LoRA adapters come and go beside forward passes; one that cannot be used says why, and touches nothing."""
+"""LoRA adapters are added and removed during forward passes; an unusable one changes nothing."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, minilm_directory):
-    """A model with the adapter `one`; `saved` is the directory of another adapter."""
+    """Model with the adapter `one`; its `saved` is the directory of another adapter."""
     root = tmp_path_factory.mktemp("lora")
     made = Encoding(save_bert(root, minilm_directory))
     made.add("one", root / "one", target_modules=TARGETS)
@@ -39,7 +39,7 @@ def model(tmp_path_factory, minilm_directory):
 
 @pytest.fixture
 def lora(model, tmp_path):
-    """A copy of `saved` to change."""
+    """Copy of `saved` that a test may change."""
     return shutil.copytree(model.saved, tmp_path / "lora")
 
 
@@ -49,7 +49,7 @@ def configure(directory, **changes):
 
 
 def reweigh(directory, change):
-    """`change` takes the tensors and may return others."""
+    """Rewrite the tensors; `change` modifies them in place or returns others."""
     weights = load_file(directory / WEIGHTS)
     save_file(change(weights) or weights, directory / WEIGHTS)
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_used_says_why_and_touches_nothing(model, tmp_path):
     for number, (change, message, reason) in enumerate(REFUSED):
         directory = shutil.copytree(model.saved, tmp_path / str(number))
         change(directory)
-        for name in ("one", "other"):  # in the place of another, and anew
+        for name in ("one", "other"):  # as a replacement, and as a new adapter
             with pytest.raises(LoadError, match=message) as failure:
                 model.encoder.add_lora(name, directory)
             assert failure.value.reason == (reason or failure.value.reason)
@@ -152,7 +152,7 @@ def test_what_cannot_be_used_says_why_and_touches_nothing(model, tmp_path):
 
 
 def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
-    """DeBERTa reads the table of its distances without running its layer."""
+    """DeBERTa reads its table of relative positions without running the layer."""
     model = Encoding(save_bert(tmp_path, minilm_directory, "deberta"))
     save_lora(tmp_path / "lora", model.library[0].model, target_modules=["query_proj", "rel_embeddings"])
     with pytest.raises(LoadError, match=r"encoder.rel_embeddings: this model does not use that layer; train"):
@@ -161,7 +161,7 @@ def test_layers_that_are_not_run_are_refused(tmp_path, minilm_directory):
 
 
 def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
-    """PEFT saves some together with what it adds to them; with other words, or trained itself, it is another."""
+    """PEFT saves some base tables with the adapter; one of another size or with other values is refused."""
     layer, table = "embeddings.word_embeddings", model.library[0].model.embeddings.word_embeddings.weight.detach()
     save_lora(tmp_path, model.library[0].model, target_modules=["word_embeddings"])
 
@@ -180,7 +180,7 @@ def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
 
 
 def test_the_encoder_of_labels_is_refused(tmp_path, minilm_directory):
-    """Its layers have the names of those of the encoder of words."""
+    """The layers of both encoders have the same names."""
     library = save_gliner_bi(tmp_path, minilm_directory)
     target = r".*labels_encoder.*\.query"
     save_lora(tmp_path / "lora", library.model, target_modules=target)
@@ -252,7 +252,7 @@ def test_each_item_has_a_name(model):
 
 
 def test_a_layer_is_not_run_on_rows_of_nobody(model):
-    """Rather an error than the base's answer."""
+    """An unknown layout of rows raises an error; it never falls back to the base."""
     (layer,) = [m for m in model.encoder.model.modules() if isinstance(m, Adapted) and "0.attention.self" in m.key]
     with torch.inference_mode(), model.encoder.adapted(["one"]):
         with pytest.raises(RuntimeError, match="the rows of its items are not known"):
@@ -262,7 +262,7 @@ def test_a_layer_is_not_run_on_rows_of_nobody(model):
 
 
 def test_adapters_come_and_go_beside_forward_passes(model, lora):
-    """Nobody's result changes, whatever is wrapped meanwhile."""
+    """No result changes while other adapters are added and removed."""
     names = ["", "one"]
     expected = {name: model(TEXTS, name) for name in names}
     reweigh(lora, renamed("query", "key"))

@@ -1,4 +1,4 @@
-"""LoRA adapters of a running server through the controller's door, and on the command line."""
+"""LoRA adapters of a running server, managed through the controller's door and the command line."""
 
 import json
 import math
@@ -27,7 +27,7 @@ MODELS = {
 
 @pytest.fixture
 def served(door, controller, pids):
-    """The stage of org/a; `none` is of a family that takes no adapters."""
+    """Process of org/a's inference stage; the family of model `none` takes no adapters."""
     process = stage(controller, "org__a", pids[0])
     stage(controller, "none", pids[1])
     wait_for(lambda: controller.models.keys() == {"org__a", "none"})
@@ -53,7 +53,7 @@ def delete(door, name, path=PATH):
 
 
 def has(process, **loras):
-    """In memory, or on their way: name → source, state and bytes; used a minute ago."""
+    """Record adapters of a process, used a minute ago: name → source, state and bytes."""
     names = ("state", "bytes", "failure")
     used = {"last_used_ns": monotonic_ns() - 60 * 10**9}
     write_loras(

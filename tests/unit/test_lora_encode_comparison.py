@@ -12,13 +12,13 @@ from tests.models import save_bert
 
 TEXTS = ["", "x", "naïve 😀 日本語", *texts(8, seed=3), " ".join(texts(20, seed=4))]
 
-# For each item in turn.
+# Adapter of each item.
 MIXED = [("", "one", "other")[i % 3] for i in range(len(TEXTS))]
 
 DENSE_OF_BERT = ["query", "key", "value", "dense"]
 PATTERNS = {"rank_pattern": {"value": 2, r"layer.1.output.dense": 6}, "alpha_pattern": {"layer.0.*query": 3.5}}
 
-# Architecture, path, and two adapters. BERT's first layers are prepacked, with GELU and residuals inside.
+# Architecture, path, and two adapters. BERT's first layers are prepacked with fused GELU and residuals.
 CASES = {
     "bert": (
         "packed",
@@ -64,7 +64,7 @@ def test_vectors_are_those_of_peft(tmp_path, minilm_directory, architecture):
         alone = model(TEXTS, name)
         assert least_cosine(alone, of_peft[name]) >= LEAST_COSINE
         np.testing.assert_allclose(alone, of_peft[name], atol=1e-5)
-        assert least_cosine(base, of_peft[name]) < 0.99  # the base's would not do
+        assert least_cosine(base, of_peft[name]) < 0.99  # negative control: the base differs
     mixed = model(TEXTS, MIXED)
     for row, name in enumerate(MIXED):
         np.testing.assert_allclose(mixed[row], of_peft[name][row], atol=1e-5, err_msg=f"{row} {name}")
@@ -74,7 +74,7 @@ def test_vectors_are_those_of_peft(tmp_path, minilm_directory, architecture):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory, minilm_directory):
-    """With `one`, of all its linear layers."""
+    """BERT with the adapter `one` on all linear layers."""
     root = tmp_path_factory.mktemp("bert")
     model = Encoding(save_bert(root, minilm_directory))
     model.add("one", root / "one", target_modules=DENSE_OF_BERT)
@@ -83,7 +83,7 @@ def bert(tmp_path_factory, minilm_directory):
 
 @pytest.mark.parametrize("targets", [DENSE_OF_BERT, ["position_embeddings", "query"]])
 def test_the_padded_path_gives_the_same(bert, tmp_path, targets):
-    """There positions are read once for all items of a row: who changes them needs passes of its own."""
+    """Padded batches share position embeddings; an adapter that changes them needs a pass of its own."""
     adapted = bert.add("padded", tmp_path / "lora", target_modules=targets, seed=3)
     packed, base = bert(TEXTS, "padded"), bert(TEXTS)
     np.testing.assert_allclose(packed, bert.by_peft(TEXTS, adapted), atol=1e-5)
@@ -100,7 +100,7 @@ def test_the_padded_path_gives_the_same(bert, tmp_path, targets):
 
 
 def test_spare_rows_and_long_batches(bert):
-    """Rows that are added behind a batch of 512 tokens belong to nobody."""
+    """Spare rows, added to batches of 512 tokens or more, belong to no item."""
     many = texts(60, seed=9)
     names = [("one", "")[i % 2] for i in range(len(many))]
     mixed, alone = bert(many, names), bert(many, "one")
@@ -109,7 +109,7 @@ def test_spare_rows_and_long_batches(bert):
 
 
 def test_in_bfloat16(tmp_path, minilm_directory):
-    """Adapters are computed as their base is; GELU, LayerNorm and DoRA's lengths included."""
+    """Adapters run in the base's precision, including GELU, LayerNorm and DoRA's norms."""
     directory = save_bert(tmp_path, minilm_directory)
     model = Encoding(directory, runtime=Runtime(precision="bfloat16"))
     assert model.encoder.dtype == torch.bfloat16

@@ -1,4 +1,4 @@
-"""What is extracted with LoRA adapters, several in one forward pass, equals what the libraries find with peft's."""
+"""Extraction with several LoRA adapters in one forward pass equals that of the libraries with peft."""
 
 from functools import partial
 
@@ -23,15 +23,16 @@ from tests.unit import test_sequence_classification_comparison as classes
 from tests.unit import test_stablebridge_pruner_comparison as pruner
 
 OF_BERT = ({"target_modules": ["query", "dense"]}, {"target_modules": ["value"], "use_dora": True})
-# Distances are read by these too.
+# Some of these layers also project the relative positions.
 OF_DEBERTA = ({"target_modules": "all-linear"}, {"target_modules": ["value_proj", "dense"]})
 OF_HEAD = ({"target_modules": ["query", "dense"], "task_type": "SEQ_CLS"}, OF_BERT[1])
 
 
 def check(ours, configs, directory, swap, expected, same, texts, *labels, **options):
-    """`swap` puts a model in the place of the library's encoder and gives that; `expected` is what the library finds.
+    """Assert results equal to the library's.
 
-    One batch holds every text three times: with no adapter, and with each.
+    `swap(model)` replaces the library's encoder and returns the previous one; `swap(None)` only returns it.
+    `expected` runs the library. One batch holds every text three times: without an adapter, and with each.
     """
     found_by, base = {"": expected()}, swap(None)
     for name, config in zip(("one", "other"), configs, strict=True):
@@ -45,7 +46,7 @@ def check(ours, configs, directory, swap, expected, same, texts, *labels, **opti
         _compare(same, found, found_by[name])
     compare = partial(_compare, same, ours(texts, *labels, **options))
     compare(found_by[""])
-    with pytest.raises(AssertionError):  # the base's would not do
+    with pytest.raises(AssertionError):  # negative control: the base differs
         compare(found_by["one"])
 
 
@@ -55,7 +56,7 @@ def _compare(same, found, expected):
 
 
 def attribute(owner, name, model):
-    """What is there; `model` stands there from now on, unless it is None."""
+    """Return the current attribute, and replace it with `model` unless that is None."""
     before = getattr(owner, name)
     if model is not None:
         setattr(owner, name, model)
@@ -121,7 +122,7 @@ def test_labels_of_texts(tmp_path, minilm_directory):
 
 
 def test_classes_of_the_models_own(tmp_path, minilm_directory):
-    """The classifier is saved with the adapter."""
+    """The adapter includes a trained classifier."""
     directory = save_classifier(tmp_path / "model", minilm_directory, labels=classes.LABELS)
     library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
     check(
@@ -134,7 +135,7 @@ def test_classes_of_the_models_own(tmp_path, minilm_directory):
 
 
 def test_what_follows_from_a_text(tmp_path, minilm_directory):
-    """A decoder reads it again, and its last state is what the head reads, of which `out_proj` is a layer too."""
+    """The head reads the decoder's last state; its layer `out_proj` is adapted, too."""
     configs = ({"target_modules": ["q_proj", "fc1"]}, {"target_modules": ["out_proj"]})
     directory = save_classifier(tmp_path / "model", minilm_directory, "bart", labels=nli.THREE)
     library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
@@ -148,7 +149,7 @@ def test_what_follows_from_a_text(tmp_path, minilm_directory):
 
 
 def test_spans_that_are_kept(tmp_path, minilm_directory):
-    """The score is of the adapter's classifier, spans are of the base's pruning head over the adapter's states."""
+    """Scores use the adapter's classifier; spans use the base's pruning head on the adapter's states."""
     directory = save_pruner(tmp_path / "model", minilm_directory)
     plain, passages = Pruner(directory), CLASSIFIED
     check(

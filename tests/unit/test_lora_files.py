@@ -1,4 +1,4 @@
-"""LoRA adapters in a model file, in its spec and in the output of commands."""
+"""LoRA adapters in model files, specs and the output of commands."""
 
 import pytest
 import yaml
@@ -22,7 +22,7 @@ def taken(monkeypatch):
 
 
 def document(profiles=None, **more):
-    """`profiles`: the runtime options of each; further ones extend the default one."""
+    """Return a model file; `profiles` has the runtime options of each, and others extend the default."""
     made = {"default": {"adapter_path": FAMILY}}
     for name, given in (profiles or {}).items():
         made.setdefault(name, {"extends": "default"})["adapter_options"] = {"runtime": given}
@@ -151,7 +151,7 @@ def test_a_family_that_takes_none_says_so(tmp_path, monkeypatch):
 
 
 def test_a_variant_of_a_family_that_takes_none_has_none(tmp_path):
-    """The file's adapters then belong to the default profile only."""
+    """A profile of another family that takes no adapters inherits none."""
     content = document(loras={"banking": "org/y"})
     content["profiles"]["other"] = {"adapter_path": "splade"}
     (variant,) = written(tmp_path, content).variants()

@@ -1,4 +1,4 @@
-"""Sparse vectors, and vectors of tokens, with LoRA adapters: as the libraries make them with peft's."""
+"""Sparse and multi-vector outputs with LoRA adapters equal those of the libraries with peft."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def sparse(adapter, batch):
 
 
 def test_sparse_vectors_are_those_of_peft(tmp_path, minilm_directory, monkeypatch):
-    """The head over the vocabulary, which is run a few tokens of several items at a time, is adapted too."""
+    """The vocabulary head, which runs in chunks of tokens across items, is adapted, too."""
     monkeypatch.setattr(splade_adapter, "CHUNK_TOKENS", 19)
     directory = save_splade(tmp_path, minilm_directory)
     spec = splade.spec(directory)
@@ -50,12 +50,12 @@ def test_sparse_vectors_are_those_of_peft(tmp_path, minilm_directory, monkeypatc
         splade.check(sparse(adapter, batch_of(tokenizer, TEXTS, [name] * len(TEXTS))), expected[name].to_sparse())
     rows = torch.stack([expected[name][i] for i, name in enumerate(MIXED)])
     splade.check(sparse(adapter, batch_of(tokenizer, TEXTS, MIXED)), rows.to_sparse())
-    with pytest.raises(AssertionError):  # the base's would not do
+    with pytest.raises(AssertionError):  # negative control: the base differs
         splade.check(sparse(adapter, batch_of(tokenizer, TEXTS, [])), rows.to_sparse())
 
 
 def test_queries_without_a_forward_pass_have_no_adapter(tmp_path, minilm_directory):
-    """Of a batch of queries and documents each document has its own adapter."""
+    """Adapters apply only to the documents of a mixed batch."""
     directory = save_splade(tmp_path, minilm_directory, idf=True)
     spec = splade.spec(directory)
     tokenizer, adapter = load_processor(spec, directory), load_adapter(spec, directory)
@@ -71,7 +71,7 @@ def test_queries_without_a_forward_pass_have_no_adapter(tmp_path, minilm_directo
 
 
 def test_vectors_of_tokens_are_those_of_peft(tmp_path, minilm_directory):
-    """Queries and documents in one batch; a query's filling is not looked at."""
+    """Queries and documents share a batch; a query's expansion tokens are not attended to."""
     expansion = {"query_expansion": {"strategy": "fixed", "length": 32}}
     directory = multi_vector.save_native(tmp_path, minilm_directory, "modernbert", **expansion)
     spec = multi_vector.spec(directory)

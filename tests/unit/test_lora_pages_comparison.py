@@ -1,4 +1,4 @@
-"""Models of texts and images with LoRA adapters of their language model: as transformers makes them with peft's."""
+"""Vision-language models with LoRA adapters of the language model equal transformers with peft."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("family", ["colpali", "colqwen2"])
 def test_vectors_of_pages(tmp_path, minilm_directory, family):
-    """The projection behind the states is adapted too; images and texts of several adapters share a pass."""
+    """The output projection is adapted, too; images and texts with several adapters share a pass."""
     directory = {"colpali": save_colpali, "colqwen2": save_colqwen2}[family](tmp_path / "model", minilm_directory)
     ours, library = Served(family, directory, **VECTORS), PageLibrary(directory)
 
@@ -51,7 +51,7 @@ def test_vectors_of_pages(tmp_path, minilm_directory, family):
 
 
 def check_as_engine_saves(tmp_path, directory, expected):
-    """The same weights, and the same adapter, whose projection has another name there."""
+    """Assert the same vectors from the engine's layout, in which the projection has another name."""
     (tmp_path / "engine").mkdir()
     ours = Served("colqwen2", as_engine_saves(directory, tmp_path / "engine"), **VECTORS)
     for name in CONFIGS:
@@ -83,7 +83,7 @@ def test_vectors_of_qwen3_vl(tmp_path, qwen3_vl):
 
 
 def test_scores_of_qwen3_vl(tmp_path, qwen3_vl):
-    """Two rows of the layer over the vocabulary are kept, of the base and of the adapter."""
+    """Only two rows of the vocabulary head are kept, for the base and for the adapter."""
     ours, library = Served("qwen3_vl_reranker", qwen3_vl, **reranker.OPTIONS), reranker.Library(qwen3_vl)
     query = {"text": "dogs?"}
     base = [library(query, item) for item in reranker.ITEMS]
@@ -98,7 +98,7 @@ def test_scores_of_qwen3_vl(tmp_path, qwen3_vl):
 
 
 def test_an_adapter_of_what_sees_is_refused(tmp_path, minilm_directory):
-    """Its layers have the names of those of the language model."""
+    """Vision layers have the same names as the language model's, but cannot be adapted."""
     directory = save_colpali(tmp_path / "model", minilm_directory)
     target = r".*vision_tower.*self_attn.q_proj"
     save_lora(tmp_path / "lora", PageLibrary(directory).model, target_modules=target)

@@ -1,4 +1,4 @@
-"""What stages say of the LoRA adapters that they have: of living processes, the later over the earlier."""
+"""Records of held LoRA adapters: only living processes count, and later processes win."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def lora(name="x", state="resident", num_bytes=7, failure=""):
 
 
 def process(directory, pid, model="org__m", generation=0, **loras):
-    """That has written down its adapters."""
+    """Write the status and the adapters of a process."""
     writer = StatusWriter(directory, model, "inference", generation)
     writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
     writer._path = writer._path.rename(status_path(directory, model, "inference", pid))
@@ -45,7 +45,7 @@ def test_the_latest_process_of_the_latest_edition_says_how_an_adapter_is(tmp_pat
 
 def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
     writer = process(tmp_path, child.pid, a=lora())
-    writer.record["started"] += 1  # another has its pid
+    writer.record["started"] += 1  # another process reuses the pid
     assert read_all_loras(tmp_path) == {}
     writer.record["started"] -= 1
     assert read_all_loras(tmp_path)

@@ -21,11 +21,11 @@ TEXTS = ["", "x", "naïve 😀 日本語", *texts(12, seed=3), " ".join(texts(20
 MIXED = [("", "one", "other")[i % 3] for i in range(len(TEXTS))]
 LOGITS = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
 
-SAVED = {"task_type": "SEQ_CLS"}  # by which peft saves the classifier too
+SAVED = {"task_type": "SEQ_CLS"}  # makes peft save the classifier, too
 CASES = {
-    # `dense` of the pooler too, which our head has.
+    # `dense` matches the pooler too, which belongs to our head.
     "bert": ({}, {"target_modules": ["query", "dense"], **SAVED}, {"target_modules": ["value", "classifier"]}),
-    # A head of two layers.
+    # The head has two layers.
     "roberta": ({}, {"target_modules": ["query"], **SAVED}, {"target_modules": ["key", "out_proj"], "use_dora": True}),
     "modernbert": (
         {"classifier_pooling": "mean"},
@@ -38,7 +38,7 @@ CASES = {
 
 
 class Scorer:
-    """Our adapter and tokenizer, without a server."""
+    """Our adapter and tokenizer without a server."""
 
     def __init__(self, family, directory, **options):
         self.spec = spec(family=family, dims={}, tasks=("score",), max_sequence_length=512, options=options)
@@ -50,20 +50,20 @@ class Scorer:
         return Tokens.of(self.tokenizer.encode([question.around(text) for text in TEXTS]))
 
     def __call__(self, loras):
-        """Of TEXTS, all in one batch."""
+        """Return the scores of TEXTS, computed in one batch."""
         tokens = self.tokens()
         batch = token_batch(tokens.input_ids, tokens.lengths, type_ids=tokens.type_ids)
         with self.adapter.encoder.adapted([loras] * len(TEXTS) if isinstance(loras, str) else loras):
             return self.adapter.forward(batch)["scores"]
 
     def check(self, expected):
-        """`expected`: peft's scores by adapter."""
+        """Assert peft's scores; `expected` maps adapter → scores."""
         base = self("")
         close = {"atol": 2e-5 * max(map(np.std, expected.values())), "rtol": 2e-5}
         mixed = self(MIXED)
         for name, scores in expected.items():
             np.testing.assert_allclose(self(name), scores, **close)
-            assert np.corrcoef(base, scores)[0, 1] < 0.99  # the base's would not do
+            assert np.corrcoef(base, scores)[0, 1] < 0.99  # negative control: the base differs
             of_name = np.array(MIXED) == name
             np.testing.assert_allclose(mixed[of_name], scores[of_name], **close)
         np.testing.assert_allclose(mixed[::3], base[::3], **close)
@@ -83,7 +83,7 @@ def test_scores_are_those_of_peft(tmp_path, minilm_directory, architecture):
 
 
 def test_judgements_are_those_of_peft(tmp_path, minilm_directory):
-    """Of the layer over the vocabulary our head keeps two rows, and of an adapter of it the same two."""
+    """Our head keeps two rows of the vocabulary layer, and the same two of its adapter."""
     ours = Scorer("llm_reranker", save_causal(tmp_path, minilm_directory), **asdict(RerankerOptions()))
     base, expected, tokens = AutoModelForCausalLM.from_pretrained(tmp_path), {}, ours.tokens()
     words = [ours.tokenizer._tokenizer.token_to_id(word) for word in ("0", "1")]

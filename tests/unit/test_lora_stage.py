@@ -1,4 +1,4 @@
-"""The stage inference with LoRA adapters: its worker is one in memory, or a process with real weights."""
+"""The inference stage with LoRA adapters, with an in-memory worker or a real worker process."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ RUNTIME = Runtime(open_steps=True, max_loras=2)
 
 
 class AdaptingWorker(EchoWorker):
-    """Says by which adapters its passes were; one that it has not fails the pass."""
+    """Worker that records the adapters of its passes; an adapter that is not loaded fails the pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class AdaptingWorker(EchoWorker):
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
-    """With the adapters a, b and c, of which two may be held."""
+    """Stage with the adapters a, b and c, of which two may be held."""
     sources = {name: str(tmp_path / name) for name in "abc"}
     monkeypatch.setattr(Loader, "fetch_lora", lambda self, source: Path(source))
     workers = [AdaptingWorker(), AdaptingWorker()]
@@ -109,7 +109,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_computed(stage):
 
 
 def test_an_adapter_may_go_while_the_request_that_used_it_is_still_in_the_queue(stage):
-    """It was answered at its deadline; the pass it would have shared runs without it."""
+    """The request was answered at its deadline; the pass that it would have shared runs without it."""
     run(stage, [by("a", 1)])
     worker = stage.workers[0]
     worker.may_go.clear()
@@ -129,7 +129,7 @@ def test_an_adapter_may_go_while_the_request_that_used_it_is_still_in_the_queue(
 
 
 def test_a_pass_that_comes_late_for_its_adapter_is_left_out(stage):
-    """Its request was answered between the queue and the pass, so that the adapter could go."""
+    """The request was answered between queue and pass, so its adapter may be gone."""
     work = stage._read(stage._loaded, by("a", 1))
     stage._run([(work, 0)], 1)
     assert stage.workers[0].loras == []
@@ -149,7 +149,7 @@ def test_an_adapter_that_the_model_has_not_is_refused(stage):
     assert "parameter lora: m has no adapter 'd'; give one of a, b, c" in str(answer)
 
 
-# --- a worker with weights
+# --- a worker with real weights
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Keys of model files that cannot be served: none is ignored silently."""
+"""Unsupported keys of model files are never ignored silently."""
 
 import logging
 import re
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_model_file_is_one_line(tmp_path, content, complaint):
 
 
 def test_what_was_given_is_shown_in_short(tmp_path):
-    """Aliases make a value of a few lines into billions."""
+    """YAML aliases can expand a value of a few lines to billions."""
     levels = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
     with pytest.raises(CatalogError) as caught:
         load_file(dense_file(tmp_path, f"a0: &a0 x\n{levels}sie_id: *a29\n"))

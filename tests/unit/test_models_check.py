@@ -75,7 +75,7 @@ def test_what_can_be_served_is_right(tmp_path, weights):
 
 
 def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory):
-    """They can be served so, if that is what is meant."""
+    """The mismatch is only a warning, because it may be intended."""
     directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
     path = written(tmp_path / "model.yaml", directory)
     (line, last) = check(path)

@@ -1,4 +1,4 @@
-"""`sie-triton models`, as somebody reads it in a terminal."""
+"""Output of `sie-triton models` in a terminal."""
 
 import pytest
 from click.testing import CliRunner

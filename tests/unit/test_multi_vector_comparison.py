@@ -1,4 +1,4 @@
-"""Late-interaction models against sentence-transformers' MultiVectorEncoder on the same weights."""
+"""Late-interaction models equal sentence-transformers' MultiVectorEncoder on the same weights."""
 
 import json
 from pathlib import Path
@@ -25,9 +25,9 @@ from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_encoder, save_pylate, save_stanford
 
 TEXTS = ["", "a", "Stop. Look, listen!", *texts(12, seed=3), " ".join(["many, words."] * 200)]
-DIM = 32  # of save_pylate and save_stanford too
+DIM = 32  # also the size used by save_pylate and save_stanford
 
-# What colbert-ir/colbertv2.0 says of itself, as far as it matters here.
+# Relevant excerpt of the configuration of colbert-ir/colbertv2.0.
 COLBERT_V2 = {
     "query_token_id": "[unused0]",
     "doc_token_id": "[unused1]",
@@ -46,7 +46,7 @@ def spec(directory: Path) -> ModelSpec:
 
 
 def save_native(root: Path, tokenizer: Path, architecture: str, **transformer) -> Path:
-    """As MultiVectorEncoder saves it."""
+    """Save a model as MultiVectorEncoder does."""
     save_encoder(root / "encoder", tokenizer, architecture)
     torch.manual_seed(3)
     modules = [
@@ -202,7 +202,7 @@ def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
 
 
 def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
-    """The negative control: fillings must not be looked at where the model says so."""
+    """Negative control: attending to expansion tokens, against the model's configuration, changes vectors."""
     directory = save_pylate(tmp_path, minilm_directory)
     adapter = load_adapter(spec(directory), directory)
     tokenizer = MultiVectorTokenizer.load(directory, 512)
