@@ -28,7 +28,7 @@ USUAL = {"max_new_tokens": 24}
 
 @dataclass(frozen=True)
 class Case:
-    """`usual` is what the library is asked where nobody says anything, `told` where a client says so."""
+    """`usual` is the library's prompt by default, `told` its prompt if a client sets one."""
 
     name: str
     model: Any
@@ -95,7 +95,7 @@ def test_pages_of_all_sizes_together_are_read_as_the_library_reads_each(case, ou
 
 
 def test_threads_side_by_side_do_not_disturb_each_other(ours):
-    """Models keep something of the images that they were shown last."""
+    """Models keep state of the last images."""
     alone = [ours([file], **USUAL) for file in FILES]
     with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         assert list(pool.map(lambda file: ours([file], **USUAL), FILES * 3)) == alone * 3
@@ -207,7 +207,7 @@ def test_other_pixels_fail_the_same_comparison(case, tmp_path, minilm_directory,
 
 
 def test_weights_changed_in_one_place_fail_the_same_comparison(case, directory, library):
-    """Negative control: a tower of vision without its last layer."""
+    """Negative control: a vision tower without its last layer."""
     other = Reader(case.name, directory)
     blocks = [m for m in other.adapter.encoder._model.modules() if isinstance(m, torch.nn.ModuleList)]
     tower = next(each for each in blocks if "Vision" in type(each[0]).__name__ or "Pixtral" in type(each[0]).__name__)

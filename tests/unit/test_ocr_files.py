@@ -1,4 +1,4 @@
-"""Checkpoints of families that read pages: what their files may say, and what is refused by name."""
+"""Checkpoints of families that read pages: accepted configurations, and those refused by name."""
 
 import json
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def saved(tmp_path_factory, minilm_directory):
 
 @pytest.fixture
 def changed(saved, tmp_path):
-    """A directory of a family whose files say something else: file → keys and values."""
+    """Make a directory of a family with changed files: file → keys and values."""
 
     def change(name, **files):
         for path in saved[name].iterdir():
@@ -76,7 +76,7 @@ def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
 
 
 def test_a_prompt_that_begins_as_the_tokenizer_would_begin_it(changed):
-    """It is not begun twice."""
+    """The beginning is not repeated."""
     directory = changed("paddleocr_vl")
     path = directory / "chat_template.jinja"
     path.write_text("{{ bos_token }}" + path.read_text())
@@ -134,7 +134,7 @@ def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monke
 
 
 def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
-    """Sides in steps of a patch, of which two become a token."""
+    """Sides are multiples of a patch, and two patches become one token."""
     images = json.loads((saved["lighton_ocr"] / "processor_config.json").read_text())["image_processor"]
     directory = changed("lighton_ocr", processor_config={"image_processor": {**images, "patch_size": 4}})
     assert LightOnFiles.read(directory).counts(12, 20) == (15, 2)
@@ -193,7 +193,7 @@ def test_what_cannot_be_served(changed, name, files, said):
 
 @pytest.mark.parametrize("pad", [10**9, -1, 1.5])
 def test_padding_that_is_no_token(changed, pad):
-    """Such a padding token would end the process on a GPU."""
+    """A padding token outside the vocabulary would end the process on a GPU."""
     directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
     with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
         Reader("glm_ocr", directory)

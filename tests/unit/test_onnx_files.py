@@ -76,7 +76,7 @@ class Summing(torch.nn.Module):
 
 
 def test_logits_are_in_the_order_of_the_items(tmp_path):
-    """Computed in that of their lengths, each length by itself: here items 1, 2 and 0."""
+    """They are computed by length, each length by itself: here items 1, 2 and 0."""
     names = ("input_ids", "attention_mask")
     torch.onnx.export(
         Summing(),

@@ -1,4 +1,4 @@
-"""ONNX Runtime where a GPU was asked for; the library's sessions are faked."""
+"""ONNX Runtime with a GPU as the device; the library's sessions are faked."""
 
 import onnxruntime
 import pytest
@@ -14,7 +14,7 @@ from tests.stages import spec
 
 
 class Session:
-    """Of a library that can use `usable` providers."""
+    """A session of a library that can use the `usable` providers."""
 
     usable = (CUDA, CPU)
 
@@ -30,7 +30,7 @@ class Session:
 
 @pytest.fixture
 def library(monkeypatch):
-    """That of a GPU."""
+    """Fake the ONNX Runtime library built for GPUs."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
 

@@ -78,7 +78,7 @@ def unit(vectors):
 
 
 def ids_of(directory, name):
-    """Cleaned, and padded to all that the model has places for."""
+    """Clean the texts, tokenize them and pad to the model's maximum number of tokens."""
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     length = CONFIGS[name]["text_cfg"]["context_length"]
     tokenizer.enable_truncation(length)
@@ -107,7 +107,7 @@ def test_texts_and_images(name, preprocess, tmp_path, minilm_directory):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory, minilm_directory):
-    """Name → the directory of a checkpoint, with what open_clip makes of it."""
+    """Name → the directory of a checkpoint, with open_clip's results."""
     directories = {name: tmp_path_factory.mktemp("open_clip") for name in CONFIGS}
     for name, directory in directories.items():
         built(directory, name, minilm_directory, SQUASHED if name == "siglip" else PREPROCESS)
@@ -241,7 +241,7 @@ def test_weights_that_are_of_no_such_tower(tmp_path, minilm_directory):
 
 
 def test_weights_that_are_only_pickled(tmp_path, minilm_directory):
-    """They take the same way as any others: refused, or, where a model file says so, converted."""
+    """They are refused like others or, if the model file says so, converted."""
     name, directory = "open_clip_pytorch_model.bin", tmp_path / "saved"
     assert pickled({name, "open_clip_config.json"}, ["."]) == [name]
     assert pickled({name, "open_clip_model.safetensors"}, ["."]) == []

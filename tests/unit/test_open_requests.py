@@ -1,4 +1,4 @@
-"""Who answers a deferred request, the stage or the clock, by a clock of the test's own."""
+"""Deferred requests are answered once, by the stage or at their deadline; the tests have their own clock."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Clock:
         self._until = 0
 
     def condition(self) -> threading.Condition:
-        """In the place of threading's; one for a test."""
+        """Return a replacement for threading.Condition; a test makes only one."""
         clock = self
 
         class Waiting(threading.Condition):
@@ -36,7 +36,7 @@ class Clock:
                 clock._until = clock.now + round(timeout * 1e9)
                 clock.is_waited_for.set()
                 super().wait()
-                return clock.now < clock._until  # as Condition: False where the time has passed
+                return clock.now < clock._until  # like Condition: False after a timeout
 
         self._changed = Waiting()
         return self._changed
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Request(FakeRequest):
-    """Knows when it was answered."""
+    """Records when it was answered."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.fixture
 def answered() -> list[bool]:
-    """For each answer, whether it was the clock's."""
+    """List, for each answer, whether the deadline gave it."""
     return []
 
 
@@ -152,7 +152,7 @@ def test_a_cancelled_request_is_over_and_answered(requests, clock):
 
 
 class Gone:
-    """A call at the door. `is_gone`: its client waits no longer."""
+    """A call at the door. `is_gone`: its client has disconnected."""
 
     is_gone = False
 

@@ -1,4 +1,4 @@
-"""Numbers that float16 does not hold: found when a model is loaded, and never answered."""
+"""Numbers outside float16's range are detected when a model is loaded, and never returned to a client."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ NAN, INFINITE = float("nan"), float("inf")
 
 
 class Spoiling:
-    """Every state is 1, but those of items of more than 35 tokens are what is said of each path."""
+    """Every state is 1, except those of items of more than 35 tokens: each path sets its own."""
 
     vocab_size, config = 100, SimpleNamespace(get_text_config=lambda: None)
 
@@ -100,7 +100,7 @@ def test_a_fault_of_the_machine_is_no_verdict_on_the_model(caplog, error, is_kep
     assert choose_path(Spoiling(packed=error), 256, measurements).path == PADDED
     assert (measurements.get("probe") is not None) == is_kept
     assert bool(caplog.records) != is_kept
-    # Once it is repaired.
+    # After the repair.
     assert choose_path(Spoiling(), 256, measurements).path == (PADDED if is_kept else PACKED)
 
 
@@ -110,14 +110,14 @@ def test_a_fault_of_the_machine_is_no_verdict_on_the_model(caplog, error, is_kep
     ids=str,
 )
 def test_want_of_memory_ends_the_probe(error):
-    """The load can be repeated; the verdict would stay."""
+    """The load can be repeated, but a recorded verdict would stay."""
     with pytest.raises(type(error)):
         probe(Spoiling(packed=error), 256)
 
 
 @pytest.fixture
 def large(tmp_path):
-    """A model whose states are larger than what float16 holds, between two layers."""
+    """A model whose states exceed float16's range between two layers."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False)
@@ -130,7 +130,7 @@ def large(tmp_path):
 
 @pytest.fixture
 def float16(monkeypatch):
-    """As on a GPU where the model file names no precision, or that one."""
+    """Choose float16, as on a GPU if the model file names no precision or float16."""
     monkeypatch.setattr(engine_module, "choose_dtype", lambda *_: torch.float16)
 
 
@@ -149,7 +149,7 @@ class Pooling(Adapter):
 
 @pytest.fixture
 def loads(monkeypatch):
-    """What formats the family's weights are loaded in."""
+    """List the dtypes in which the family's weights are loaded."""
     dtypes = []
 
     def load(spec, directory, engine):
@@ -221,7 +221,7 @@ def test_a_threshold_that_a_label_does_not_have_is_no_such_number():
 
 @pytest.mark.parametrize(("place", "is_refused"), [(1, True), (2, False)])
 def test_states_of_words_and_labels_that_are_not_finite_are_an_error(place, is_refused):
-    """Where they are compared with thresholds: nothing would be found, as if there were nothing."""
+    """Otherwise no comparison with a threshold would succeed, and the result would be empty without an error."""
     ids, places, one = np.zeros(3, np.int32), np.array([1], np.int32), np.array([1], np.int32)
     features = {"input_ids": Ragged(ids, np.array([3], np.int32)), "word_tokens": Ragged(places, one)}
     hidden = torch.zeros(3, 2)
@@ -231,7 +231,7 @@ def test_states_of_words_and_labels_that_are_not_finite_are_an_error(place, is_r
 
 
 def test_objects_whose_scores_are_not_finite_are_an_error():
-    """One of two boxes; those below their thresholds go."""
+    """One of two boxes is not finite; the other is below its threshold and is dropped."""
     text = Text(np.array([5], np.int32), np.array([1], np.int32), np.array([0.5], np.float32))
     logits, boxes = np.array([[NAN], [-9]], np.float32), np.full((2, 4), 0.5, np.float32)
     seen = grounding_dino(logits, boxes, text, np.array([8, 8], np.int32), {})

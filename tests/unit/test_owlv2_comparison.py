@@ -54,7 +54,7 @@ def test_objects_are_those_of_the_library(ours, library, file):
 
 
 def test_labels_differ(library):
-    """Or else a comparison of them would show nothing."""
+    """Otherwise a comparison of them would show nothing."""
     assert {each["label"] for file in FILES for each in library(file, LABELS)} == {*LABELS}
 
 

@@ -90,7 +90,7 @@ def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
 
 
 def test_its_files_are_weights_too(directory):
-    """They are fetched, they count as memory, and measurements are valid only for them."""
+    """They are fetched, count as memory, and measurements are valid only for them."""
     assert "*.npz" in recognised_by()
     file = directory / "frames.npz"
     assert expected_bytes(order(directory)) == INTERPRETER_BYTES + 2 * file.stat().st_size

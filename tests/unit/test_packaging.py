@@ -1,4 +1,4 @@
-"""What is said in several places about Python's and the packages' versions is the same."""
+"""Versions of Python and of packages that are stated in several places agree."""
 
 import re
 import sys

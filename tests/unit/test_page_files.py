@@ -1,4 +1,4 @@
-"""What checkpoints of models that read pages say, in each of the layouts that they have had."""
+"""Configuration of checkpoints that read pages, in each layout that has been published."""
 
 import json
 
@@ -46,7 +46,7 @@ VISION = {"depth": 2, "embed_dim": 32}
 )
 @pytest.mark.parametrize("token", ["image_token_id", "image_token_index"])
 def test_where_a_config_has_the_language_model(tmp_path, text, token):
-    """Before transformers 4.52 its fields stood beside those of the tower."""
+    """Before transformers 4.52, its fields were at the same level as those of the tower."""
     vlm = {"model_type": "qwen2_vl", "vision_config": VISION, token: 7, **text}
     files = PageFiles.read(written(tmp_path, config={"vlm_config": vlm, "embedding_dim": 16}), ("qwen2_vl",), 9)
     assert (files.text.integer("hidden_size"), files.longest, files.image_token, files.dim) == (64, 100, 7, 16)

@@ -1,4 +1,4 @@
-"""PDFs as images: what their pages look like, which of them are read, and what files of any kind may cost."""
+"""PDFs as images: the look of their pages, the choice of pages, and limits on the cost of hostile files."""
 
 import time
 from collections.abc import Iterator
@@ -46,10 +46,10 @@ def drawn(content: bytes, reader: PageReader = READER) -> list[tuple[int, np.nda
 
 
 def drawing() -> list[psutil.Process]:
-    """What this process has started to draw, and not ended."""
+    """Return the drawing processes of this process that are still running."""
     found = []
     for child in psutil.Process().children():
-        with suppress(psutil.Error):  # it ends meanwhile
+        with suppress(psutil.Error):  # the process may end meanwhile
             found += [child] if "sie_triton.pdf.draw" in child.cmdline() else []
     return found
 
@@ -61,7 +61,7 @@ def refusal(content: bytes, reader: PageReader = READER) -> str:
 
 
 def test_a_page_is_drawn_as_the_library_draws_it():
-    """And shows what is on it, upright and in its colours."""
+    """The image shows the page's content, upright and in its colours."""
     for (number, found), picture, expected in zip(drawn(PDF), PAGES, pdfs.drawn(PDF), strict=True):
         assert np.array_equal(found, np.asarray(expected))
         near = np.asarray(Image.fromarray(found).resize(picture.size)).astype(float)
@@ -123,7 +123,7 @@ def test_limits_name_the_image_and_the_setting():
 
 @pytest.mark.parametrize("name", unreadable())
 def test_files_of_any_kind_cost_little(name):
-    """Refused by the name of the image, or drawn; nothing is left of what drew them."""
+    """Each file is drawn, or refused with the name of the image; no drawing process is left."""
     content, said = unreadable()[name]
     assert is_pdf(content)
     told = ""
@@ -170,7 +170,7 @@ def until(condition) -> None:
 
 
 def test_a_page_is_no_longer_drawn_once_nobody_waits():
-    """The process that draws is stopped: it would never end."""
+    """The drawing process is stopped; otherwise it would never end."""
     over: list[bool] = []
     reader = PageReader(ALL, 9, 1 << 26, lambda: bool(over))
     pages = reader.pages(ImageFile(PDF, "image[0]"))
@@ -197,7 +197,7 @@ def image_request(content: bytes):
 
 
 def test_an_image_does_not_wait_for_a_pdf(stage):
-    """The PDF's pages are never drawn; nothing of the request is left once it is cancelled."""
+    """The PDF's pages are never drawn; a cancelled request leaves nothing behind."""
     slow, image = image_request(PDF), image_request(saved(PAGES[0]))
     stage.execute([slow])
     until(drawing)
@@ -228,7 +228,7 @@ def test_a_text_that_is_truncated_is_said_beside_images(stage):
 
 
 def test_few_pdfs_are_open_at_once(stage):
-    """Each has a process: of five, two are begun, and the others follow."""
+    """Each PDF has its own process: of five PDFs, two are started, and the others follow."""
     requests = [image_request(PDF) for _ in range(5)]
     stage.execute(requests)
     most = 0

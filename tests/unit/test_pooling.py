@@ -1,4 +1,4 @@
-"""Pooling by its definition, an item at a time, with prompts of every length."""
+"""Pooling equals its definition, computed an item at a time, with prompts of every length."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ LENGTHS = (4, 1, 3, 6, 2)
 
 
 def slowly(states, prompt, mode):
-    """One item, [tokens, d]. A prompt that leaves nothing of a text takes part in it."""
+    """Pool one item [tokens, d] by definition. If only prompt tokens are left, they are pooled."""
     kept = states[prompt:] if prompt < len(states) else states
     if mode == "weightedmean":
         weights = np.arange(len(states) - len(kept), len(states))[:, None] + 1

@@ -1,4 +1,4 @@
-"""The postprocess stage at its own seam: each request gets the transforms that it asked for, whatever is beside it."""
+"""The postprocess stage through its public interface: each request gets its transforms, whatever else runs."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Postprocess at its own seam: what one request spoils or asks for changes nothing for those beside it."""
+"""Postprocess through its public interface: a request's errors and options do not affect other requests."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_a_request_that_spoils_the_encoding_of_all_is_told_alone(seal, monkeypat
 
 
 def test_scales_come_with_what_is_scaled_and_with_nothing_else(seal):
-    """Their output is there all the same, without rows."""
+    """The output of scales exists nevertheless, without rows."""
     stage = Postprocess(spec(**COLBERT, scaled=("multivector", "muvera")), seal)
     dtypes = ["float32", "float16", "int8", "uint8", "ubinary"]
     answers = run(stage, [colbert(3, output_dtype=dtype) for dtype in dtypes])

@@ -1,4 +1,4 @@
-"""Elements that take long are made ready by several threads; the last of them hands over."""
+"""Slow elements are prepared by several threads; the last thread hands over."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ TEXT, IMAGES = kind_of(["text"]), kind_of(["image"])
 
 
 class Slow(Processor):
-    """Capital letters are slow; `waits` is for the test to hold them up."""
+    """Capital letters are slow; the test delays them with `waits`."""
 
     prepares = True
 
@@ -113,7 +113,7 @@ def test_what_takes_long():
 
 
 def test_a_query_is_one_image():
-    """And of an item its pages are read."""
+    """The pages of an item are read."""
     image, done = ImageFile(pdf_of(pages([(9, 9), (9, 9)])), "image[0]"), []
     both = [Framed(Part(name, [image]), NoFrame(), IMAGES) for name in ("items", "query")]
     finish(prepared(Processing(), both, done).strands(1))

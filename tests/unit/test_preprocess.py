@@ -1,4 +1,4 @@
-"""The preprocess stage at its own seam, with a real tokenizer."""
+"""The preprocess stage through its public interface, with a real tokenizer."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_dir
 
 @pytest.fixture
 def scorer(tmp_path, minilm_directory):
-    """Of a model that encodes and scores by its outputs."""
+    """Preprocess stage of a model that encodes, and scores by its outputs."""
     changes = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",), "max_sequence_length": 32}
     stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
     yield stage
@@ -62,7 +62,7 @@ def scorer(tmp_path, minilm_directory):
 
 @pytest.fixture
 def pairs(tmp_path, minilm_directory):
-    """Of a cross-encoder."""
+    """Preprocess stage of a cross-encoder."""
     changes = {"family": "cross_encoder", "tasks": ("score",), "dims": {}, "max_sequence_length": 32}
     stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
     yield stage
@@ -106,7 +106,7 @@ LONG = "why " * 100_000
 
 
 def test_which_texts_are_truncated_is_said(scorer, pairs):
-    """The indices are those of items in a request of any size; the query is not an item."""
+    """Indices count items in a request of any size; the query is not an item."""
     long = "word " * 40
     for texts_sent, expected in ((["a", long, "b"], [1]), ([long, *["a"] * 200, long], [0, 201])):
         (encoded,) = run(scorer, [asked("encode", text=texts_sent)])
@@ -148,7 +148,7 @@ def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, r
 
 @pytest.mark.parametrize("stage", ["scorer", "pairs"])
 def test_a_huge_query_holds_nobody_up(stage, request):
-    """It is deferred, however few its texts are, and cut once."""
+    """The request is deferred, however few texts it has, and the query is truncated once."""
     stage = request.getfixturevalue(stage)
     huge = asked("score", query=[LONG], text=[*["nobody"] * 20])
     small = asked("score", query=["who?"], text=["I"])
@@ -174,13 +174,13 @@ LONG_TEXT = "x" * 10_000
     ],
 )
 def test_what_stands_beside_each_text_counts_each_time(frames, expected):
-    """The second frame is that of a query, which is there once."""
+    """The second prompt is that of a query, which occurs once."""
     parts = [Part("text", ["nobody"] * 20), Part("query", ["who?"])]
     assert is_bulk([Framed(part, frame, KINDS["text"]) for part, frame in zip(parts, frames, strict=False)]) == expected
 
 
 def test_a_long_query_is_cut_as_the_tokenizer_would(pairs):
-    """What is left out beforehand would not have been seen."""
+    """Text that is dropped before tokenization would have been truncated anyway."""
     for words in (10, 40, 400):
         query = "climbing plants " * words
         (answer,) = run(pairs, [asked("score", query=[query], text=["of the vine", "x " * 50])])

@@ -140,7 +140,7 @@ def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
 
 @as_root
 def test_a_fork_server_of_another_user_is_not_asked(tmp_path):
-    """Only the kernel knows who listens: the directory alone was not enough."""
+    """Only the kernel knows which user listens; checking the directory alone was not enough."""
     answering = f"""
 import os, socket
 os.setuid({OTHER})

@@ -12,7 +12,7 @@ from sie_triton.process_memory import Share, share_of
 BYTES = 64 * 2**20
 SLACK = 8 * 2**20
 
-# Tells the pid of a fork that shares `size` bytes with it and has half as many to itself.
+# Prints the pid of a fork that shares `size` bytes with it and has half as many of its own.
 FORKS = """
 import os, sys, time
 size = int(sys.argv[1])

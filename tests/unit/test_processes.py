@@ -1,4 +1,4 @@
-"""Processes of ours from birth to end, and those that others wrote down."""
+"""Our processes from start to end, and processes that others recorded by pid."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ DIES_AT_ONCE = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
 
 @pytest.fixture
 def nothing_is_left():
-    """No child, no zombie, and as many descriptors as before."""
+    """Check that no child, zombie or additional descriptor is left."""
     me = psutil.Process()
     before, descriptors = set(me.children()), me.num_fds()
     yield
@@ -48,7 +48,7 @@ def test_a_started_child_is_watched_from_its_birth(signum):
     assert child.wait(60)
     assert child.status == -signum
     assert signum.name in child.how_it_ended
-    assert is_zombie(child.pid)  # nobody else can have its pid
+    assert is_zombie(child.pid)  # its pid cannot be reused yet
     child.end()
     assert not psutil.pid_exists(child.pid)
     assert child.status == -signum
@@ -121,7 +121,7 @@ def is_zombie(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-# --- the fork server's
+# --- children of the fork server
 
 
 SERVES = """
@@ -139,7 +139,7 @@ def main(descriptors):
 
 @pytest.fixture
 def fork_server(tmp_path, monkeypatch):
-    """Its children do what they are told: the signal to die of, "raise", or "exit"."""
+    """Its children follow their order: the signal to die of, "raise", or "exit"."""
     (tmp_path / "obeying.py").write_text(SERVES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = ["sie_triton.processes.fork_server", "obeying", str(tmp_path)]
@@ -181,14 +181,14 @@ def test_how_it_ended_is_not_known_of_one_whose_fork_server_is_gone(fork_server)
     before = fork_server.pid
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: fork_server.pid != before)
-    assert not child.wait(0)  # those of a fork server that died go on
+    assert not child.wait(0)  # children of a fork server that died go on
     child.end()
     assert child.status is None
     assert child.was_killed
 
 
 def test_a_fork_server_outlives_all_that_it_forks(fork_server):
-    """And keeps nothing of them: neither zombies nor descriptors."""
+    """It keeps neither zombies nor descriptors of them."""
     me = psutil.Process(fork_server.pid)
     before = me.num_fds()
     children = [forked(fork_server, order) for order in (b"raise", b"9", b"exit", b"") for _ in range(10)]
@@ -206,7 +206,7 @@ def test_a_child_has_nothing_of_its_siblings(fork_server):
 
 
 def test_who_goes_before_it_is_served_does_no_harm(fork_server):
-    """The fork server is stopped while somebody asks; he is gone when it comes round."""
+    """The client sends its request while the fork server is suspended, and is gone when the server resumes."""
     fork_server_process = psutil.Process(fork_server.pid)
     fork_server_process.suspend()
     imports = "from pathlib import Path; from sie_triton.processes.fork_server import fork"
@@ -220,11 +220,11 @@ def test_who_goes_before_it_is_served_does_no_harm(fork_server):
     assert child.status == 7
 
 
-# --- a pid that is written down
+# --- a recorded pid
 
 
 def test_a_pid_of_somebody_else_by_now_is_left_alone(child):
-    """As after the process has ended and its pid was given to another."""
+    """The pid was reused after the process had ended."""
     written = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     assert not written.is_alive
     written.send(signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_a_pid_of_somebody_else_by_now_is_left_alone(child):
 
 
 def test_a_pid_given_away_between_reading_and_killing(child, monkeypatch):
-    """The process is found by its pid, and is another one a moment later."""
+    """The pid is looked up, and belongs to another process a moment later."""
     written = ProcessId.of(child.pid)
     looked = []
 
@@ -285,14 +285,14 @@ def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, chil
 
 
 def test_a_stage_whose_pid_is_somebody_elses_is_dead(controller, control, child):
-    """And healed, though a process of that pid lives."""
+    """It is healed, although a process with that pid lives."""
     left = stage(controller, "a", child.pid)
     left.record["started"] -= 1
     controller.tick()
     wait_for(lambda: control.swapped == [("a-inference", False)])
 
 
-# --- a process of somebody else
+# --- a process that another process started
 
 
 def test_a_process_is_waited_for_by_its_pidfd(child):

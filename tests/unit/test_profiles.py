@@ -13,7 +13,7 @@ MUVERA = {"num_repetitions": 4, "projection_dim": 8, "final_projection_dim": Non
 
 
 def load(tmp_path, profiles, family="sentence_transformer", tasks=None):
-    """`profiles`: name → what it extends, runtime, loadtime, and keys of its own."""
+    """`profiles`: name → parent, runtime, loadtime, and keys of its own."""
     made = {}
     for name, given in profiles.items():
         given = dict(given)
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_says_how_it_is_pooled_is_right(tmp_path, caplog):
 
 
 def pooling(config, saved=None):
-    """`saved`: what the model's own files say."""
+    """`saved`: pooling according to the model's own files."""
     spec = config.resolve(Runtime())
     files = SimpleNamespace(pooling=saved or ("mean",), is_said=saved is not None)
     return family(spec.family).options_of(spec).modes(files)
@@ -102,7 +102,7 @@ def test_instructions_and_templates_reach_the_stages(tmp_path):
 
 
 def test_muvera_of_a_profile_has_the_parameters_that_it_gives_itself(tmp_path):
-    """`muvera_config` is only for a profile that says no more than `muvera: {}`."""
+    """`muvera_config` applies only to a profile with an empty `muvera: {}`."""
     tasks = {"encode": {"multivector": {"dim": 16, "scales": True}}}
     for runtime, repetitions in (({"muvera": {}}, 4), ({"muvera": {"num_repetitions": 9}}, 9)):
         default = {"loadtime": {"muvera_config": MUVERA}, "runtime": runtime}

@@ -1,4 +1,4 @@
-"""Prompts from a request, its profile and the model's files, as far as the tokens: with MiniLM's own tokenizer."""
+"""Prompts from a request, its profile and the model's files, up to the tokens of MiniLM's tokenizer."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ ALL = Profile("all", instruction="find: ")
 
 @pytest.fixture
 def stage(tmp_path, minilm_directory, request):
-    """Warm; its tokenizer knows prompts that pooling leaves out."""
+    """A warm stage; its tokenizer knows prompts that pooling leaves out."""
     changes = {"family": "bge_m3", "tasks": ("encode", "score"), "score_modes": ("dense",), "max_sequence_length": 64}
     of = spec(
         **{**changes, "weights": str(minilm_directory), "profiles": (Profile(), TEMPLATES, ALL)},
@@ -42,7 +42,7 @@ def stage(tmp_path, minilm_directory, request):
 
 
 def test_names_of_the_documents_prompt_are_the_librarys():
-    """In its order."""
+    """The library's order applies."""
     prompts = {"corpus": "c: ", "passage": "p: ", "document": "d: "}
     for name in ("document", "passage", "corpus"):
         assert own_prompt(prompts, is_query=False) == prompts.pop(name)
@@ -109,7 +109,7 @@ def test_a_bulk_request_with_a_query_and_prompts_is_as_many_small_ones(stage, pa
 
 
 def test_a_request_gives_the_inputs_of_one_verb(stage):
-    """As an ensemble does; clients can reach the step directly."""
+    """An ensemble sends one verb's inputs, but clients can call the step directly."""
     both = asked("encode", text=["a"])
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
@@ -126,7 +126,7 @@ def test_texts_are_those_of_one_request(stage, array):
 
 
 def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tmp_path, minilm_directory):
-    """In a small request and in a bulk one."""
+    """Only the request with such a text fails, whether small or bulk."""
     of = spec(family=NAME, dims={"dense": 2, "tags": 4}, weights=str(minilm_directory))
     made = Preprocess(of, StatusWriter(tmp_path, "m", "preprocess", 0))
     made.warm_up()

@@ -36,7 +36,7 @@ time.sleep(600)
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Looks come faster, and a process has any time to start."""
+    """Shorten the polling interval, and let processes take any time to start."""
     monkeypatch.setattr(supervisor, "LOOK_S", 0.1)
     monkeypatch.setattr(pulse, "MAX_SILENT_AT_START", 1_000_000)
 
@@ -98,7 +98,7 @@ def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
 
 
 def test_a_controller_whose_round_hangs_gives_no_sign(monkeypatch):
-    """Though its event loop answers."""
+    """This holds even if its event loop answers."""
     num_beats, begun, may_end = 0, threading.Event(), threading.Event()
 
     def count() -> None:

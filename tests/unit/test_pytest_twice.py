@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "pytest-twice"
 # Other plugins take a second a session to import.
 PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin -p pytest_timeout"}
 
-# Of a module of a throwaway project. `is_first()` is True in the first session only.
+# Start of a module of a throwaway project. `is_first()` is True in the first session only.
 HEAD = """
 import os
 from pathlib import Path
@@ -43,7 +43,7 @@ FLAKY = "flaky: test_{}.py::test_{} failed once and passed alone; fix it"
 
 
 def run(directory: Path, sessions: list[str], *modules: str) -> tuple[int, list[str], int]:
-    """The exit status, the lines that name flaky tests and the number of sessions."""
+    """Return the exit status, the lines that name flaky tests and the number of sessions."""
     marks = directory / "marks"
     marks.mkdir()
     (directory / "pytest.ini").write_text("[pytest]\n")

@@ -41,7 +41,7 @@ class Library:
 
     @torch.inference_mode()
     def __call__(self, item, told=USUAL, keep=None):
-        """`keep`: so many tokens of the text."""
+        """`keep`: number of tokens of the text to keep."""
         item = {"text": item} if isinstance(item, str) else item
         inputs = torch.tensor([self.ids(item, told, keep)])
         kinds = (inputs == self.model.config.image_token_id).int()
@@ -114,7 +114,7 @@ def test_a_text_too_long_keeps_what_stands_around_it(ours, library):
 
 
 def test_the_token_of_images_in_a_text(ours):
-    """A token like others where there is no image, and refused beside one, whose place it would take."""
+    """The token is ordinary without an image, and refused beside an image, whose place it would take."""
     alone = ours.encode(["an <|image_pad|>"])["dense"]
     assert np.allclose(ours.encode([ITEMS[1], "an <|image_pad|>"])["dense"][1:], alone, atol=1e-5)
     with pytest.raises(InputError, match=r"image\[1\]: the text beside it contains <\|image_pad\|>"):

@@ -26,7 +26,7 @@ DENSE = {"encode": {"dense": {"dim": 64}}}
 
 
 def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog):
-    """The log says once what is done: pooling as the checkpoint says, what requests may change as the file does."""
+    """The log says once: pooling follows the checkpoint, and parameters of requests follow the model file."""
     directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
     said = {"pooling": "mean", "normalize": False, "query_template": "Q: {text}", "doc_template": "text: {text}"}
     lines = logged(tmp_path, directory, caplog, said, max_sequence_length=1024)
@@ -73,7 +73,7 @@ def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **
 
 
 def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
-    """Whatever the role and the instruction of a request."""
+    """This holds for every role and instruction of a request."""
     found = Recognised("", 512, {"dense": 64}, query_prompt=PROMPTS["query"])
     config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
     (profile,) = config.resolve(Runtime()).profiles
@@ -87,7 +87,7 @@ def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
 
 @pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
 def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
-    """Prompts and reasons are of others: lines, braces, quotes, what no YAML may hold as it is."""
+    """Prompts and reasons are foreign text: lines, braces, quotes, and characters that YAML must escape."""
     found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)
     config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
     text = to_yaml(config, found.reason)

@@ -1,4 +1,4 @@
-"""Directories as libraries save them: recognised for what they are, and computed as their own library does."""
+"""Directories as libraries save them are recognised, and give the same results as their own library."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,7 +46,7 @@ TEXTS = [*SHORT, *texts(2, seed=3), " ".join(texts(14, seed=4))]  # … than 512
 
 
 class Layout(NamedTuple):
-    """What is known of a directory: its family, how many tokens it reads, and words of the reason."""
+    """Expectations of a directory: its family, its maximum number of tokens, and a part of the reason."""
 
     build: Build
     family: str
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
     reason: str
     runtime: Mapping[str, Any] = MappingProxyType({})
     pooling: str | None = None
-    named: str = ""  # the family, where the files alone do not say it
+    named: str = ""  # the family, if the files alone do not determine it
 
 
 def t5_encoder() -> transformers.T5EncoderModel:
@@ -179,7 +179,7 @@ LAYOUTS = {
 
 
 class Ours:
-    """What serving a directory does, in one process."""
+    """The steps of serving a directory, in one process."""
 
     def __init__(self, directory: Path, family: str) -> None:
         self.config, self.reason = explain(directory, "my/model", {"weights_path": str(directory)}, family)
@@ -206,7 +206,7 @@ def by_role(library: Any) -> dict[bool | None, Callable[..., Any]]:
 
 
 def check_dense(ours: Ours, directory: Path) -> None:
-    """For each role; the library leaves vectors shorter that it cuts after Normalize."""
+    """Compare vectors for each role. Vectors that the library truncates after Normalize are shorter than 1."""
     library = SentenceTransformer(str(directory), device="cpu")
     assert ours.spec.max_sequence_length == library.max_seq_length
     for is_query, encode in by_role(library).items():

@@ -1,4 +1,4 @@
-"""What processes tell each other by small files: status records, the limit that reads them, the room for a load."""
+"""Communication by small files: status records, the request limit that reads them, and memory for a load."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ LIMIT = 8
 
 @pytest.fixture
 def record(tmp_path):
-    """A record of a process of model `name`; of this one, where no pid is given."""
+    """Make a record of a process of model `name`; without a pid, of this process."""
 
     def make(name, stage="inference", generation=0, pid=None):
         writer = StatusWriter(tmp_path, name, stage, generation)
@@ -72,7 +72,7 @@ def test_dead_peers_and_oneself_are_not_among_the_others(record, child):
     record("dead", pid=ended(gone))
     record("alive", pid=child.pid)
     record("alive", stage="preprocess", pid=child.pid)
-    # Nor a model that somebody else's server computes: it leaves this machine's processor to the others.
+    # Nor a model that a remote server computes: it leaves this machine's processor to the others.
     record("far", pid=child.pid).computed_by("remote")
     assert [each["pid"] for each in mine.of_other_models()] == [child.pid]
 
@@ -101,7 +101,7 @@ def test_a_successor_counts_only_while_it_lives(record, tmp_path, child):
 
 @pytest.fixture
 def limited(record, tmp_path, monkeypatch):
-    """The limit of a model, with records and a clock that the test moves."""
+    """The request limit of a model, with records and a clock that the test advances."""
     monkeypatch.setattr(limit, "monotonic_ns", lambda: made.now)
     monkeypatch.setattr(status, "monotonic_ns", lambda: made.now)
 
@@ -140,7 +140,7 @@ def test_a_full_server_looks_again_sooner(limited, record):
 
 
 def test_a_full_server_that_gets_on_lets_nobody_in_to_find_out(limited):
-    """Every 0.9 s a request is taken and another one comes: full for long, and never stuck."""
+    """Every 0.9 s a request is taken and another one arrives: the server is full for long, but never stuck."""
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
     assert limited.limit.room() == 0
@@ -153,7 +153,7 @@ def test_a_full_server_that_gets_on_lets_nobody_in_to_find_out(limited):
     assert [limited.limit.room(), limited.limit.room()] == [1, 0]
 
 
-# --- room for a load
+# --- memory for a load
 
 
 def test_an_answer_to_a_process_that_had_the_same_pid_is_not_taken(record, tmp_path):

@@ -1,4 +1,4 @@
-"""A running server's repository follows its model files, and what is wrong with one touches no other."""
+"""A running server's repository follows its model files; a faulty model file affects no other."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def model_file(model, max_sequence_length=64, dim=8, score=False, **more):
 
 
 class Server:
-    """Does with files what a launcher and its controller do."""
+    """Handles files like a launcher and its controller."""
 
     def __init__(self, root: Path, **settings: object) -> None:
         self.root, self.data_dir, self.models_dir = root, root / "data", root / "models"
@@ -53,7 +53,7 @@ class Server:
         return refresh(self.data_dir, **change)
 
     def steps(self, ensemble: str) -> str:
-        """Behind it, if all of them are there."""
+        """Return the common name of the ensemble's steps; check that all of them are there."""
         ((first, *_),) = [
             [step.model_name for step in from_text(path.read_text()).ensemble_scheduling.step]
             for path in [self.repository / ensemble / "config.pbtxt"]
@@ -107,7 +107,7 @@ def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(ser
 
 
 def test_steps_of_a_new_edition_are_loaded_cold_and_leave_nothing_for_python_to_write(server):
-    """Triton would wait for weights that the old steps still have, and load each step twice."""
+    """Otherwise Triton would wait for weights that the old steps still hold, and load each step twice."""
     server.file("a", 128)
     server.refresh()
     inference = from_text((server.repository / "test__a@1-inference" / "config.pbtxt").read_text())
@@ -140,7 +140,7 @@ def test_a_model_comes_and_goes_with_its_file(server):
     path.unlink()
     assert server.refresh().removed == ["test__c"]
     assert all_ensembles(server.repository) == ["test__a", "test__b"]
-    # what is in progress needs them
+    # requests in progress need them
     assert (server.repository / "test__c@1-inference").is_dir()
     server.file("c")
     assert server.refresh().added == ["test__c"]
@@ -183,7 +183,7 @@ def test_a_directory_that_cannot_be_read_takes_nothing_out_of_service(server):
 
 
 def test_a_new_file_whose_weights_are_not_there_yet_is_served(server):
-    """As at start-up, its requests get an error, and it loads once the weights are there."""
+    """As at start-up, its requests get an error until the weights are there; then the model loads."""
     server.file("c", weights_path="/nowhere")
     assert server.refresh().added == ["test__c"]
 
@@ -201,7 +201,7 @@ def test_of_two_files_with_one_name_the_one_that_is_served_counts(server):
 
 
 def test_half_of_a_change_is_rendered_anew(server):
-    """Its child was killed between the two ensembles."""
+    """The child was killed between the two ensembles."""
     server.file("a", score=True)
     server.refresh()
     server.file("a", 128, score=True)
@@ -314,7 +314,7 @@ def test_what_was_named_is_out_of_service_until_the_next_start(server):
     assert server.refresh(remove="test__a").removed == ["test__a"]
     assert server.refresh().added == []
     assert set(server.serving.models) == {"test/b"}
-    # another file may have its name meanwhile
+    # another file may have taken its name meanwhile
     assert server.refresh(add=model_file("test/a", 128).encode()).added == ["test__a"]
     (server.data_dir / "models" / "test__a.yaml").unlink()
     assert {model.sie_id for model in server.start("test/a", "test/b").models} == {"test/a", "test/b"}
@@ -391,7 +391,7 @@ def test_a_later_look_reads_no_settings_file(tmp_path, monkeypatch):
     server.file("a")
     monkeypatch.chdir(tmp_path)
     server.start()
-    (tmp_path / "sie.yaml").write_text("auth_mode: token")  # the tokens came by the environment
+    (tmp_path / "sie.yaml").write_text("auth_mode: token")  # the tokens came from the environment
     server.file("b")
     assert refresh_in_child(server.data_dir).added == ["test__b"]
 
@@ -416,6 +416,6 @@ def test_adapters_that_were_added_go_with_the_model_and_stay_with_its_next_editi
     assert read(paths["c"]) == {"banking": "hub://org/x"}
     server.refresh(remove="test__c")
     assert (paths["c"].exists(), paths["a"].exists()) == (False, True)
-    (server.models_dir / "a.yaml").unlink()  # by an editor, perhaps, that writes it anew
+    (server.models_dir / "a.yaml").unlink()  # perhaps by an editor that rewrites the file
     server.refresh()
     assert paths["a"].exists()

@@ -1,4 +1,4 @@
-"""Directories that no family can serve: each has a sentence of its own, which names what is there and what to do."""
+"""Directories that no family can serve: each has its own message, which names the contents and a remedy."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Questions to a server of somebody's, and what becomes of its answers."""
+"""Requests to a remote server, and the handling of its responses."""
 
 import logging
 import socket
@@ -72,7 +72,7 @@ def test_either_way_to_probabilities_is_found(path):
             np.testing.assert_allclose(found, [[1 / 13, 12 / 13], [1 / 21, 20 / 21]], rtol=1e-6)
         engine.close()
         assert [where for where, _ in endpoint.asked].count(path) >= 2
-        assert endpoint.asked[-1] == endpoint.asked[-2]  # it is not looked for again
+        assert endpoint.asked[-1] == endpoint.asked[-2]  # it is not looked up again
         asked = endpoint.asked[-1][1]
     assert (asked["query"], asked["items"]) == ([3, 4], [[5], [6, 7]])
     assert (asked["label_token_ids"], asked["apply_softmax"]) == ([1, 2], True)
@@ -134,7 +134,7 @@ def test_a_host_that_says_nothing_is_away(endpoint, monkeypatch):
     monkeypatch.setattr(connection, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
         port = full.getsockname()[1]
-        for _ in range(4):  # nobody takes them, and then there is no room for more
+        for _ in range(4):  # no server accepts the connections, and then the queue is full
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
@@ -167,7 +167,7 @@ def test_a_connection_that_is_cut_is_tried_again_once(endpoint, encoder, num_tro
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("trouble", ["slow", "drip"])
 def test_a_slow_endpoint_is_given_up_in_time(endpoint, trouble):
-    """The whole answer has to be there by then, whatever comes of it before."""
+    """The whole response must arrive before the timeout, whatever parts arrive earlier."""
     engine = engine_of(endpoint, timeout_s=0.4)
     endpoint.trouble, endpoint.delay_s = ("drip", 0.0) if trouble == "drip" else ("", 100.0)
     with pytest.raises(ModelError, match=r"did not answer within 0\.38 s"):
@@ -236,7 +236,7 @@ def test_it_is_told_that_an_endpoint_reads_more(endpoint, encoder, caplog, monke
 
 
 def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
-    """vLLM cuts the end of a question that is too long for it, without a word: there stands what it is asked."""
+    """vLLM silently truncates the end of a prompt that is too long: the end holds the question."""
     reads(endpoint, 5, monkeypatch)
     with pytest.raises(InputError, match=r"read only 5 of 6 tokens; .* max_sequence_length"):
         encoder.vectors(ITEMS, 2, None)

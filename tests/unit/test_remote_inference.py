@@ -1,4 +1,4 @@
-"""The stage of a model that somebody else's server computes: what it asks for, and whose error is whose."""
+"""The stage of a model that a remote server computes: its requests, and the attribution of errors."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def test_a_text_that_the_endpoint_refuses_spoils_no_other_request(stage, endpoin
     assert isinstance(bad, InputError)
     assert "answers 400, the input is longer than the context" in str(bad)
     assert [answer["dense"][0, 0] for answer in good] == [5, 6]
-    assert len(endpoint.asked) - before > 8  # some were asked together, and again apart
+    assert len(endpoint.asked) - before > 8  # some were requested together, and then again separately
 
 
 @pytest.mark.parametrize("trouble", ["429", "away"])

@@ -1,4 +1,4 @@
-"""Models that somebody else's server computes: what their files may say, and that they give what our engine gives."""
+"""Models that a remote server computes: accepted model files, and results equal to our engine's."""
 
 import json
 import shutil

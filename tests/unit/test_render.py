@@ -19,7 +19,7 @@ NAME = "sentence-transformers__all-MiniLM-L6-v2"
 
 @pytest.fixture(autouse=True)
 def usual_settings(monkeypatch):
-    """Remove the settings of the servers of other tests."""
+    """Remove settings that other tests' servers left."""
     monkeypatch.delenv("SIE_ENGINE", raising=False)
 
 
@@ -151,7 +151,7 @@ def test_rendering_again_replaces_whole_models(repository):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1", "cuda", "auto"])
 def test_triton_starts_one_instance_whatever_the_device(tmp_path, device):
-    """With KIND_AUTO, or KIND_GPU without `gpus`, Triton starts an instance for each GPU."""
+    """KIND_AUTO, or KIND_GPU without `gpus`, would make Triton start an instance for each GPU."""
     write_repository(tmp_path, read_settings(device=device), [], hook=False)
     (group,) = config(tmp_path, f"{NAME}-inference").instance_group
     assert (group.kind, list(group.gpus), group.count) == (group.KIND_CPU, [], 1)

@@ -1,4 +1,4 @@
-"""Who gets memory when several want it, and what becomes of a load that does not end."""
+"""Distribution of memory among waiting loads, and the end of a load that hangs."""
 
 import os
 import re
@@ -27,7 +27,7 @@ WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
 
 @pytest.fixture
 def worker_bytes(monkeypatch):
-    """Memory of workers, by pid."""
+    """Return the memory of workers in bytes, by pid."""
     taken = {}
     monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: taken.get(pid, 0))
     return taken
@@ -44,7 +44,7 @@ def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pi
     stage(controller, "fits", fits, state=LOADING, wanted_bytes=300, wanted_since_ns=monotonic_ns())
     stage(controller, "too-much", too_much, state=LOADING, wanted_bytes=300, wanted_since_ns=monotonic_ns())
     stage(controller, "later", later, state=LOADING, wanted_bytes=200, wanted_since_ns=monotonic_ns())
-    for _ in range(3):  # what has been granted counts before the stage has seen it
+    for _ in range(3):  # a grant counts before the stage has seen it
         controller.tick()
     assert [verdict(controller, pid) for pid in (fits, too_much, later)] == [GRANTED, None, GRANTED]
 
@@ -97,7 +97,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
 
 
 def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids):
-    """Only what did not fit into the smallest server either is refused for good."""
+    """A model is refused for good only if it did not fit into the smallest server either."""
     grown = DeviceMemory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
     controller._meter.measure = lambda *_: grown
     for name, pid, wanted in (("m", pids[0], 400), ("huge", pids[1], 800)):
@@ -120,7 +120,7 @@ def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
     assert told == reason
     assert "less 0.49 GiB for the server itself" in text
     (limit,) = re.findall(r"raise SIE_MEMORY_LIMIT_BYTES to at least (\d+)", text)
-    others = 700 if reason == "out of memory" else 500  # those that can go do not count
+    others = 700 if reason == "out of memory" else 500  # evictable models do not count
     needed = (others + wanted) * mib / 0.85
     assert needed <= int(limit) < needed + 1e6
 
@@ -160,7 +160,7 @@ def test_pressure_is_relieved_while_something_loads(controller, control, pids, w
 def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_once(
     controller, control, pids, worker_bytes, used, evicted
 ):
-    """Both free 300 bytes, so no other model is evicted for them."""
+    """Eviction and the old process free the same 300 bytes, so no other model is evicted for them."""
     old, new, other, _ = pids
     worker_bytes.update({old: 100, new: 200, other: 200})
     stage(controller, "m", old, state=RESIDENT, generation=1, worker_pid=old, num_open=1)
@@ -215,7 +215,7 @@ def test_what_loads_can_be_evicted_once_its_traffic_has_moved(controller, contro
     [(EVICTED, BusyError, COLD), (refusal("out of memory", "weights: took too much"), LoadError, FAILED)],
 )
 def test_the_controllers_change_of_mind_ends_a_load(tmp_path, answer, expected, state):
-    """And its requests are answered; an evicted model has not failed."""
+    """Its requests are answered; an evicted model has not failed."""
     status = StatusWriter(tmp_path, "m", "inference", 0)
     cold = Loading(status, 512)
     (request,) = requests = [tokens([1])]
@@ -230,7 +230,7 @@ def test_the_controllers_change_of_mind_ends_a_load(tmp_path, answer, expected, 
 
 
 class Loading(ColdStage[str]):
-    """For as long as the controller lets it."""
+    """A stage that loads until the controller ends the load."""
 
     name = "inference"
 

@@ -1,4 +1,4 @@
-"""Who gets memory and who gives it back, in the cases where two models of the same name or size are easily confused."""
+"""Granting memory and evicting, in cases where models of the same name or size are easily confused."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from sie_triton.records.grants import answer_path
 from sie_triton.records.status import ENGINES, LOADING, RESIDENT
 from tests.controller import round_of, stage, wait_for
 
-# Workers, by the bytes that each takes; no process has such an id.
+# Pids of workers, by the bytes that each takes; no process has such a pid.
 SIZES = {2**23 + size: size for size in (250, 300, 301, 400, 401, 500)}
 WORKERS = {size: pid for pid, size in SIZES.items()}
 
@@ -28,7 +28,7 @@ def worker_bytes(monkeypatch):
 
 
 def used(controller, num_bytes):
-    """Of 1,000, of which 850 may be."""
+    """Set the used memory, in bytes; 1,000 exist, and 850 may be used."""
     controller.measured = DeviceMemory(num_bytes, 1000, "test")
 
 
@@ -41,13 +41,13 @@ def resident(controller, name, pid, size, **fields):
 
 
 def verdict(controller, pid):
-    """The first line of what the process was told."""
+    """Return the first line of the controller's message to the process."""
     path = answer_path(controller._directory, pid)
     return path.read_text().partition("\n")[0] if path.exists() else None
 
 
 def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids):
-    """Which got requests before the traffic moved, and loads late; the model itself was used longest ago."""
+    """The older process got requests before the traffic moved, and loads late; its model is least recently used."""
     old, new, other, *_ = pids
     used(controller, 700)
     loading(controller, "a", old, wanted_bytes=400)
@@ -85,7 +85,7 @@ def test_what_a_loader_takes_beyond_its_grant_is_nobodys_room(controller, pids):
 
 
 def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controller, pids):
-    """What its loader takes of the machine's memory says nothing of it."""
+    """The loader's share of the machine's memory says nothing about the GPU's."""
     controller._settings = controller._settings.model_copy(update={"device": "cuda:0"})
     used(controller, 250)
     loading(controller, "a", pids[0], taken=250, granted_bytes=300)
@@ -95,7 +95,7 @@ def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controll
 
 
 def test_what_is_being_evicted_is_counted_and_not_chosen_again(controller, control, pids):
-    """400 are on their way out: enough for the first shortage, and 50 too few for the second."""
+    """400 bytes are being freed: enough for the first shortage, and 50 too few for the second."""
     first, second, *_ = pids
     resident(controller, "a", first, 400, last_used_ns=1)
     resident(controller, "b", second, 401, last_used_ns=2)
@@ -137,7 +137,7 @@ def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkey
 
 
 def test_the_worker_of_an_old_process_stays_while_its_model_is_being_evicted(controller, control, pids, child):
-    """Requests may still be on their way there."""
+    """Requests may still be on their way to it."""
     stage(controller, "a", pids[0], worker_pid=child.pid)
     stage(controller, "a", pids[1], generation=1)
     control.may_end.clear()
@@ -163,7 +163,7 @@ def test_a_process_that_was_stopped_for_a_moment_twice_is_left_alone(controller,
 
 
 def test_each_load_is_counted_once(controller, pids):
-    """Those of before this controller was there are not."""
+    """Loads from before the controller's start are not counted."""
     before = resident(controller, "a", pids[0], 300, resident_since_ns=1)
     other = resident(controller, "b", pids[1], 301, resident_since_ns=monotonic_ns())
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_the_least_recently_used_that_is_just_enough_goes_alone():
 
 @pytest.mark.parametrize("critical", [False, True])
 def test_a_model_that_takes_nothing_makes_no_room(critical):
-    """Nor does it count where a large one of the less recently used half is looked for."""
+    """Nor does it count when a large model of the less recently used half is chosen."""
     nothing = [Resident(name, 0, 1, 0) for name in ("far", "away")]
     here = [Resident("b", 9, 2, 0), Resident("c", 9, 3, 0)]
     assert victims([*nothing, *here], 8, now_ns=9, min_residency_ns=0, critical=critical) == ["b"]
@@ -206,7 +206,7 @@ def test_a_model_may_go_when_its_time_is_full(since_ns, expected):
 
 
 def test_a_model_without_a_living_process_is_not_among_those_that_load(controller, child):
-    """What the dead wanted is nobody's any more; whose tokenizer could not be loaded has failed."""
+    """A dead process's demand is dropped; a model whose tokenizer could not be loaded has failed."""
     child.kill()
     child.wait()
     stage(controller, "a", child.pid, state=LOADING, wanted_bytes=5)

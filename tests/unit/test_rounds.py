@@ -1,4 +1,4 @@
-"""What the controller does on a round about memory: who gets it, who gives it back, and who is left alone."""
+"""Memory in a round of the controller: loads that are admitted, models that are evicted, and models that stay."""
 
 import logging
 import mmap
@@ -27,7 +27,7 @@ LONG_AGO = 1  # monotonic ns
 
 
 class Triton:
-    """As the controller sees it: what was given a new process."""
+    """Triton as the controller sees it; records the stages that got a new process."""
 
     def __init__(self) -> None:
         self.swapped: list[str] = []
@@ -53,7 +53,7 @@ class World:
         monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: self.worker_bytes)
 
     def process(self, model, stage="inference", generation=0, **fields):
-        """The record of a new process."""
+        """Make the record of a new process."""
         self._processes.append(subprocess.Popen(["sleep", "60"]))
         pid = self._processes[-1].pid
         record = np.memmap(self.directory / f"{model}-{stage}.{pid}.status", RECORD, "w+", shape=(1,))[0]
@@ -75,7 +75,7 @@ class World:
         return path.read_text() if path.exists() else None
 
     def tick(self, swapped=()):
-        """One round, and the stages that get a new process in it."""
+        """Run one round and check which stages get a new process in it."""
         before = len(self._triton.swapped)
         round_of(self._controller)
         assert self._triton.swapped[before:] == list(swapped)
@@ -96,7 +96,7 @@ def world(tmp_path, monkeypatch, caplog, request):
     made.close()
 
 
-# --- room for a load
+# --- memory for a load
 
 
 def test_who_has_waited_longest_is_first(world):
@@ -107,7 +107,7 @@ def test_who_has_waited_longest_is_first(world):
 
 
 def test_what_was_granted_is_not_granted_twice(world):
-    """The load under way has not taken its memory yet."""
+    """The load in progress has not allocated its memory yet."""
     loading = world.process("a", state=LOADING, granted_bytes=500 * GIB)
     waiting = world.waiting("b", 500 * GIB)
     world.tick()
@@ -118,7 +118,7 @@ def test_what_was_granted_is_not_granted_twice(world):
 
 
 def test_what_is_about_to_go_makes_room_already(world):
-    """600 are with a process that only finishes its requests: nobody else has to go for the 250 that lack."""
+    """A process that only finishes its requests holds 600: no model is evicted for the missing 250."""
     world.memory = DeviceMemory(700 * GIB, 1000 * GIB, "test")
     waiting = world.waiting("a", 400 * GIB)
     world.resident("b", generation=0, num_open=1)
@@ -129,7 +129,7 @@ def test_what_is_about_to_go_makes_room_already(world):
 
 
 def test_what_never_fits_is_judged_with_all_others_gone(world):
-    """85 % of all, less the 40 that the server itself takes."""
+    """The limit is 85 % of all memory, less the 40 that the server itself takes."""
     world.memory = DeviceMemory(640 * GIB, 1000 * GIB, "test", 40 * GIB, 40 * GIB)
     world.resident("b")
     waiting = world.waiting("a", 900 * GIB)
@@ -165,7 +165,7 @@ def test_among_busy_ones_last_use_decides_whatever_their_size():
     assert victims(busy, 50, now_ns=9, min_residency_ns=0) == ["a", "b"]
 
 
-# --- what nobody uses
+# --- unused resources
 
 
 @pytest.mark.parametrize("world", [{"idle_evict_s": 1}], indirect=True)

@@ -1,4 +1,4 @@
-"""What runs when: lanes, turns, the CPU threads, and the clocks."""
+"""Scheduling: lanes, order, CPU threads, and clocks."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
 
 
 class Large:
-    """Stands for what a request holds."""
+    """A stand-in for the data that a request holds."""
 
 
 def test_an_idle_thread_holds_no_job():
@@ -62,7 +62,7 @@ def test_an_idle_lane_holds_no_sub_batch():
 
 
 class Slots:
-    """Jobs as the scheduler sees them: costs, and whether they are of any use."""
+    """Jobs as the scheduler sees them: their costs, and whether their results are still wanted."""
 
     def __init__(self, *costs: int) -> None:
         self.costs = costs

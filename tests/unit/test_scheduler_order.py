@@ -1,4 +1,4 @@
-"""Whose turn it is, where all is queued before a lane looks: the order is the scheduler's alone."""
+"""Order of jobs if all are queued before a lane takes any: the scheduler alone decides it."""
 
 import threading
 
@@ -14,7 +14,7 @@ BLOCK = 77  # a sub-batch of this cost takes its lane until the end
 
 
 class Order:
-    """A scheduler whose lanes begin with `run`, and the sub-batches in the order in which they ran."""
+    """A scheduler whose lanes start with `begin`; records the sub-batches in the order in which they ran."""
 
     def __init__(self, monkeypatch, device: str = "cpu", cores: int = 1) -> None:
         self.ran: list[list[int]] = []
@@ -74,7 +74,7 @@ def test_what_is_over_is_dropped_from_every_class(one_lane):
 
 
 def test_the_whole_device_is_not_given_while_work_waits(one_lane):
-    """No lane has taken it yet."""
+    """No lane has taken the waiting work yet."""
     one_lane.submit([3])
     with one_lane.scheduler.whole() as threads:
         assert threads == 0
@@ -82,7 +82,7 @@ def test_the_whole_device_is_not_given_while_work_waits(one_lane):
 
 
 def test_what_was_dropped_is_not_waited_for(monkeypatch):
-    """Else the next arrivals would gather beside a queue that is empty."""
+    """Otherwise the next arrivals would wait behind an empty queue."""
     lanes = Order(monkeypatch)
     lanes.scheduler.submit(list(Timed(10, deadline_ns=1)))
     lanes.begin()
@@ -97,7 +97,7 @@ def test_what_was_dropped_is_not_waited_for(monkeypatch):
 
 @pytest.mark.parametrize("waiting", ["several", "bulk"])
 def test_each_lane_may_pass_a_class_twice(monkeypatch, waiting):
-    """One of two is taken until the end, so that the other runs everything else, in order."""
+    """One of two lanes is occupied until the end, so the other runs everything else, in order."""
     lanes = Order(monkeypatch, "cpu", cores=2)
     if waiting == "bulk":
         lanes.submit_bulk(8)

@@ -1,4 +1,4 @@
-"""Scores at the seam of inference and postprocess: queries as items, beside requests to encode."""
+"""Scores through the interface of inference and postprocess: queries as items, beside requests to encode."""
 
 import time
 
@@ -23,7 +23,7 @@ def asking(query, *items, **changes):
 
 
 def cosine(query, item):
-    """Of what EchoWorker makes of tokens: the first, and how many."""
+    """Return the cosine of EchoWorker's vectors, each an item's first token and its number of tokens."""
     a, b = (np.array([each[0], len(each)], float) for each in (query, item))
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 

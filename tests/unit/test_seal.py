@@ -1,4 +1,4 @@
-"""What a step takes from the step before it, and from nobody else."""
+"""A step accepts data from the step before it only, by a seal."""
 
 import numpy as np
 import pytest

@@ -168,7 +168,7 @@ def test_a_decoder_with_last_token_pooling_gives_the_librarys_vectors(tmp_path, 
 
 
 def test_weights_read_by_hand_are_noticed_not_computed_from():
-    """A model that reads a prepacked layer's weight itself gets no number it could take for a result."""
+    """A model that reads a prepacked layer's weight itself gets no usable number."""
     layer = PrepackedLinear(torch.nn.Linear(4, 3))
     assert layer.weight.shape == (3, 4)
     assert layer.weight.isnan().all()

@@ -1,4 +1,4 @@
-"""Tokenizers made of spm.model are those that transformers' own converter makes."""
+"""Tokenizers made from spm.model equal those of transformers' own converter."""
 
 import struct
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ TEXTS = [["ada", "lovelace", "fish", "."], ["ﬁsh", "日本", "[MASK]", "<own>"
 
 
 def ligature() -> bytes:
-    """The map of SentencePiece's normalizer that makes fi of ﬁ: a double array of its bytes, and what they become."""
+    """Return SentencePiece's normalizer map from ﬁ to fi: a double array of its bytes, and the replacement."""
     units, at = [0] * 2048, 0
     for byte, offset in zip("ﬁ".encode(), (256, 512, 1024), strict=True):
         at ^= byte

@@ -85,7 +85,7 @@ def test_texts(ours, library, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_of_several_shapes(ours, library, kind):
-    """Together and alone; the library pads each to as many patches as there may be."""
+    """Images are encoded together and alone; the library pads each to the maximum number of patches."""
     found = ours[kind].encode([{"image": file} for file in FILES])["dense"]
     assert np.allclose(found, library[kind].images(FILES), atol=1e-5)
     alone = np.concatenate([ours[kind].encode([{"image": file}])["dense"] for file in FILES])
@@ -103,7 +103,7 @@ def test_texts_and_images_in_one_request(ours, library, kind):
 
 @pytest.mark.parametrize(("kind", "of_images"), [("siglip", [16, 16]), ("siglip2", [24, 21])])
 def test_what_an_item_costs(ours, kind, of_images):
-    """All that the model reads of it, padding too."""
+    """An item costs all that the model reads, padding included."""
     processor = ours[kind].processor
     images = [processor.prepare({"image": ImageFile(file, "image")}) for file in FILES[:2]]
     features = processor.encode([{"text": "a"}, *images])
@@ -111,7 +111,7 @@ def test_what_an_item_costs(ours, kind, of_images):
 
 
 def test_a_model_file_may_cut_texts_sooner(directories, library):
-    """They are padded all the same: the model was trained so."""
+    """Texts are padded nevertheless: the model was trained so."""
     served = Served("siglip", directories["siglip"], dims={"dense": 48}, max_sequence_length=5)
     tokenizer = library["siglip"].tokenizer
     cut = tokenizer("one two three four five six", truncation=True, max_length=5)["input_ids"]
@@ -134,7 +134,7 @@ def test_many_images_together(ours):
     [
         ("siglip", "Siglip2Tokenizer", True),
         ("siglip", "GemmaTokenizer", False),
-        # Whatever its files say.
+        # This holds whatever its files say.
         ("siglip2", "GemmaTokenizer", True),
     ],
 )
@@ -151,7 +151,7 @@ def test_gemmas_tokenizer(directories, tmp_path, kind, tokenizer, lowers):
 
 
 def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
-    """Whatever tokenizer.json says; the library's own needs sentencepiece, which is not there."""
+    """Texts are cleaned whatever tokenizer.json says; the library's own tokenizer needs sentencepiece."""
     other = copy(directories["siglip"], tmp_path, "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
     features = Served("siglip", other, dims={"dense": 48}).processor.encode([{"text": "a Cat, (that) sits."}])
     plain = Served("siglip", directories["siglip"], dims={"dense": 48}).processor.encode([{"text": "a cat that sits"}])
@@ -206,7 +206,7 @@ def test_images_made_otherwise_fail_the_same_comparison(directories, library, tm
 
 
 def test_a_tower_that_computes_something_else_is_found_out(directories, monkeypatch):
-    """Several shapes are compared with the library's own pass when the weights are loaded: here all is one image."""
+    """Loading compares several shapes with the library's own pass; this tower treats all as one image."""
     monkeypatch.setattr(
         packed_vision, "attending", lambda row, kernel: attending(Segments.of([sum(row.lengths)]), kernel)
     )

@@ -1,4 +1,4 @@
-"""What audio files may be: those that are read, and how others are refused, in bounded time and memory."""
+"""Audio files: which are read, and how others are refused, in bounded time and memory."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Which spans are kept: as gliner's greedy search decides, on random candidates."""
+"""The choice of spans equals that of gliner's greedy search, on random candidates."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from sie_triton.transforms.spans import chosen, merged_adjacent
 
 class Decoder(BaseDecoder):
     def decode(self):
-        """What the class wants."""
+        """Do nothing: the base class requires the method."""
 
 
 def candidates(rng, count):
-    """int32 [n, 3] and float32 [n], each span and label once, in order; some scores are equal."""
+    """Return int32 [n, 3] and float32 [n]: each span and label once, in order; some scores are equal."""
     starts, widths, labels = rng.integers(0, 30, count), rng.integers(1, 8, count), rng.integers(0, 3, count)
     spans = np.unique(np.stack([starts, starts + widths, labels], 1), axis=0).astype(np.int32)
     return spans, (rng.integers(1, 40, len(spans)) / 40).astype(np.float32)

@@ -57,7 +57,7 @@ def test_spans_are_those_of_a_plain_computation(tmp_path, minilm_directory, arch
     assert family_in(directory)[0] == "stablebridge_pruner"
     ours, plain, labels = Extractor("stablebridge_pruner", directory), Pruner(directory), set()
     assert ours.adapter.encoder.path == "packed"
-    passages = PASSAGES[:-1]  # a separator of its own the plain computation takes for the end of the query
+    passages = PASSAGES[:-1]  # the plain computation would take the text's own separator for the end of the query
     for thresholds in ((0.6, 0.9), (0.4, 0.55)):
         options = dict(zip(("prune_threshold", "highlight_threshold"), thresholds, strict=True))
         for query in (QUERY, ""):
@@ -92,7 +92,7 @@ def test_requests_of_different_queries_share_a_forward_pass(ours, plain):
 
 
 def test_another_head_is_seen(directory, tmp_path, plain, minilm_directory):
-    """What the comparison is worth."""
+    """Negative control: the comparison detects another head."""
     other = save_pruner(tmp_path, minilm_directory)
     weights = load_file(other / "best.safetensors")
     save_file({**weights, "classifier.3.bias": weights["classifier.3.bias"] + 0.01}, other / "best.safetensors")
@@ -102,7 +102,7 @@ def test_another_head_is_seen(directory, tmp_path, plain, minilm_directory):
 
 
 def test_scores_of_pairs_are_the_rerankers(ours, plain):
-    """Where query and passage are too long together, the longer is cut first."""
+    """If query and passage together are too long, the longer is truncated first."""
     long = " ".join(texts(24, seed=4))
     for query, instruction in ((QUERY, None), ("vines", "say"), (" ".join(texts(12, seed=5)), None)):
         frame = ours.processor.frame(Part("text", [], query=query, instruction=instruction))

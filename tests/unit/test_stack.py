@@ -1,4 +1,4 @@
-"""The limit that tritonserver's threads take as the size of their stacks."""
+"""The resource limit that sets the stack size of tritonserver's threads."""
 
 import resource
 import subprocess
@@ -34,7 +34,7 @@ def test_it_stays_where_unused_memory_counts(tmp_path, monkeypatch):
 
 
 def limits(before: tuple[int, int]) -> list[int]:
-    """Of a child that had those `before`."""
+    """Return the limits of a child whose limits were `before`."""
 
     def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_STACK, before)

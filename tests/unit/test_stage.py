@@ -1,4 +1,4 @@
-"""What every stage does with requests before and after its own work: takes, counts, refuses, loads once."""
+"""Tasks common to all stages: accepting, counting and refusing requests, and loading once."""
 
 import threading
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_only_what_nobody_has_answered_meanwhile_is_computed_after_the_load(echo
 
 
 def test_a_request_counts_as_use_when_it_comes(echo):
-    """A model whose only request waits for the load is not idle."""
+    """A model is not idle while its only request waits for the load."""
     echo.may_load.clear()
     request = FakeRequest()
     echo.execute([request])
@@ -92,7 +92,7 @@ def test_a_request_counts_as_use_when_it_comes(echo):
 
 
 class Fetching(Echo):
-    """What it loads comes from elsewhere, for as long as `may_load` is clear."""
+    """A stage that fetches its files until `may_load` is set."""
 
     def load(self):
         with self.fetching() as tell:

@@ -1,5 +1,4 @@
-"""A stage whose own code fails: whoever waits for an answer that would come later is told, once, and is not counted
-as open any more."""
+"""A stage whose own code fails: each deferred request gets an error, once, and no longer counts as open."""
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.stages import run, tokens
 
 
 class Failing(ColdStage[str]):
-    """Answers the first request, promises the others to do so later, and fails."""
+    """A stage that answers the first request, defers the others, and fails."""
 
     name = "inference"
 
@@ -37,7 +36,7 @@ def failing(tmp_path):
 
 
 def assert_told_once(stage, answers):
-    stage.close()  # what is answered in the background is counted after that
+    stage.close()  # requests answered in the background are counted afterwards
     first, *others = answers
     assert first == {"x": 1}
     for answer in others:
@@ -57,7 +56,7 @@ def test_what_waited_for_the_load_is_told_that_its_batch_has_failed(failing):
 
 
 def test_what_waited_for_a_load_that_broke_off_is_told(failing, monkeypatch):
-    """The weights are there, and what was to be done next fails."""
+    """The weights are there, and the next step fails."""
 
     def fail():
         raise RuntimeError("secret detail")

@@ -1,4 +1,4 @@
-"""What others read in a status record: when a model was last used, why it could not be loaded, who is there."""
+"""Status records: last use of a model, the reason of a failed load, and living processes."""
 
 import os
 
@@ -13,7 +13,7 @@ from sie_triton.records.status import RECORD, RESIDENT, StatusWriter, all_record
 
 @pytest.fixture
 def clock(monkeypatch) -> list[int]:
-    """Monotonic ns."""
+    """A monotonic clock in nanoseconds."""
     now = [1000]
     monkeypatch.setattr(module, "monotonic_ns", lambda: now[0])
     return now
@@ -43,7 +43,7 @@ def test_the_message_of_a_failed_load_is_kept_on_one_line(status):
 
 
 def test_a_load_that_succeeds_leaves_no_failure_and_counts_as_use(status, clock):
-    """Else the model that has just come would be the first to go."""
+    """Otherwise the model that was just loaded would be evicted first."""
     status.load_failed("network")
     clock[0] = 2000
     status.loaded()
@@ -71,7 +71,7 @@ def test_only_a_process_of_a_later_generation_is_a_successor(status):
 
 
 def test_a_record_that_is_being_made_is_nobodys(status):
-    """Not of a stage that has no process: the controller would give it another."""
+    """Otherwise the stage would seem to have no process, and the controller would replace it."""
     (status.directory / "new-postprocess.1.status").write_bytes(bytes(RECORD.itemsize))
     assert all_records(status.directory)["postprocess"] == {}
 

@@ -56,7 +56,7 @@ OWN = ("pid", "is_prepared", "open")
 
 @pytest.fixture(scope="module", autouse=True)
 def few_files() -> Iterator[None]:
-    """A limit that the fork server raises for itself."""
+    """Set a low limit on open files, which the fork server raises for itself."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, before[1]))
     yield
@@ -120,7 +120,7 @@ def without_own(told: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def living(backend: Path) -> "Iterator[tuple[subprocess.Popen[str], int]]":
-    """A stand-in, and the stub that it stands in for."""
+    """Return a stand-in and the stub that it represents."""
     with run(backend / STUB, LIVES) as stand_in:
         assert stand_in.stdout is not None
         try:
@@ -182,7 +182,7 @@ def test_a_stub_ends_with_its_stand_in(backend, is_stopped):
             os.kill(pid, signal.SIGSTOP)
         stub = Process(pid)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            stand_in.send_signal(signum)  # a stub does not care for these
+            stand_in.send_signal(signum)  # a stub ignores these
         assert not stub.wait(0.1)
         stand_in.kill()
         assert stub.wait(5)
@@ -197,7 +197,7 @@ def test_both_end_with_tritonserver(backend):
         stub = Process(pid)
         tritonserver.kill()
         assert stub.wait(5)
-        assert tritonserver.stdout.read() == ""  # nobody holds the other end
+        assert tritonserver.stdout.read() == ""  # no process holds the other end
 
 
 def test_without_its_fork_server_a_stub_lives_and_others_start_by_themselves(tmp_path, stub):

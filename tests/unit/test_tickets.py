@@ -1,4 +1,4 @@
-"""How many requests may be in progress, by the records and a clock that the test moves."""
+"""Limit on requests in progress, by the records and a clock that the test advances."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ LIMIT = 8
 
 @pytest.fixture
 def limited(tmp_path, monkeypatch):
-    """Of a model with a process of each stage."""
+    """The request limit of a model with one process of each stage."""
     made = SimpleNamespace(now=10**12, directory=tmp_path)
     for module in (tickets, status):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
@@ -26,7 +26,7 @@ def limited(tmp_path, monkeypatch):
 
 
 def another(limited, pid, **fields):
-    """A further process of inference, seen by now."""
+    """Add an inference process that the limit has seen."""
     record = np.memmap(status_path(limited.directory, "m", "inference", pid), RECORD, "w+", shape=(1,))[0]
     started = ProcessId.of(pid).started
     for field, value in {"pid": pid, "started": started, "generation": 1, "version": VERSION, **fields}.items():
@@ -35,7 +35,7 @@ def another(limited, pid, **fields):
 
 
 def test_a_ticket_that_nobody_was_given_makes_no_room(limited):
-    """A client that reaches inference itself may send any."""
+    """A client that calls inference directly may send any ticket."""
     limited.inference.raise_to(highest_ticket=10**15)
     assert limited.limit.room() == LIMIT
 

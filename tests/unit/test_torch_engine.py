@@ -1,4 +1,4 @@
-"""What the engine does for a GPU, with a CUDA of which only the calls are noted."""
+"""The engine's calls for a GPU, with a fake CUDA that records them."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_cudnns_attention_is_not_used(monkeypatch, device, calls):
 
 
 def test_memory_of_earlier_passes_is_returned(monkeypatch):
-    """Which would be counted as resident."""
+    """Otherwise it would be counted as resident."""
     held = {"weights": 300, "cached": 700}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.update(cached=0))

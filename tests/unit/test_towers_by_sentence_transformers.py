@@ -1,4 +1,4 @@
-"""Directories that sentence-transformers saves of two towers give what it gives itself."""
+"""Two-tower models saved by sentence-transformers give the same vectors as the library."""
 
 import json
 import shutil
@@ -29,13 +29,13 @@ def towers(tmp_path_factory, minilm_directory):
 
 
 def library_of(modules, directory):
-    """Saved, and read again."""
+    """Save the modules and load them again."""
     SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(directory))
     return SentenceTransformer(str(directory), device="cpu")
 
 
 def before_6(towers, directory):
-    """The module in a folder of its own, as it was saved then."""
+    """Move the module to a folder of its own, as versions before 6 saved it."""
     home = directory / "0_CLIPModel"
     shutil.copytree(towers / "clip", home)
     entry = {"idx": 0, "name": "0", "path": home.name, "type": "sentence_transformers.models.CLIPModel"}
@@ -82,7 +82,7 @@ def test_texts_are_cut_where_it_cuts_them(towers, tmp_path):
     model.save_pretrained(str(tmp_path))
     for name, key in (("tokenizer.json", "truncation"), ("tokenizer_config.json", "max_length")):
         own = json.loads((tmp_path / name).read_text())
-        own[key] = None  # of MiniLM's tokenizer, which CLIP's has not
+        own[key] = None  # of MiniLM's tokenizer; CLIP's has no such token
         (tmp_path / name).write_text(json.dumps(own))
     long = ["one two three four five six seven eight nine ten eleven"]
     assert family_in(tmp_path)[1].max_sequence_length == 9
@@ -91,7 +91,7 @@ def test_texts_are_cut_where_it_cuts_them(towers, tmp_path):
 
 
 def test_texts_of_siglip_are_read_as_it_was_trained_whatever_is_saved(towers, tmp_path):
-    """Without a word about padding the library fills a text up to the longest beside it."""
+    """Without a padding setting, the library pads texts to the longest of their batch."""
     library = library_of([Transformer(str(towers / "siglip"))], tmp_path)
     alone, beside = (library.encode(texts)[0] for texts in (TEXTS[:1], [TEXTS[0], "a long text beside it, longer"]))
     assert not np.allclose(alone, beside, atol=1e-3)
@@ -101,7 +101,7 @@ def test_texts_of_siglip_are_read_as_it_was_trained_whatever_is_saved(towers, tm
 
 
 def test_a_tower_of_texts_alone_is_none(tmp_path, minilm_directory):
-    """As clip-ViT-B-32-multilingual-v1: texts that meet another model's images."""
+    """clip-ViT-B-32-multilingual-v1 is such a model: its text vectors match another model's images."""
     save_encoder(tmp_path / "bert", minilm_directory, "bert")
     transformer = Transformer(str(tmp_path / "bert"))
     library_of([transformer, Pooling(64), Dense(64, 32, bias=False)], tmp_path / "saved")

@@ -26,7 +26,7 @@ def vectors(lengths, dim=DIM, seed=0):
 
 
 def encoded_slowly(config, tokens, is_query):
-    """One item by the definition, in float64; also its partitions, and how near each projection is to zero."""
+    """Encode one item by the definition, in float64; return also its partitions and the projections nearest zero."""
     blocks, partitions, nearest = [], [], np.inf
     dim = tokens.shape[1]
     if config.center_tokens and len(tokens):
@@ -88,7 +88,7 @@ def test_muvera_is_its_definition(config, is_query, native, monkeypatch):
         item = slice(start, start + length)
         start += length
         expected, ranks, nearest = encoded_slowly(config, tokens[item], is_query)
-        # None of these vectors is so near a plane that rounding would decide, but for nothing but its own mean.
+        # No vector is so near a plane that rounding would decide, unless it equals the mean that is subtracted.
         assert nearest > 1e-6 or (config.center_tokens and length == 1)
         if length:
             np.testing.assert_array_equal(partitions[item], ranks)
@@ -111,7 +111,7 @@ def test_the_native_muvera_is_built_here():
 
 
 def test_muvera_approximates_maxsim():
-    """On vectors with neighbours, as texts have: the product ranks documents as MaxSim does."""
+    """On vectors with neighbours, like those of texts, the product ranks documents like MaxSim."""
     rng = np.random.default_rng(3)
     topics = rng.normal(size=(40, 64))
     documents = [topics[rng.integers(0, 40, 20)] + 0.3 * rng.normal(size=(20, 64)) for _ in range(60)]
@@ -192,7 +192,7 @@ def test_a_row_of_zeros_stays_zero_and_disturbs_none():
 
 @pytest.mark.parametrize(("dtype", "view"), [("int8", np.int8), ("uint8", np.uint8)])
 def test_scales_give_the_rows_back(dtype, view):
-    """Within half a step, huge rows too; the constant ones exactly."""
+    """Rows, huge ones included, return within half a step, and constant rows exactly."""
     step, offset = scales(ROWS, dtype).astype(np.float64).T[:, :, None]
     back = offset + step * quantize(ROWS, dtype).view(view)
     assert np.isfinite(scales(ROWS, dtype)).all()
@@ -227,7 +227,7 @@ def rows(rng, num_tokens, num_entries):
 @pytest.mark.parametrize("max_products", [1, 12, 1 << 20])
 @pytest.mark.parametrize("query_size", [0, 5])
 def test_similarity_by_its_definition(query_size, max_products, monkeypatch):
-    """In float64, a text at a time; among them texts without vectors or entries, and texts of several blocks."""
+    """Scores equal those in float64, a text at a time; some texts are empty, and some take several blocks."""
     monkeypatch.setattr(late_interaction, "MAX_PRODUCTS", max_products)
     rng = np.random.default_rng(3)
     query = rows(rng, query_size, query_size)

@@ -1,4 +1,4 @@
-"""The verbs themselves: what the model reads for them, what it must give, and what is made of that."""
+"""The verbs: inputs that the model reads, outputs that it must give, and the results made of them."""
 
 import numpy as np
 import pytest
@@ -173,7 +173,7 @@ def test_vectors_are_cut_before_they_are_normalised():
 
 @pytest.mark.parametrize("scaled", [(), ("dense",), ("multivector", "muvera")])
 def test_outputs_are_those_that_are_declared(scaled):
-    """Scales only of what the model file wants them of."""
+    """Scales are declared only for outputs for which the model file requests them."""
     of = model(family="bge_m3", dims={"dense": 2, "sparse": 9, "multivector": 4}, scaled=scaled)
     lengths = np.ones(1, np.int32)
     computed = {
@@ -212,6 +212,6 @@ def test_instruction_and_profile_are_for_preprocess_alone(verb):
 
 
 def test_an_input_is_called_by_its_verb():
-    """So that preprocess can tell which ensemble a request came through."""
+    """The name tells preprocess which ensemble a request came through."""
     assert [ENCODE.input_name(tensor) for tensor in ENCODE.inputs(("text", "image"))] == ["encode_text", "encode_image"]
     assert [SCORE.input_name(tensor) for tensor in SCORE.inputs(("text",))] == ["score_query", "score_text"]

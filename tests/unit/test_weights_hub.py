@@ -1,4 +1,4 @@
-"""Weights from the model hub: from nothing to a directory, in spite of whatever happens on the way."""
+"""Weights from the model hub: a complete directory despite failures on the way."""
 
 import fcntl
 import hashlib
@@ -43,7 +43,7 @@ def test_from_nothing(hub, tmp_path):
     assert directory.name == commit
     assert contents(directory) == {name: MODEL[name] for name in MODEL if name.endswith(("json", "safetensors"))}
     assert (tmp_path / "cache" / "models--org--name" / "refs" / "main").read_text() == commit
-    # Whatever else reads the cache finds it.
+    # Other readers of the cache find it.
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
     assert snapshot_download("org/name", local_files_only=True) == str(directory)
@@ -131,7 +131,7 @@ def test_a_hub_that_sends_the_whole_file_again_is_taken_at_its_word(hub, tmp_pat
     assert [each.first for each in hub.asked if "blobs" in each.path] == [1 << 20]
 
 
-@pytest.mark.parametrize(("num_free", "fits"), [(99, False), (100, True)])  # beside what every fetch leaves free
+@pytest.mark.parametrize(("num_free", "fits"), [(99, False), (100, True)])  # plus what every fetch leaves free
 def test_a_resumed_file_needs_room_for_the_rest_only(hub, tmp_path, monkeypatch, num_free, fits):
     hub.put("org/name", {name: MODEL[name] for name in ("config.json", "model.safetensors")})
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
@@ -219,7 +219,7 @@ CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], object], str, str]] =
 }
 
 
-@pytest.mark.timeout(45)  # a silent hub is so for 60 s
+@pytest.mark.timeout(45)  # a silent hub is silent for 60 s
 @pytest.mark.parametrize(("arrange", "said", "reason"), CASES.values(), ids=CASES)
 def test_what_goes_wrong_is_told_in_time(hub, tmp_path, monkeypatch, arrange, said, reason):
     hub.put("org/name", MODEL)
@@ -240,7 +240,7 @@ def test_a_hub_that_stalls_in_the_middle(hub, tmp_path):
 
 
 def test_no_more_is_kept_than_the_hub_has_announced(hub, tmp_path):
-    """A hub that sends more fills no disk, and is not asked again and again."""
+    """A hub that sends more does not fill the disk, and is not retried endlessly."""
     hub.put("org/name", MODEL)
     hub.size_said = 1000
     with pytest.raises(LoadError, match=r"model\.safetensors arrived damaged") as told:

@@ -1,4 +1,4 @@
-"""Weights that are only pickled: which they are, what becomes of them, and what reading them can do."""
+"""Weights that are only pickled: detection, conversion, and limits on what reading them can do."""
 
 import json
 import subprocess
@@ -43,12 +43,12 @@ def load(
         (["config.json", "pytorch_model.bin"], ["."], ["pytorch_model.bin"]),
         (["model.safetensors", "pytorch_model.bin"], ["."], []),
         (["model-00001-of-00002.safetensors", "pytorch_model.bin"], ["."], []),
-        # Of another thing in the same directory.
+        # Of another file in the same directory.
         (["sparse_linear.safetensors", "pytorch_model.bin"], ["."], ["pytorch_model.bin"]),
         (["pytorch_model.bin.index.json", SHARD, "optimizer.bin"], ["."], [SHARD]),
         ([SHARD], ["."], []),
         (["0/model.safetensors", "2_Dense/pytorch_model.bin"], ["0", "2_Dense"], ["2_Dense/pytorch_model.bin"]),
-        # No module of the model's.
+        # Not a module of the model.
         (["model.safetensors", "checkpoint-500/pytorch_model.bin"], ["."], []),
         (["layer_a.pt", "layer_b.pt", "layer_b.safetensors", "optimizer.pt"], ["."], ["layer_a.pt"]),
     ],
@@ -58,7 +58,7 @@ def test_which_weights_are_only_pickled(names, modules, found):
 
 
 def as_published(directory: Path, *, shards: int) -> None:
-    """The weights of each module pickled, those of the first in so many files."""
+    """Pickle the weights of each module, those of the first in this many files."""
     (directory / "2_Dense" / "pytorch_model.bin").touch()
     torch.save(load_file(directory / "2_Dense" / "model.safetensors"), directory / "2_Dense" / "pytorch_model.bin")
     weights = load_file(directory / "model.safetensors")
@@ -86,7 +86,7 @@ def test_a_converted_model_is_the_model(tmp_path, minilm_directory):
     converted = load(directory, tmp_path / "cache", said.append)
     assert "converting 3 pickled files to safetensors" in said
     assert (vectors(converted) == expected).all()
-    # The second load has nothing to do, and what was made stays as it is.
+    # The second load has nothing to do, and the converted files stay unchanged.
     said.clear()
     assert load(directory, tmp_path / "cache", said.append) == converted
     assert said == []
@@ -120,7 +120,7 @@ def test_the_same_numbers_under_the_same_names(tmp_path):
         "eight bits": torch.randn(4).to(torch.float8_e4m3fn),
     }
     torch.save(weights, tmp_path / "pytorch_model.bin")
-    # PyTorch cannot read eight bits there.
+    # PyTorch cannot read eight-bit values there.
     legacy = {name: tensor for name, tensor in weights.items() if name != "eight bits"}
     torch.save(legacy, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     directory = load(tmp_path, tmp_path / "cache", files=("legacy.*",))
@@ -204,7 +204,7 @@ for path in map(Path, sys.argv[1:]):
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory) -> dict[str, list[str]]:
-    """Hostile file → what was said, and the exit status."""
+    """Hostile file → message and exit status."""
     directory = tmp_path_factory.mktemp("hostile")
     paths = [directory / f"{what}.bin" for what in HOSTILE]
     for path in paths:
@@ -226,7 +226,7 @@ def test_a_hostile_file_is_refused_in_a_sentence(refusals, what):
 
 
 def test_what_the_process_says_is_not_believed_either(tmp_path, monkeypatch):
-    """Nor has it anything of the server's environment."""
+    """It has nothing of the server's environment either."""
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\nenv > {tmp_path}/environment\nexit 0\n")
@@ -240,7 +240,7 @@ def test_what_the_process_says_is_not_believed_either(tmp_path, monkeypatch):
         assert pickles._refused(pickles.REFUSED, said, "x.bin").reason == "corrupt"
 
 
-# What is tried from within, in a process for each; all of it works in one that is not confined.
+# Attempts from within, each in its own process; all succeed in a process that is not confined.
 ATTEMPTS = {
     "a socket": "import socket; socket.socket()",
     "a pair of sockets": "import socket; socket.socketpair()",
@@ -314,5 +314,5 @@ def test_what_a_confined_process_can_do(tmp_path, how):
     assert lines == [*(f"{what}: {status}" for what in attempts), "ended by -14"]
 
 
-# Neither here nor in many containers.
+# Not available here, nor in many containers.
 NOT_EVEN_FREE = ("io_uring", "another filter", "its parent traced")

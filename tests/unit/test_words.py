@@ -1,4 +1,4 @@
-"""Texts in words and pieces: places in the text, windows, and what is found at their edges."""
+"""Texts in words and pieces: offsets in the text, windows, and results at their edges."""
 
 from typing import Any
 
@@ -50,14 +50,14 @@ def documents(count, seed=1, longest=80):
 
 @pytest.fixture(scope="module")
 def gliner(tmp_path_factory, minilm_directory):
-    """Reads 12 words at once, so that most documents are in pieces."""
+    """A model that reads 12 words at once, so that most documents are split into pieces."""
     root = tmp_path_factory.mktemp("gliner")
     save_gliner(root, minilm_directory, max_len=12, max_width=3, num_rnn_layers=0)
     return Extractor("gliner", root / "model")
 
 
 def pieces_of(extractor, text):
-    """(start, end) in the text of what each piece holds."""
+    """Return (start, end) of each piece in the text."""
     prompt = extractor.processor._prompt(tuple(Label(label) for label in LABELS))
     (words,) = extractor.processor._words.words([text])
     spans = words.spans.tolist()
@@ -87,7 +87,7 @@ def test_documents_in_any_script(gliner, num_documents):
                 for each in next(by_piece)["entities"]
             }
             assert set(told) <= set(possible)
-            for start, end, label in set(possible) - set(told):  # something better crosses it
+            for start, end, label in set(possible) - set(told):  # a higher score overlaps it
                 best = max(each["score"] for each in found["entities"] if each["start"] < end and start < each["end"])
                 assert best >= possible[start, end, label] - 1e-4
             num_pieces += len(places)
@@ -97,7 +97,7 @@ def test_documents_in_any_script(gliner, num_documents):
 
 
 def words_of(*tokens):
-    """So many tokens a word; their places do not matter."""
+    """Make words of these numbers of tokens; their offsets in the text do not matter."""
     starts = np.concatenate([[0], np.cumsum(tokens)]).astype(np.int64)
     return Words(np.zeros((len(tokens), 2), np.int32), np.zeros(int(starts[-1]), np.int32), starts)
 
@@ -107,9 +107,9 @@ def words_of(*tokens):
     [
         ((), 10, [(0, 0)]),
         ((1, 1, 1), 10, [(0, 3)]),
-        ((1,) * 10, 100, [(0, 4), (2, 6), (4, 8), (6, 10)]),  # of four words, two in the next one too
+        ((1,) * 10, 100, [(0, 4), (2, 6), (4, 8), (6, 10)]),  # four words, two of them also in the next piece
         ((5, 5, 5), 5, [(0, 1), (1, 2), (2, 3)]),
-        ((2, 99, 2), 4, [(0, 1), (1, 2), (2, 3)]),  # a word that is too long is alone
+        ((2, 99, 2), 4, [(0, 1), (1, 2), (2, 3)]),  # a word that is too long is a piece of its own
         ((2, 1, 1, 2), 4, [(0, 3), (2, 4)]),
     ],
 )
@@ -119,7 +119,7 @@ def test_pieces_overlap_and_leave_nothing_out(tokens, room, expected):
 
 @pytest.mark.parametrize("long", ["x" * 20_000, "-".join(["ab"] * 1000)], ids=["one unknown token", "many tokens"])
 def test_a_word_longer_than_a_piece_is_where_it_is(gliner, long):
-    """Cut so that the prompt and what is around it have room too; the model itself fails beyond 512 tokens."""
+    """Truncation leaves room for the prompt and the text around it; the model fails beyond 512 tokens."""
     found = gliner([f"Ada {long} was"], LABELS, threshold=0)[0]["entities"]
     assert {each["start"] for each in found} <= {0, 4, 5 + len(long)}
     assert all(each["text"] in f"Ada {long} was" for each in found)
@@ -162,7 +162,7 @@ def test_labels_that_take_too_many_tokens_are_refused_by_number(gliner):
 
 
 def test_a_marker_in_a_text_or_a_label_is_text(gliner):
-    """gliner would take it for one more label."""
+    """gliner would take it for an additional label."""
     texts = ["<<ENT>> Ada <<SEP>> in <<ENT>> London"]
     assert {each["label"] for each in gliner(texts, ["person", "<<ENT>>"], threshold=0)[0]["entities"]} <= {
         "person",

@@ -1,4 +1,4 @@
-"""What inference takes and hands on: of a family with features and parameters of its own."""
+"""Inference's inputs and outputs, for a family with features and parameters of its own."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def desk(seal):
 
 
 def sent(seal, context, lengths=(2, 600), **changes):
-    """As preprocess sends it, sealed."""
+    """Make a request as preprocess sends it, sealed."""
     total = sum(lengths)
     tensors = {
         "letters": np.arange(total, dtype=np.int32),
@@ -53,7 +53,7 @@ def sent(seal, context, lengths=(2, 600), **changes):
 
 
 def loaded(limits=None):
-    """What a worker says of a model that reads items of 10,000 rows at most."""
+    """Return a worker's report of a model that reads items of at most 10,000 rows."""
     return Loaded(limits or {}, 10_000, 1, 0)
 
 
@@ -105,13 +105,13 @@ def test_the_deadline_is_known_before_the_request_is_read(seal, desk):
     ],
 )
 def test_what_is_sent_is_checked_with_every_feature(seal, desk, changes, limits, complaint):
-    """A seal tells sizes and not shapes."""
+    """A seal covers sizes, not shapes."""
     with pytest.raises(InputError, match=complaint):
         desk.take(sent(seal, Context(ENCODE, {}, num_items=2), **changes), loaded(limits))
 
 
 def computed(seal, desk, context):
-    """What comes of a request of two items, as if a pass had taken from 10 to 15."""
+    """Return the response to a request of two items, as if a pass had run from 10 to 15."""
     work = desk.take(sent(seal, context), loaded())
     for item in range(2):
         rows = np.full((item + 1, 4), item, np.float32)
@@ -123,7 +123,7 @@ def computed(seal, desk, context):
 
 @pytest.mark.parametrize(("verb", "num_items"), [(ENCODE, 2), (SCORE, 1)])
 def test_postprocess_takes_what_inference_hands_on_and_nothing_else(seal, desk, verb, num_items):
-    """Both verbs share the step; the tokens are counted of items alone."""
+    """Both verbs share the step; only tokens of items are counted."""
     handed = computed(seal, desk, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
     lengths = np.array([[2, 600]], np.int32)
     stage = Postprocess(OWN, seal)
@@ -155,7 +155,7 @@ DEEP = np.frombuffer(bytes(SEAL_BYTES) + b"[" * 100_000, np.uint8)[None]
 
 @pytest.mark.parametrize("inference", [{}, {"runtime": Runtime()}], indirect=True, ids=["open", "closed"])
 def test_a_context_nested_too_deeply_is_refused_and_nobody_beside_it(inference):
-    """It is looked at before its seal is checked."""
+    """Its depth is checked before its seal."""
     good = tokens([7])
     sealed = Contexts(inference._desk._model, inference._desk._contexts._seal)
     made = sealed.write(Context(ENCODE, {}, num_items=1), [good.tensor(name)[0] for name in SENT])

@@ -48,7 +48,7 @@ def order(directory: Path, status_directory: Path | None = None) -> Load:
 
 @pytest.fixture
 def worker(tiny_directory, tmp_path, deaths, request):
-    """Forked, or, where a test says so, started by itself."""
+    """A forked worker or, if the test says so, one started without the fork server."""
     is_forked = getattr(request, "param", "forked") == "forked"
     directory = request.getfixturevalue("fork_server_directory") if is_forked else tmp_path
     worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
@@ -72,7 +72,7 @@ def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
 
 @EITHER
 def test_a_lane_at_rest_keeps_no_threads(worker):
-    """With those of all lanes there would be more than processors, and then none waits actively."""
+    """All lanes' threads would outnumber the processors, and then no thread busy-waits."""
     worker.forward(SMALL, 1)
     without = psutil.Process(worker.pid).num_threads()
 
@@ -85,11 +85,11 @@ def test_a_lane_at_rest_keeps_no_threads(worker):
 
 
 def test_loading_leaves_no_threads(minilm_directory, tmp_path, deaths):
-    """It compares forward passes, with as many threads as there are processors."""
+    """Loading compares forward passes, with as many threads as there are processors."""
     spec = replace(SPEC, dims={"dense": 384}).to_json()
     worker = Worker(replace(order(minilm_directory, tmp_path), spec=spec, cache=tmp_path), deaths.append, **LIMITS)
     after_load = psutil.Process(worker.pid).num_threads()
-    for _ in range(2):  # the thread that loaded releases its own after each order, when that is answered
+    for _ in range(2):  # the loading thread releases its team after it has answered each order
         worker.remove_lora("none")
     assert psutil.Process(worker.pid).num_threads() == after_load
     worker.close()
@@ -109,7 +109,7 @@ def is_running(pid: int) -> bool:
 )
 def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     os.kill(worker.pid, sent)
-    wait_for(lambda: not is_running(worker.pid))  # a signal may take longer than a small pass
+    wait_for(lambda: not is_running(worker.pid))  # a small pass may end before the signal arrives
     with pytest.raises(WorkerDied):  # and not that it took longer than LIMITS
         worker.forward(SMALL, 1)
     wait_for(lambda: deaths == [worker])
@@ -127,7 +127,7 @@ def test_a_pass_over_the_time_limit_is_ended(tiny_directory, fork_server_directo
 
 
 def test_the_answer_of_a_pass_over_the_limit_is_nobodys(tiny_directory, fork_server_directory, deaths, monkeypatch):
-    """Not even where the worker is faster than the signal that ends it."""
+    """It is discarded even if the worker is faster than the signal that ends it."""
     worker = Worker(
         order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
     )
@@ -156,7 +156,7 @@ def test_rows_that_there_is_no_memory_for_are_out_of_memory(worker):
 
 
 def test_forked_workers_share_what_they_imported(tiny_directory, fork_server_directory, tmp_path, deaths):
-    """And compute less until they are there."""
+    """They compute less until the imports are done."""
     taken = {}
     for name, directory in (("forked", fork_server_directory), ("started", tmp_path)):
         worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
@@ -204,7 +204,7 @@ time.sleep(60)
 
 @pytest.fixture
 def stage(tmp_path, tiny_directory, fork_server_directory):
-    """Its workers are forked."""
+    """A stage with forked workers."""
     runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512, open_steps=True)
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 512, 16384, runtime=runtime)
     stage = Inference(spec, "cpu", StatusWriter(fork_server_directory, tmp_path.name, "inference", 0))
@@ -270,7 +270,7 @@ def test_an_idle_worker_that_dies_is_replaced_unasked(stage):
 
 
 def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
-    """What still comes is answered, though the new process may hold the lock already."""
+    """Late requests are answered, although the new process may already hold the lock."""
     with subprocess.Popen(["sleep", "60"]) as successor:
         directory, model = stage.status.directory, stage.status.model
         record = np.memmap(directory / f"{model}-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]

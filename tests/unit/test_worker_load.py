@@ -1,4 +1,4 @@
-"""What a worker does with an order to load and with a batch, in this process and with a family of few lines."""
+"""A worker's handling of a load order and of a batch, in this process and with a minimal family."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
 
 @pytest.fixture
 def calibrated(monkeypatch):
-    """The calibrations that were asked for: sampler and limit."""
+    """List the requested calibrations: sampler and limit."""
     asked = []
     monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or 33)
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
@@ -138,11 +138,11 @@ def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_
 
 
 class Ended(BaseException):
-    """In place of the end of this process."""
+    """Raised instead of ending this process."""
 
 
 class Broken(Freeing):
-    """Of a device that an error has left unusable."""
+    """An engine whose device an error has made unusable."""
 
     def is_broken(self):
         return True
@@ -150,7 +150,7 @@ class Broken(Freeing):
 
 @pytest.fixture
 def ends(monkeypatch):
-    """Where a worker would end; with which status."""
+    """Raise Ended instead of exiting; list the exit statuses."""
     statuses = []
 
     def end(status):
@@ -163,7 +163,7 @@ def ends(monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError("device-side assert triggered"), MemoryError()])
 def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog, error):
-    """So that its stage starts another and repeats the pass."""
+    """Its stage then starts a replacement and repeats the pass."""
     with pytest.raises(Ended):
         module.compute(Broken(), Adapter(error), sampler().batch(9), Graphs(Broken(), None))
     assert ends == [1]
@@ -195,7 +195,7 @@ def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, de
 def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(
     tmp_path, monkeypatch, num_lanes, share, given, are_made, used
 ):
-    """And the lane keeps none of its own in between."""
+    """The lane keeps no threads of its own in between."""
     order = Load(spec(**OWN).to_json(), tmp_path, "cpu", tmp_path, tmp_path, num_lanes, share)
     did, graphs = [], Graphs(None, order)
     graphs.are_made = are_made
@@ -207,7 +207,7 @@ def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(
             did.append("released")
 
     class Lane:
-        """Brings a batch, and ends."""
+        """A lane that delivers one batch and then ends."""
 
         send = staticmethod(did.append)
 
@@ -232,7 +232,7 @@ def sampler():
 
 
 def adapter():
-    """Without an encoder."""
+    """An adapter without an encoder."""
     return OwnAdapter.__new__(OwnAdapter)
 
 

@@ -1,4 +1,4 @@
-"""Reader of hand-written YAML, that is model files and the settings file: stricter than PyYAML, and bounded."""
+"""Reader of hand-written YAML (model files and the settings file): stricter than PyYAML, and bounded."""
 
 import pytest
 import yaml
