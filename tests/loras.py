@@ -36,7 +36,7 @@ def save_lora(directory: Path, model: torch.nn.Module, seed: int = 1, spread: fl
 
 
 def draw_biases(directory: Path) -> Path:
-    """Those of the model there: at first they are all 0, and one would do for another."""
+    """Draw random biases for the model: they are all 0 at first, so that one could stand in for another."""
     weights = load_file(directory / "model.safetensors")
     torch.manual_seed(4)
     drawn = {name: 0.3 * torch.randn_like(each) for name, each in weights.items() if name.endswith("bias")}
@@ -70,6 +70,6 @@ class Encoding:
 
 
 def least_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Of all rows."""
+    """Least cosine similarity over all rows."""
     products = (ours * theirs).sum(-1)
     return float((products / np.linalg.norm(ours, axis=-1) / np.linalg.norm(theirs, axis=-1)).min())

@@ -156,7 +156,9 @@ def save_splade(
 
 
 def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
-    """As PyLate saves it: settings at the top, a Dense module of its own, masks and norms understood; 32 entries."""
+    """Save a model as PyLate does: settings at the top, a Dense module of its own, masks and norms understood; 32
+    dimensions.
+    """
     root = root / "model"
     save_encoder(root, tokenizer, "bert")
     (root / "1_Dense").mkdir()
@@ -190,7 +192,9 @@ def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
 
 
 def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, architecture: str = "bert") -> Path:
-    """As Stanford's ColBERT saves it: the projection beside the encoder; no artifact.metadata if None; 32 entries."""
+    """Save a model as Stanford's ColBERT does: projection beside the encoder; no artifact.metadata if None; 32
+    dimensions.
+    """
     root = root / "model"
     encoder = save_encoder(root, tokenizer, architecture)
     weights = {f"{encoder.base_model_prefix}.{name}": weight for name, weight in encoder.state_dict().items()}

@@ -166,7 +166,7 @@ def save_paddleocr_vl(directory: Path, tokenizer: Path, **image_settings: Any) -
 
 
 def save(directory: Path, model: transformers.PreTrainedModel, fast: Any) -> None:
-    """With weights by which an answer depends on the image and on what was written before, and may end."""
+    """Save the model with weights that make an answer depend on the image and on the tokens before, and let it end."""
     torch.manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -197,7 +197,7 @@ class Library:
         return self.processor(text=text, images=[opened(file)], truncation=False, return_tensors="pt")
 
     def tokens(self, file: bytes, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-        """What is written, without the prompt."""
+        """Return the generated token ids, without the prompt."""
         inputs = self.inputs(file, messages)
         options = {"max_new_tokens": 24, **options}
         self.model.generation_config.max_length = None

@@ -166,7 +166,7 @@ class TimmTrunk(nn.Module):
 
 
 class Towers(nn.Module):
-    """Of `model_cfg`; `encode_text` reads ids padded as the library pads them, `encode_image` scaled pixels."""
+    """Towers of `model_cfg`; `encode_text` reads ids padded as the library pads them, `encode_image` scaled pixels."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ TROUBLES: dict[str, tuple[int, dict[str, str], bytes]] = {
 
 
 class Endpoint:
-    """On a port of its own, which it keeps when it is away.
+    """A server on a port of its own, which it keeps while it is stopped.
 
     `trouble` is a key of TROUBLES, "reset" (the connection is cut), "half" (an answer is), "banner" or "drip", for the
     next `num_troubles` questions; each answer takes `delay_s`. `refuses` makes it answer 400 wherever that token is
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def last_states(directory: Path) -> Vectors:
-    """As such servers pool a decoder: the last token's state, of length 1."""
+    """Return vectors as such servers pool a decoder: the last token's state, of length 1."""
     model = AutoModel.from_pretrained(directory).eval()
 
     @torch.inference_mode()
@@ -191,7 +191,7 @@ def last_states(directory: Path) -> Vectors:
 
 
 def next_tokens(directory: Path) -> Likely:
-    """How likely each of some tokens comes next, among these alone."""
+    """Return the probabilities of the given next tokens, normalised among these alone."""
     model = AutoModelForCausalLM.from_pretrained(directory).eval()
 
     @torch.inference_mode()

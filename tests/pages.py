@@ -178,11 +178,11 @@ class PageLibrary:
 
 
 def vectors_of(answer: Mapping[str, Any]) -> list[np.ndarray]:
-    """Of each item [tokens, dim]."""
+    """Vectors of each item, [tokens, dim]."""
     return np.split(answer["multivector"], np.cumsum(answer["multivector_lengths"])[:-1])
 
 
 def same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> bool:
-    """As many unit vectors, each at a cosine of 0.9999 or more to the other."""
+    """Check that the vectors are equal in number, and each pair at a cosine of 0.9999 or more."""
     theirs = np.asarray(theirs)
     return ours.shape == theirs.shape and bool(((ours * theirs).sum(-1) >= 0.9999).all())

@@ -37,7 +37,7 @@ def pdf_of(images: Sequence[Image.Image]) -> bytes:
 def written(
     content: bytes = b"", box: str = "0 0 100 100", objects: Sequence[bytes] = (), trailer: bytes = b""
 ) -> bytes:
-    """By hand: one page with that content, `objects` from number 5 on, and what else the trailer says."""
+    """Write a PDF by hand: one page with that content, `objects` from number 5 on, and further keys of the trailer."""
     made = [
         b"<</Type/Catalog/Pages 2 0 R>>",
         b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
@@ -84,7 +84,7 @@ def unreadable() -> dict[str, tuple[bytes, str]]:
 
 
 def refused() -> dict[str, tuple[bytes, str]]:
-    """Those of which it is certain."""
+    """Files whose error message is certain."""
     return {name: each for name, each in unreadable().items() if each[1]}
 
 
@@ -137,5 +137,5 @@ def bomb() -> bytes:
 
 
 def slow() -> bytes:
-    """Of half a million curves, each across the page."""
+    """PDF of half a million curves, each across the page."""
     return written(b" ".join(b"%d 0 m %d 9 77 8 %d 99 c S" % (i % 97, i % 83, i % 79) for i in range(500_000)))

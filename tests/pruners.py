@@ -36,7 +36,7 @@ def layers() -> dict[str, torch.Tensor]:
 
 
 class Pruner:
-    """One passage at a time: a score, and (start, end, label, mean score) of each span."""
+    """Reference pruner for one passage at a time: a score, and (start, end, label, mean score) of each span."""
 
     def __init__(self, directory: Path) -> None:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(directory)

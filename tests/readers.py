@@ -172,7 +172,7 @@ def save_original(directory: Path, native: Path, tokenizer: Path) -> None:
 
 
 def in_words_of_microsoft(name: str) -> str:
-    """What transformers calls by that name."""
+    """Return Microsoft's name for a weight of transformers."""
     name = name.removeprefix("model.").replace("multi_modal_projector.", "")
     if name == "image_projection.weight":
         return "image_projection"
@@ -201,7 +201,7 @@ BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
 
 @torch.no_grad()
 def loosen(model: transformers.PreTrainedModel) -> None:
-    """So that what is written depends on the image and on what was written before, and few tokens are likely."""
+    """Scale the weights so that an answer depends on the image and on the tokens before, and few tokens are likely."""
     torch.manual_seed(6)
     for name, parameter in model.named_parameters():
         if "embed_positions" in name:
@@ -250,13 +250,13 @@ class Reader(Served):
         return [[json.loads(each) for each in found[EXTRACTION.name]] for found in self.together("extract", sent)]
 
     def sample(self, total: int) -> Batch:
-        """What calibration measures."""
+        """Return the batch that calibration measures."""
         sampler = sampler_of(self.spec, self.adapter)
         assert list(sampler.features([1])) == [tensor.name for tensor in self.model.features]
         return sampler.batch(total)
 
     def batch(self, requests: Any, deadline_ns: int | None = None) -> Batch:
-        """What the worker gets of them."""
+        """Return the batch that the worker receives for these requests."""
         features = features_of(self.processor, [self.asked("extract", {"image": f}, given) for f, given in requests])
         options = [given for files, given in requests for _ in files]
         return Batch(join(features), np.zeros(len(options), np.bool_), frozenset(), options, deadline_ns=deadline_ns)

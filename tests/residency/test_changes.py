@@ -139,7 +139,7 @@ class Site:
         (self.models_dir / f"{triton_name(model)}.yaml").write_text(text)
 
     def wait_for(self, model: str, variant: str) -> None:
-        """Until a client has seen it."""
+        """Wait until a client has received this variant's response."""
         since = len(self.seen)
         wait_for(lambda: (model, variant) in self.seen[since:])
 

@@ -1,4 +1,4 @@
-"""One door before the server that all tests share."""
+"""A door before the server that all tests share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""One small request beside bulk work, of its own model or of another.
+"""Latency of a small request beside bulk work, of its own model or of another.
 
 Short forms run always and assert what does not depend on the machine's speed; `scripts/test -m slow -s
 tests/server/test_bulk.py` runs the long ones, which print and assert latencies.
@@ -131,14 +131,14 @@ def ask_raw(server: Running, model: str, many: list[str]) -> Callable[[SIEClient
 
 
 def passes_during(server: Running, model: str, work: Callable[[], object]) -> int:
-    """How many sub-batches ended while `work` ran."""
+    """Return the number of sub-batches that ended while `work` ran."""
     before = server.status(model)["num_sub_batches"]
     work()
     return server.status(model)["num_sub_batches"] - before
 
 
 def pass_ms(before: dict[str, int], after: dict[str, int], seconds: float) -> float:
-    """How long a forward pass took, where all lanes were busy all the time."""
+    """Mean time of a forward pass in milliseconds, if all lanes were busy all the time."""
     return NUM_LANES * seconds * 1e3 / max(1, after["num_sub_batches"] - before["num_sub_batches"])
 
 

@@ -11,7 +11,7 @@ from tests.server.test_serve import port_flags, sie
 
 
 def run(*arguments, status=0):
-    """What a command prints: its complaint where it is to fail."""
+    """Run a command and return its standard output, or standard error if it is to fail."""
     process = sie(*arguments)
     out, err = process.communicate(timeout=120)
     assert process.returncode == status, err

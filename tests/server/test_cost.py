@@ -44,7 +44,7 @@ def test_64_clients_never_exceed_the_budget(server, model):
 
 @pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
 def test_batch_counts_match_the_prediction(server, model):
-    """One request of known cost takes exactly as many forward passes as its budget allows."""
+    """A request of known cost takes exactly as many forward passes as its budget allows."""
     lanes = server_lanes()
     per_sub_batch = BUDGET // lanes // TOKENS
     with SIEClient(server.grpc) as client:

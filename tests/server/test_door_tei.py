@@ -1,4 +1,4 @@
-"""What clients of text-embeddings-inference send, before a real server."""
+"""Requests of text-embeddings-inference clients, before a real server."""
 
 import httpx
 import numpy as np

@@ -65,7 +65,7 @@ def assert_same(ours, theirs):
 
 
 def as_parameters(options):
-    """Of a raw request, or for the family itself."""
+    """Return the options as parameters of a raw request, or for the family itself."""
     written = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in options.items()}
     if isinstance(options.get("threshold"), dict):
         written["label_thresholds"] = written.pop("threshold")
@@ -117,7 +117,7 @@ def test_many_items_are_several_requests_each_with_the_labels(client, expected):
 
 
 def arguments(module, given=None):
-    """Of tritonclient's infer; `given` overrides inputs and parameters, None leaves one out."""
+    """Arguments of tritonclient's infer; `given` overrides inputs and parameters, None leaves one out."""
     given = {"text": [text.encode() for text in TEXTS], "labels": [label.encode() for label in LABELS], **(given or {})}
     inputs = []
     for name in ("text", "labels", "entities"):
@@ -141,7 +141,7 @@ MODULES_AIO = pytest.mark.parametrize("module", [tritonclient.http.aio, tritoncl
 
 
 async def all_answers(server, module, requests):
-    """Of `requests` in the same moment; errors as they are."""
+    """Send `requests` at the same moment; return the responses, and errors as they are."""
     address = server.http if module is tritonclient.http.aio else server.grpc
     async with module.InferenceServerClient(address) as client:
         calls = [client.infer(**arguments(module, given)) for given in requests]

@@ -108,7 +108,7 @@ def test_the_first_answer_comes_no_later(tmp_path):
 
 @contextmanager
 def server(scratch: Path, engine: str, *, warm: bool = True) -> Iterator[tuple]:
-    """With a data directory of its engine's own, which stays."""
+    """Run a server whose data directory belongs to its engine, and stays."""
     place = scratch / f"{engine}-{time.monotonic_ns()}"
     with ExitStack() as stack:
         given = {"engine": engine, "data_dir": scratch / engine}

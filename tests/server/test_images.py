@@ -36,7 +36,7 @@ TEXT = "how do vines climb?"
 
 @pytest.fixture(scope="module")
 def expected(server):
-    """Of each item alone, without a server; float32 [n, 32]."""
+    """Vectors of each item alone, computed without a server; float32 [n, 32]."""
     served = Served("clip", server.settings.models_dir.parent / "clip", dims={"dense": 32})
     return np.concatenate([served.encode([item])["dense"] for item in ITEMS])
 

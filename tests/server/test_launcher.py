@@ -1,4 +1,4 @@
-"""What the launcher does about a tritonserver that dies, about what others left, and about other users."""
+"""The launcher with a tritonserver that dies, with leftovers of other servers, and beside other users."""
 
 import os
 import re

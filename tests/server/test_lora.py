@@ -70,7 +70,7 @@ def tenants_of(server: Running, model: str, weights: Path, scratch: Path, spread
 
 
 def add(server: Running, model: str, name: str, directory: Path) -> None:
-    """As `sie-triton lora add` does."""
+    """Add an adapter as `sie-triton lora add` does."""
     known.add(known.added_path(Path(server.settings.runtime.loras_dir), model), name, str(directory))
 
 
@@ -265,7 +265,7 @@ def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tm
 
 
 def test_pairs_are_scored_and_entities_found_by_an_adapter(server, tmp_path):
-    """What they are is compared in tests/unit; here, that the parameter reaches the other verbs."""
+    """The parameter reaches the other verbs; tests/unit compares the results themselves."""
     from transformers import AutoModelForSequenceClassification
 
     data = server.settings.data_dir.parent

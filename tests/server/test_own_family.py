@@ -39,7 +39,7 @@ TEXT = TEXTS[0]
 
 
 def expected(directory: Path, text: str, power: float = 1.0, *, hann: bool = False) -> dict[str, np.ndarray]:
-    """One text alone, in float64: what the family says it computes, without its code."""
+    """Reference values of one text alone, in float64, by the family's formula and without its code."""
     matrix = np.load(directory / "frames.npz")["matrix"]
     frames = [[ord(each) / 128, each.isupper(), each.isdigit(), each.isspace()] for each in text]
     spectrum = np.clip(np.array(frames, float) @ matrix, 0, None) ** power
@@ -62,7 +62,7 @@ class Served:
         return SIEClient(f"{protocol}://127.0.0.1:{getattr(self.settings, f'{protocol}_port')}")
 
     def record(self, model: str) -> dict[str, int]:
-        """Of the process that takes its traffic now."""
+        """Record of the process that takes the model's traffic now."""
         records = records_of(self.settings.status_dir, triton_name(model), "inference")
         return dict(max(records, key=lambda record: record["generation"]))
 

@@ -105,7 +105,7 @@ def test_open_steps_answer_also_absurd_times(raw, server):
 
 
 def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
-    """So a client may look at each step of its own request, and put nothing more into it on the way."""
+    """A client may look at each step of its own request, but change nothing on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)
     sent = arrays(call(raw, f"{model}-preprocess", {"encode_text": text}))

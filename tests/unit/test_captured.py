@@ -87,7 +87,7 @@ def test_nothing_of_a_pass_is_left_to_the_processor(architecture):
 
 
 class Devices(TorchDispatchMode):
-    """Those of all tensors that operators read and write."""
+    """Recorder of the devices of all tensors that operators read and write."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,9 @@ def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
 
 
 def test_up_to_what_it_serves_all_is_recorded_before(xlm_roberta):
-    """By a recorder of its own, whose memory others have no part in; the largest first, which makes that memory."""
+    """Warm-up uses a recorder of its own, whose memory is not shared; it records the largest pass first, which
+    allocates that memory.
+    """
     before, record = recorders = [Recorder(), Recorder()]
     passes = CapturedPasses(xlm_roberta, iter(recorders).__next__)
     states_of(passes, xlm_roberta)

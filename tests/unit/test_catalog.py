@@ -259,7 +259,7 @@ profiles:
 
 
 def test_profiles_that_share_the_weights_are_served(tmp_path):
-    """In SIE's own files, a profile turns MUVERA on and calls its encoding dense."""
+    """A profile of SIE's own files turns MUVERA on and calls its encoding dense."""
     spec = load(tmp_path, COLBERT_FILE).resolve(Runtime())
     assert [profile.name for profile in spec.profiles] == ["default", "muvera"]
     assert list(spec.dims) == ["multivector", "muvera"]

@@ -113,7 +113,7 @@ def test_a_message_comes_as_it_went(what):
 
 @pytest.mark.parametrize("num_bytes", [100, 2 * LARGE_BYTES])
 def test_what_came_is_the_receivers_own(num_bytes):
-    """What comes later does not change it, and it may be written."""
+    """Later messages do not change a received array, and the array is writable."""
     first, second = numbers(num_bytes, 1), numbers(num_bytes, 2)
     with peer(echo) as (channel, _):
         channel.send(first)
@@ -264,7 +264,7 @@ def test_a_peer_killed_at_any_time_gives_an_error_and_never_something_wrong(num_
 
 
 def talk(channel: Channel, message: object) -> None:
-    """Until something goes wrong."""
+    """Exchange messages until the channel fails."""
     while True:
         channel.send(message)
         assert channel.poll(20)

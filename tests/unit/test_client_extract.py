@@ -1,4 +1,4 @@
-"""What a call of `extract` sends, and what becomes of the responses."""
+"""Requests of `extract`, and the results of its responses."""
 
 import json
 
@@ -22,7 +22,7 @@ def call(items, labels=(), entities=None, **options):
 
 
 def sent(made, piece):
-    """By the names of the inputs."""
+    """Inputs by name: (shape, datatype, content)."""
     inputs = made.arguments(piece)["inputs"]
     return {each.name(): (each.shape(), each.datatype(), each._get_content()) for each in inputs}
 

@@ -1,4 +1,4 @@
-"""What SIEClient asks a server, and what it makes of the answers, at tritonclient's own seam."""
+"""Requests of SIEClient and its handling of responses, at tritonclient's own seam."""
 
 import time
 from collections.abc import Callable
@@ -179,7 +179,7 @@ def test_a_busy_server_is_asked_again_without_being_told_to(client, triton):
 
 
 def test_patience_ends(client, triton, monkeypatch):
-    """By a clock that only sleeping moves."""
+    """Only sleeping moves the clock."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))

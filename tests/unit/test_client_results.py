@@ -1,4 +1,4 @@
-"""What becomes of a response: which item gets what, and what its errors are called."""
+"""Responses to results: each item's values, and the names of errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One device for all models, chosen once and measured as the same one; the machine's files and NVML are faked."""
+"""One device for all models, chosen once and measured as the same device; the machine's files and NVML are faked."""
 
 import ctypes
 import subprocess
@@ -39,7 +39,8 @@ def machine(tmp_path, monkeypatch):
 
 
 def fake_nvml(num_gpus, parts=()):
-    """Of GPUs with UUIDs GPU-00…, GPU-11…; `parts` of the last are places, empty or with a MIG device of so many GiB.
+    """NVML of GPUs with UUIDs GPU-00…, GPU-11…; `parts` are the places of the last GPU, each empty or a MIG device of
+    that many GiB.
 
     Those use 1 GiB.
     """

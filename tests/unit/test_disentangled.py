@@ -13,7 +13,7 @@ WIDTH = 64
 
 
 def model_of(scale: float, seed: int) -> DebertaV2Model:
-    """One layer whose queries and keys are `scale` times the usual, with a part that all have in common."""
+    """Model of one layer whose queries and keys are `scale` times the usual, and share a common component."""
     torch.manual_seed(seed)
     config = DebertaV2Config(
         vocab_size=100,

@@ -1,4 +1,4 @@
-"""Which model is meant by who names none; Triton is a double."""
+"""The default model of requests that name none; Triton is a double."""
 
 import asyncio
 from types import SimpleNamespace

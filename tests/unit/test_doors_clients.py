@@ -1,4 +1,4 @@
-"""When the `openai` and `cohere` packages try again, by what a door tells them; Triton is a double."""
+"""Retries of the `openai` and `cohere` packages, from a door's responses; Triton is a double."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How the steps of a model are wired, whatever its family and verbs: by tensors that exist, each with one meaning."""
+"""The wiring of a model's steps, for any family and verbs: each tensor exists, and has one meaning."""
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs)
     ("inputs", "passed_on"), [(("text",), {"text": "text", "labels": "labels"}), (("image",), {"labels": "labels"})]
 )
 def test_words_go_past_the_worker(inputs, passed_on):
-    """What was found are places; postprocess puts in words and names."""
+    """Inference returns positions; postprocess replaces them by words and names."""
     (ensemble,) = ensembles(spec(family="gliner", tasks=("extract",), dims={}, inputs=inputs), "m", "m")
     *_, postprocess = ensemble.ensemble_scheduling.step
     found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}

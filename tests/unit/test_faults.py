@@ -1,4 +1,4 @@
-"""What no request may do to the others: panics, errors nobody foresaw, answers that cannot be sent."""
+"""Faults that no request may cause for others: panics, unexpected errors, responses that cannot be sent."""
 
 import shutil
 import threading

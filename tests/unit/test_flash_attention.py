@@ -21,7 +21,7 @@ KEYS = (1, 3, 1, 33, 20, 40)
 
 @pytest.fixture
 def is_there(monkeypatch):
-    """As of a PyTorch for CUDA, on a GPU of today."""
+    """Pretend a PyTorch for CUDA, on a current GPU."""
     monkeypatch.setattr(kernels, "pytorch_lacks", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
 
@@ -45,7 +45,9 @@ def flash_forward(
     query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
     *, scale, window_size_left, window_size_right, seqused_k,
 ):  # fmt: skip
-    """As PyTorch's mha_varlen_fwd checks its arguments, and FlashAttention's BlockInfo and Mask read them."""
+    """Compute what PyTorch's mha_varlen_fwd does, with its checks of arguments, and with the masks of FlashAttention's
+    BlockInfo and Mask.
+    """
     width = query.shape[-1]
     assert width % 8 == 0
     assert width <= 256
@@ -85,7 +87,7 @@ def test_the_operator_computes_what_eager_attention_does(calls, heads, kv_heads,
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", ["flash_attention_2", "varlen"])
 def test_items_with_other_tokens_than_keys_take_one_call(calls, name, heads, kv_heads, width, window):
-    """Of ColBERT's queries. The longest such item is of 33 tokens, and the window covers it."""
+    """ColBERT's queries are such items. The longest has 33 tokens, and the window covers it."""
     given, segments = tensors(heads, kv_heads, width, sum(ITEMS)), Segments.of(ITEMS, KEYS)
     ours = KERNELS[name](*given, segments, 0.2, window)
     assert [call["seqused_k"].tolist() for call in calls] == [list(KEYS)]
