@@ -1,4 +1,4 @@
-"""LoRA adapters with fixed-seed weights, as peft saves them, and peft's own forward pass beside."""
+"""LoRA adapters with fixed-seed weights, as peft saves them, and peft's own forward pass as the reference."""
 
 import copy
 from pathlib import Path
@@ -60,7 +60,7 @@ class Encoding:
         return adapted
 
     def __call__(self, texts: list[str], loras: list[str] | str = "") -> np.ndarray:
-        """[texts, 64], all in one batch; each by the adapter of its place."""
+        """Vectors [texts, 64], all in one batch; each text by the adapter at its index."""
         with self.encoder.adapted([loras] * len(texts) if isinstance(loras, str) else loras):
             return self.ours.encode(texts)["dense"]
 

@@ -1,4 +1,4 @@
-"""Small models that read pages and write what stands on them, with fixed-seed weights, as transformers saves them."""
+"""Small models that read pages and transcribe them, with fixed-seed weights, as transformers saves them."""
 
 import io
 from pathlib import Path
@@ -213,7 +213,7 @@ def lighton_processor(directory: Path) -> Any:
 
 
 class GlmProcessor(transformers.Glm46VProcessor):
-    """Without that of films, which needs a package of its own."""
+    """GLM's processor without its video part, which needs a package of its own."""
 
     def check_argument_for_proper_class(self, name: str, argument: Any) -> None: ...
 
@@ -234,7 +234,7 @@ def opened(file: bytes) -> Image.Image:
 
 
 def asked(*said: str, system: str = "") -> list[dict[str, Any]]:
-    """A conversation about an image, with `said` behind it."""
+    """Return a conversation about an image, followed by `said`."""
     content = [{"type": "image"}, *({"type": "text", "text": each} for each in said)]
     before = [{"role": "system", "content": system}] if system else []
     return [*before, {"role": "user", "content": content}]

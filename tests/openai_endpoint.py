@@ -1,4 +1,4 @@
-"""A stand-in for somebody's SGLang or vLLM: the same API over HTTP, with numbers of a real small model.
+"""A stand-in for an SGLang or vLLM server: the same API over HTTP, with numbers of a real small model.
 
 It can be away, slow, or wrong in each way that a test wants.
 """
@@ -86,7 +86,7 @@ class Endpoint:
                 each.shutdown(socket.SHUT_RDWR)
 
     def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """None: nothing is there."""
+        """Answer a request; None: the route does not exist."""
         if path == "/v1/embeddings" and self._vectors:
             rows = [{"index": i, "embedding": each} for i, each in enumerate(self._vectors(asked["input"]))]
             usage = {"prompt_tokens": sum(map(len, asked["input"]))}
@@ -115,7 +115,7 @@ class Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request, client_address):
-        """Clients that go are part of the tests."""
+        """Ignore clients that disconnect, as some tests do."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""PDF files: pages with pictures on them, and files that are broken, or would cost more than they are worth."""
+"""PDF files: pages with pictures on them, and files that are broken or too costly to draw."""
 
 import io
 import zlib
@@ -20,7 +20,7 @@ def pages(sizes: Sequence[tuple[int, int]] = ((96, 128), (128, 96), (200, 100)),
 
 
 def pdf_of(images: Sequence[Image.Image]) -> bytes:
-    """A page each, as large in points as its picture is in pixels."""
+    """PDF with a page for each picture, as large in points as the picture is in pixels."""
     document = pypdfium2.PdfDocument.new()
     for image in images:
         bitmap, held = pypdfium2.PdfBitmap.from_pil(image), pypdfium2.PdfImage.new(document)
@@ -79,7 +79,7 @@ def stream(content: bytes, fields: bytes) -> bytes:
 
 
 def unreadable() -> dict[str, tuple[bytes, str]]:
-    """Name → the file, and a part of what is said of it; empty: it may be drawn, or refused."""
+    """Name → the file, and a part of its error message; empty: the file may be drawn, or refused."""
     return {**dict(_broken()), **dict(_locked()), **dict(_costly())}
 
 
@@ -89,7 +89,7 @@ def refused() -> dict[str, tuple[bytes, str]]:
 
 
 def drawn(content: bytes) -> list[Image.Image]:
-    """The pages as the library draws them."""
+    """Return the pages as the library draws them."""
     return [page.render(scale=150 / 72).to_pil().convert("RGB") for page in pypdfium2.PdfDocument(content)]
 
 
@@ -130,7 +130,7 @@ def _costly() -> Iterator[tuple[str, tuple[bytes, str]]]:
 
 
 def bomb() -> bytes:
-    """Two gigabytes of zeros, deflated: one piece again and again, which knows nothing of those before it."""
+    """Two gigabytes of zeros, deflated: one piece repeated, which refers to none before it."""
     deflate = zlib.compressobj(9)
     first, again = (deflate.compress(bytes(10_000_000)) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + 200 * again

@@ -99,14 +99,14 @@ class PretendedGpu(TorchDispatchMode):
         self._lazily.stop()
 
     def opened(self) -> Book:
-        """A new book."""
+        """Open a new book."""
         self.book = Book()
         self._pinned.clear()
         return self.book
 
     @contextmanager
     def holding(self, *modules: torch.nn.Module) -> Iterator[None]:
-        """The weights of these are moved there, and nothing of that is in the book."""
+        """Move the weights of these models there, without a record of it in the book."""
         with self, torch.inference_mode():
             for module in (each for whole in modules for each in whole.modules()):
                 for name, weight in module._parameters.items():

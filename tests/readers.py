@@ -1,4 +1,4 @@
-"""Small models that read images in words, with fixed-seed weights, as transformers saves them."""
+"""Small models that describe or transcribe images, with fixed-seed weights, as transformers saves them."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ DONUT_TOKENS = [
 
 
 def save_donut(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.VisionEncoderDecoderModel:
-    """Pages of 64 × 48, answers of up to 60 tokens; fields are as likely as words."""
+    """Save a Donut for pages of 64 × 48, answers of up to 60 tokens; fields are as likely as words."""
     fast = save_reader_tokenizer(directory, tokenizer, DONUT_TOKENS)
     torch.manual_seed(5)
     encoder = transformers.DonutSwinConfig(
@@ -93,7 +93,7 @@ POST_PROCESSING = {
 
 
 def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.Florence2Processor:
-    """Images of 64 × 64 in 5 patches, answers of up to 64 tokens; places are as likely as words."""
+    """Save a Florence-2 for images of 64 × 64 in 5 patches, answers of up to 64 tokens; places as likely as words."""
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     fast = save_reader_tokenizer(directory, tokenizer, [*names.values(), *FLORENCE_TOKENS], **names)
     start, end, padding, image = (fast.convert_tokens_to_ids(token) for token in (*names.values(), "<image>"))
@@ -146,7 +146,7 @@ def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> t
 
 
 def save_original(directory: Path, native: Path, tokenizer: Path) -> None:
-    """The model saved in `native` as Microsoft's files have it."""
+    """Save the model in `native` in the layout of Microsoft's files."""
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     save_reader_tokenizer(directory, tokenizer, [*names.values(), "<image>"], **names)
     config = json.loads((native / "config.json").read_text())
@@ -229,7 +229,7 @@ def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str], **
 
 
 class Reader(Served):
-    """Images in, what was found out."""
+    """A reading family without a server: images to results."""
 
     def __init__(self, family: str, directory: Path, **changes: Any) -> None:
         usual = {"inputs": ("image",), "dims": {}, "tasks": ("extract",)}
@@ -239,7 +239,9 @@ class Reader(Served):
         return self.answers([(files, given)])[0]
 
     def answers(self, requests: Any) -> list[list[dict[str, Any]]]:
-        """Several requests whose items share one forward pass: files and parameters of each; `labels` among them."""
+        """Results of several requests whose items share a forward pass: files and parameters of each; `labels` among
+        them.
+        """
         sent = [
             (
                 {"image": files, "labels": [label.encode() for label in given.get("labels", ())]},

@@ -154,7 +154,7 @@ def vector(crowd: Crowd) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Call:
-    """Seconds since the epoch."""
+    """Record of a call; times in seconds since the epoch."""
 
     model: str
     started: float
@@ -181,7 +181,7 @@ class Log:
         self.calls.append(Call(model, started, time.time(), error, right))
 
     def check(self) -> None:
-        """Every request was answered, and rightly."""
+        """Check that every request was answered correctly."""
         assert [call for call in self.calls if call.error or not call.is_right] == []
         assert self.calls
 

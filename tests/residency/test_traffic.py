@@ -1,4 +1,4 @@
-"""Models come and go under traffic, and no client notices."""
+"""Models come and go under traffic, unnoticed by clients."""
 
 import time
 from bisect import bisect_right
@@ -119,7 +119,7 @@ def resident_calls(log: Log, seen: list) -> tuple[list[float], list[float]]:
 
 
 def test_the_one_used_longest_ago_goes(crowd):
-    """Not the one loaded first, nor the last by name."""
+    """Eviction takes neither the first loaded nor the last by name."""
     others, newcomer = [MODELS[i] for i in (4, 5, 6)], MODELS[7]
     with SIEClient(crowd.grpc) as client:
         for model in (newcomer, *others, *others):  # what each takes is known from its first load on

@@ -19,7 +19,7 @@ def run(*arguments, status=0):
 
 
 def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
-    """Its public models have no weights here: each is ready, cold, and says what is missing.
+    """SIE's public models have no weights here: each is ready, cold, and names what is missing.
 
     Beside them a model comes and goes by the commands that a user types.
     """

@@ -1,4 +1,4 @@
-"""The door as SIE's own SDK knocks at it, before a real server."""
+"""The door with the calls of SIE's own SDK, before a real server."""
 
 import base64
 import json

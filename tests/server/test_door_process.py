@@ -162,7 +162,7 @@ def test_a_minute_of_five_times_too_many_is_refused_in_order(tmp_path, tiny_dire
 
 
 def overload(url: str, until: float) -> list[tuple[int, float]]:
-    """Status and seconds of each answer."""
+    """Return status and seconds of each response."""
     found = []
     with httpx.Client(base_url=url, timeout=60) as http:
         while time.monotonic() < until:
@@ -176,7 +176,7 @@ def overload(url: str, until: float) -> list[tuple[int, float]]:
 
 
 def knock(door: str, number: int) -> None:
-    """No answer is a fault of the door's, and it is well after all of them."""
+    """Check that the door answers every request, and is healthy after all of them."""
     host, port = door.removeprefix("http://").split(":")
     rng = random.Random(20)
     with httpx.Client(base_url=door, timeout=60) as http:

@@ -1,4 +1,4 @@
-"""Extract through the whole server, by every client: what comes is what the family finds in process."""
+"""Extract through the whole server, by every client: responses equal the family's results in process."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def expected(extractor):
 
 
 def assert_same(ours, theirs):
-    """Lists of extractions, equal but for rounding of scores."""
+    """Check for equal lists of extractions, except for rounding of scores."""
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert [{**each, "score": 0} for each in one["entities"]] == [{**e, "score": 0} for e in other["entities"]]
@@ -216,7 +216,7 @@ BAD = [
 
 @MODULES_AIO
 def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expected, module):
-    """All in the same moment, so that they share Triton's batches."""
+    """All requests are sent at the same moment, so that they share Triton's batches."""
     good = [None] * 6
     answers = asyncio.run(all_answers(server, module, [*(given for given, _ in BAD), *good]))
     for (_, message), answer in zip(BAD, answers, strict=False):
@@ -242,7 +242,7 @@ def test_the_clients_say_it_too(client):
 
 
 def test_a_megabyte_beside_small_requests(server, extractor, expected):
-    """Prose, and between its paragraphs what is one word of thousands of letters, as pictures in mails are."""
+    """The text is prose, and between its paragraphs single words of thousands of letters, like pictures in mails."""
     document = "\n".join(f"naïve 😀 {paragraph}\n{'x' * 2_000}" for paragraph in texts(480, seed=9))
     assert len(document) > 1_000_000
     labels, options = LABELS[:2], {"threshold": 0.9}

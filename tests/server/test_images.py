@@ -151,7 +151,7 @@ def test_what_is_read_on_each_page(client):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_photos_of_20_megabytes_beside_texts(server):
-    """They are decoded in threads of their own: the texts of another model, and of the same, wait a little at most."""
+    """Photos are decoded in threads of their own: texts of another model, and of the same, wait little."""
     photo = saved(picture(4200, 3000), compress_level=0)
     with SIEClient(server.grpc) as client:
         client.encode(CLIP, ["load", {"image": photo}])

@@ -84,7 +84,7 @@ def test_a_profile_gives_what_the_request_leaves_open(client):
     ],
 )
 def test_templates(client, text, options, whole):
-    """Braces in a text or an instruction are characters like others; and a profile may leave vectors as they are."""
+    """Braces in a text or an instruction are ordinary characters; a profile may turn normalisation off."""
     plain = client.encode(BGE_M3, whole, output_types=["dense"], options={"normalize": False})["dense"]
     filled = client.encode(BGE_M3, text, profile="asking", **options)["dense"]
     assert abs(np.linalg.norm(filled) - 1) > 0.1

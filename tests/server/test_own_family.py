@@ -170,7 +170,7 @@ def test_many_give_the_same_as_alone(served):
 
 
 def at_once(served: Served, model: str) -> list[dict[str, Any]]:
-    """Each text a request of its own, each odd one with its own power."""
+    """Send each text as a request of its own, each odd one with its own power."""
     with served.client() as client, ThreadPoolExecutor(len(TEXTS)) as pool:
         options = [{"power": 2.0} if i % 2 else {} for i in range(len(TEXTS))]
         return list(pool.map(lambda text, own: client.encode(model, text, options=own), TEXTS, options))
@@ -189,7 +189,7 @@ def test_requests_share_forward_passes(served):
 
 
 def test_the_process_that_computes_has_no_torch(served):
-    """Nor has it what the fork server has imported for others."""
+    """The process has nothing either that the fork server has imported for others."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
     assert "libtorch" in mapped(*(fork_server.pid for fork_server in fork_server_ids(served.settings.status_dir)))

@@ -88,7 +88,7 @@ def test_what_else_is_refused(client):
 
 @pytest.mark.slow
 def test_sounds_of_ten_minutes_beside_texts(server):
-    """They are decoded in threads of their own: texts of another model, and of the same, wait a little at most."""
+    """Sounds are decoded in threads of their own: texts of another model, and of the same, wait little."""
     long = saved(np.tile(sound(60, 44_100, 2), (10, 1)), 44_100, "MP3")
     with SIEClient(server.grpc) as client:
         for model in (MINILM, CLAP):

@@ -61,7 +61,9 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
 
 @pytest.fixture
 def door(controller, tmp_path, request) -> Iterator[Settings]:
-    """Served without a given token; those of a client that may find it. Parametrise indirectly: who else may ask."""
+    """Serve a door with a generated token; yields the settings of a client that finds it. Parameter: other allowed
+    callers.
+    """
     (port,) = free_ports(1)
     settings = read_settings(data_dir=tmp_path, controller_port=port)
     controller._directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +121,7 @@ def arrays(environments) -> Venv:
 
 @pytest.fixture
 def empty(tmp_path) -> Venv:
-    """Not even numpy is there."""
+    """Environment without any package, even numpy."""
     return linked(tmp_path / "environments", "empty")
 
 

@@ -70,7 +70,7 @@ def test_each_request_gets_its_parts_in_order_each_with_its_own_frame(has_roles,
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 5, 1000])
 def test_chunks_hold_each_element_once_and_in_order(monkeypatch, chunk_size):
-    """And give the same features as the whole."""
+    """Chunks give the same features as the whole."""
     monkeypatch.setattr(type(TEXT), "chunk_size", chunk_size)
     whole = framed("a", "bb", "", "cccccc", "d", before="p:", is_query=True)
     chunks = list(whole.chunks())
@@ -102,7 +102,7 @@ class PanicException(BaseException):
 
 
 class Giving(Letters):
-    """Gives up on texts with an exclamation mark."""
+    """Processor that fails on texts with an exclamation mark."""
 
     def encode(self, framed, *, is_query):
         if any("!" in text for text in framed):

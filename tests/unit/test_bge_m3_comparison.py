@@ -144,7 +144,7 @@ def test_an_empty_text(ours):
 
 
 def test_special_tokens_would_weigh_something(directory):
-    """The negative control: what is left out of sparse outputs is there to be left out."""
+    """Negative control: tokens left out of sparse outputs would have weights."""
     other = Ours(directory)
     other.adapter._special_ids = ()
     assert {100, 101, 102} <= set(other.rows(TEXTS)["sparse_indices"].tolist())

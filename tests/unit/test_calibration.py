@@ -115,7 +115,7 @@ class Freeing(Engine):
 
 
 def short_of(num_tokens, padded_at=10**9):
-    """An adapter whose passes of so many tokens have no memory; padded ones even earlier."""
+    """Adapter whose passes of so many tokens run out of memory; padded ones even earlier."""
     adapter = FakeAdapter(0.5)
     forward = adapter.forward
 

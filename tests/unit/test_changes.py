@@ -280,7 +280,7 @@ def test_without_a_tritonserver_it_waits(world):
 
 
 def test_what_is_wrong_is_looked_at_again_now_and_then(world):
-    """The weights of a model may come later."""
+    """The weights of a model may arrive later."""
     world.serve("m", "m")
     world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
     world.change().result(10)

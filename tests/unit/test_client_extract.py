@@ -28,7 +28,7 @@ def sent(made, piece):
 
 
 def on_the_wire(*values):
-    """A tensor of bytes: each with its length before it."""
+    """Serialize a tensor of bytes: each with its length before it."""
     encoded = [value.encode() for value in values]
     return ([len(encoded)], "BYTES", b"".join(len(each).to_bytes(4, "little") + each for each in encoded))
 

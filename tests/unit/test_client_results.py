@@ -20,7 +20,7 @@ SCORE = VERBS["score"]
 
 
 class Response(dict):
-    """`None` where a model has no such output."""
+    """Response without the outputs that are `None`."""
 
     def __init__(self, **tensors) -> None:
         timing = np.arange(len(TIMING_FIELDS), dtype=np.float32)

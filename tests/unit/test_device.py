@@ -73,7 +73,7 @@ def fake_nvml(num_gpus, parts=()):
 
 
 class NotFound(Exception):
-    """NVML's."""
+    """Stand-in for NVML's error."""
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
 
 
 def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
-    """Another program has 3 GiB of the GPU: for these no model is evicted."""
+    """Another program has 3 GiB of the GPU; no model is evicted for these."""
     machine(4)
     (tmp_path / "status").mkdir()
     settings = read_settings(device="cuda:3", data_dir=tmp_path, memory_limit_bytes=2 * GIB)

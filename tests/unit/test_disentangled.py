@@ -42,7 +42,7 @@ def model_of(scale: float, seed: int) -> DebertaV2Model:
 
 @torch.inference_mode()
 def errors(scale: float, seed: int) -> tuple[float, float]:
-    """Root of the mean square of what the library's states, and ours, differ from those in float64."""
+    """Root mean square difference of the library's states, and ours, from those in float64."""
     model = model_of(scale, seed)
     exact, half = copy.deepcopy(model).double(), model.half()
     ids = torch.randint(5, 100, (sum(LENGTHS),))

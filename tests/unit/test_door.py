@@ -1,4 +1,4 @@
-"""The controller's HTTP door, on a real socket, and the command line that knocks there."""
+"""The controller's HTTP door, on a real socket, and the command line that calls it."""
 
 import json
 import math

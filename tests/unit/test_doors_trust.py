@@ -133,7 +133,9 @@ def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
 
 
 def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
-    """Its next request may be on its way, and has a time of its own; without one it ends as one that says nothing."""
+    """The next request may be on its way, and has a timeout of its own; without one, the connection ends as an idle
+    one.
+    """
     monkeypatch.setattr(connection, "REST_S", 2.0)
     monkeypatch.setattr(connection, "HEAD_S", 2.0)
     body = b'{"items": ["a"]}'

@@ -108,7 +108,7 @@ def test_features_go_to_inference_with_the_lengths_of_each():
     ],
 )
 def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs):
-    """Triton counts the inputs that come, and would take one for another."""
+    """Triton counts the inputs of a request, and would take one for another."""
     of = spec(**changes)
     (ensemble,) = ensembles(of, "m", "m")
     assert [(tensor.name, tensor.optional) for tensor in ensemble.input] == [(name, True) for name in inputs]

@@ -16,7 +16,7 @@ DECLARED = (IDS, MARK, TYPES, PATCHES)
 
 
 def features(lengths, num_patches, start=0):
-    """Counted through, so that no two rows are the same."""
+    """Features with consecutive numbers, so that no two rows are the same."""
     of_ids, of_patches = np.array(lengths, np.int32), np.array(num_patches, np.int32)
     ids = np.arange(of_ids.sum(), dtype=np.int32) + start
     patches = np.arange(of_patches.sum() * 2, dtype=np.float32).reshape(-1, 2) + start

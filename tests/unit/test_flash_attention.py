@@ -1,4 +1,4 @@
-"""FlashAttention is called as it asks: there is no GPU here, so its entry points are replaced by what they compute."""
+"""FlashAttention is called with its own contract: there is no GPU here, so fakes compute what its entry points do."""
 
 import sys
 import types
@@ -118,7 +118,7 @@ def test_heads_that_it_does_not_take_are_left_to_sdpa(calls, name, width):
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("keys", [ITEMS, KEYS], ids=["all keys", "partial keys"])
 def test_this_pytorchs_operator_takes_the_arguments(is_there, heads, kv_heads, width, dtype, keys):
-    """Its schema, and the function that knows the shapes of its results."""
+    """The arguments fit its schema, and the function that knows the shapes of its results."""
     sizes = [(1, sum(ITEMS), n * width) for n in (heads, kv_heads, kv_heads)]
     rows = [torch.empty(size, dtype=dtype, device="meta") for size in sizes]
     given = [x.view(1, sum(ITEMS), -1, width).transpose(1, 2) for x in rows]
@@ -138,7 +138,7 @@ def test_a_pass_copies_bounds_and_keys_once(device):
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_the_package_is_called_as_it_asks(monkeypatch, window):
-    """Its function of 2.8 takes no number of keys."""
+    """The package's function of 2.8 takes no number of keys."""
 
     def flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, softmax_scale, window_size
@@ -198,7 +198,7 @@ def test_an_older_gpu_has_sdpa(monkeypatch, is_there):
 
 
 def test_an_operator_of_other_arguments_is_not_called(monkeypatch):
-    """It is private, and may change."""
+    """The operator is private, and may change."""
     arguments = [types.SimpleNamespace(name=name) for name in ("query", "scale", "window_size_left", "seqused_k")]
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     uncached = kernels.pytorch_lacks.__wrapped__

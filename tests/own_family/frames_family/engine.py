@@ -21,7 +21,7 @@ class NumpyEncoder(Encoder):
         self.weights_bytes = matrix.nbytes
 
     def forward(self, frames: Floats) -> Floats:
-        """[frames, bands], 0 or more."""
+        """Return the spectrum [frames, bands], 0 or more."""
         return np.maximum(frames @ self._matrix, 0)
 
 
