@@ -9,7 +9,7 @@ WINDOWS = ((-1, -1), (-1, 0), (10, 10), (30, 0), (0, 0))
 
 
 def formula(query, key, value, lengths, scaling, window, keys=None):
-    """Of each item the first `keys` tokens are looked at; None: all."""
+    """Return float64 attention. Only the first `keys` tokens of each item are attended to; None: all."""
     group = query.shape[1] // key.shape[1]
     items = zip(
         *(torch.split(x[0].double(), lengths, dim=1) for x in (query, key, value)), keys or lengths, strict=True
@@ -24,7 +24,7 @@ def formula(query, key, value, lengths, scaling, window, keys=None):
 
 
 def tensors(heads, kv_heads, width, tokens, seed=0):
-    """query, key and value as an attention layer makes them."""
+    """Random query, key and value in an attention layer's layout."""
     torch.manual_seed(seed)
     return [
         torch.randn(1, tokens, n * width).view(1, tokens, n, width).transpose(1, 2) for n in (heads, kv_heads, kv_heads)

@@ -1,4 +1,4 @@
-"""In a process of its own: what open_clip makes of checkpoints, and of the image files and token ids beside them.
+"""Reference values from open_clip for checkpoints, and for the image files and token ids beside them.
 
 `python -m tests.by_open_clip SIZES DIRECTORY...` writes vectors.npz into each; SIZES: JSON, what timm's models have.
 """

@@ -1,4 +1,4 @@
-"""A Triton and a repository of ours for what the controller changes."""
+"""Fake Triton and repository for the controller's changes."""
 
 import shutil
 from concurrent.futures import wait
@@ -17,7 +17,7 @@ STAGES = ("preprocess", "inference", "postprocess")
 
 
 class Triton:
-    """Model control as Triton does it: an ensemble whose steps are not there goes out of service."""
+    """Fake of Triton's model control: an ensemble whose steps are not loaded goes out of service."""
 
     def __init__(self, repository) -> None:
         self.repository = repository
@@ -87,7 +87,7 @@ class World:
         self.changes = Changes(self.data_dir, self.triton, self.swaps)
 
     def write(self, steps, *ensembles):
-        """Steps and ensembles that take them."""
+        """Write steps, and ensembles that use them."""
         names = [(f"{steps}-{stage}", "") for stage in STAGES]
         for name, text in names + [(ensemble, f'model_name: "{steps}-preprocess"') for ensemble in ensembles]:
             (self.repository / name).mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ class World:
             shutil.rmtree(self.repository / name)
 
     def start_triton(self):
-        """With what is in the repository."""
+        """Load everything in the repository into Triton."""
         for name in sorted(self.triton.index(), key=lambda name: not name.endswith(STAGES)):
             self.triton.load(name)
         self.triton.done.clear()
@@ -109,7 +109,7 @@ class World:
         self.tick()
 
     def stages(self):
-        """There are processes of steps that Triton has loaded."""
+        """Processes of the steps that Triton has loaded."""
         loaded = {n.rpartition("-")[0] for n, s in self.triton.states.items() if s == "READY" and "-p" in n}
         return {
             stage: {steps: Processes([{"num_open": self.open.get(f"{steps}-{stage}", 0)}], []) for steps in loaded}
@@ -117,14 +117,14 @@ class World:
         }
 
     def tick(self, seconds=0.0):
-        """One round of the controller, so much later, and what it has begun."""
+        """Advance the clock, run one round of the controller, and wait for the jobs that it starts."""
         self.now += seconds
         self.changes.tick(self.stages())
         jobs = [self.changes._under_way, *self.changes._unloads.values()]
         assert not wait([job for job in jobs if job], timeout=10).not_done
 
     def change(self, render=lambda: None):
-        """As somebody's request to add a model file."""
+        """Request the addition of a model file, as a client would."""
         self.once = render
         return self.changes.add(b"")
 

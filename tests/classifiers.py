@@ -46,7 +46,9 @@ def save_classifier(
     spread: float = 10,
     **config: Any,
 ) -> Path:
-    """`labels` in the order of its logits, which differ by about `spread` times as much as random ones."""
+    """Save a classifier. `labels` are in the order of its logits, which differ about `spread` times as much as random
+    ones.
+    """
     torch.manual_seed(7)
     settings = copy.deepcopy({**CONFIGS, "bart": BART}[architecture])
     settings.id2label = dict(enumerate(labels))

@@ -86,8 +86,9 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: P
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minilm_directory: Path) -> Iterator[Running]:
-    """One server for the whole run: MiniLM as committed and for long texts, a tiny model with and without the hook,
-    and one of each other family."""
+    """Server that all tests share: MiniLM as committed and for long texts, a tiny model with and without the hook, and
+    one model of each other family.
+    """
     from tests.detectors import save_owl
     from tests.gliners import save_gliner
     from tests.ocr import save_paddleocr_vl
@@ -153,7 +154,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
 
 @pytest.fixture(scope="session")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `sie-triton env add` has made the environment of tests/arrays_family."""
+    """Directory in which `sie-triton env add` has made the environment of tests/arrays_family."""
     return add_arrays(tmp_path_factory.mktemp("environments"))
 
 
@@ -203,7 +204,7 @@ def model_file(
     profiles: dict[str, dict[str, Any]] | None = None,
     inputs: Sequence[str] = ("text",),
 ) -> str:
-    """`profiles`: the runtime options of further ones."""
+    """Content of a model file; `profiles`: runtime options of further ones."""
     options = {"runtime": runtime or {}, "loadtime": loadtime or {}}
     profile = {"max_batch_tokens": BUDGET, "adapter_path": family, "adapter_options": options}
     others = {name: {"extends": "default", "adapter_options": {"runtime": x}} for name, x in (profiles or {}).items()}

@@ -15,7 +15,7 @@ from sie_triton.records.status import StatusWriter, status_path
 
 
 class FakeControl:
-    """Our own seam: what the controller asks of Triton. A swap calls `then`, or raises `failure`, if there is one."""
+    """Fake of the controller's seam to Triton. A swap calls `then`, or raises `failure`, if set."""
 
     def __init__(self) -> None:
         self.swapped: list[tuple[str, bool]] = []
@@ -46,7 +46,7 @@ class FakeControl:
 
 
 def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
-    """A process that waits for room has done so from now on."""
+    """Record of a stage; if it waits for room, it waits from now on."""
     directory = controller._directory
     writer = StatusWriter(directory, name, kind, generation)
     for field, value in {"wanted_since_ns": monotonic_ns(), **fields}.items():
@@ -60,7 +60,7 @@ def stage(controller, name, pid=None, kind="inference", generation=0, **fields):
 
 
 def round_of(controller):
-    """And wait for what it has begun."""
+    """Run a round, and wait for what it has started."""
     controller.tick()
     assert not wait(controller.swaps._under_way.values(), timeout=10).not_done
 

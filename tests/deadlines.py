@@ -1,4 +1,4 @@
-"""Families that generate, and requests whose time is over before they have been answered."""
+"""Generating families, and requests whose deadline passes before they are answered."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from tests.readers import Reader
 
 
 def given_up(reader: Reader, requests: Any, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
-    """The row of each item where time is over before the pass, for which nothing may have been generated."""
+    """The row of an item whose deadline passed before the pass: nothing may be generated for it."""
     whole = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
     monkeypatch.setattr(reader.adapter, "answers", None)
     ended = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns()))
@@ -23,7 +23,7 @@ def given_up(reader: Reader, requests: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def tokens_in(asks: int, reader: Reader, request: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each item has where time is over when it is asked for so many times more than once."""
+    """Return the number of tokens of each item if the clock passes the deadline at its read number `asks` + 1."""
     calls, written = iter(range(1000)), []
     monkeypatch.setattr(generate, "monotonic_ns", lambda: next(calls))
     monkeypatch.setattr(reader.adapter, "text", lambda tokens, *_: written.append(len(tokens)) or "")

@@ -24,7 +24,9 @@ FACTORS = {"box_head": 0.2, "logit_shift": 0.1, "logit_scale": 0.1, "class_head"
 
 
 def save_owl(directory: Path, tokenizer: Path, version: str = "owlv2", **image_settings: Any) -> Path:
-    """With MiniLM's tokenizer, but that the last of its vocabulary closes a label; images of 96 × 96 in 36 patches."""
+    """Save an OWL model with MiniLM's tokenizer, except that the last vocabulary entry closes a label; images of 96 ×
+    96 in 36 patches.
+    """
     torch.manual_seed(5)
     prefix = {"owlv2": "Owlv2", "owlvit": "OwlViT"}[version]
     config = getattr(transformers, f"{prefix}Config")(
@@ -48,7 +50,7 @@ def save_owl(directory: Path, tokenizer: Path, version: str = "owlv2", **image_s
 
 
 def closing(path: Path) -> None:
-    """Let CLOSING stand behind each text."""
+    """Make the tokenizer append CLOSING to each text."""
     made = tokenizers.Tokenizer.from_file(str(path))
     ends = [("[CLS]", 101), (made.id_to_token(CLOSING), CLOSING)]
     template = f"[CLS] $A {made.id_to_token(CLOSING)}"
@@ -112,7 +114,7 @@ def told(boxes: torch.Tensor, labels: Sequence[str | None], scores: torch.Tensor
 
 
 def same(found: Sequence[Any], expected: Sequence[Any], score: float = 1e-4, pixels: float = 0.5) -> bool:
-    """The same objects in the same order; the largest differences that are allowed. A label None: nobody knows."""
+    """Check for the same objects in the same order, within the allowed differences. A label None matches any."""
     if len(found) != len(expected):
         return False
     if any(b["label"] not in (a["label"], None) for a, b in zip(found, expected, strict=True)):
@@ -123,7 +125,7 @@ def same(found: Sequence[Any], expected: Sequence[Any], score: float = 1e-4, pix
 
 
 def save_dino(directory: Path, tokenizer: Path, **image_settings: Any) -> Path:
-    """Images of about 96 × 128, 20 places in each."""
+    """Save a model for images of about 96 × 128, with 20 places each."""
     torch.manual_seed(3)
     backbone = transformers.SwinConfig(
         image_size=96, embed_dim=24, depths=[1] * 4, num_heads=[1, 2, 2, 2], window_size=4, out_features=STAGES
@@ -178,7 +180,7 @@ class Dino:
 
 
 def nearest(phrase: str, labels: Sequence[str]) -> str | None:
-    """The label of whose words the phrase has the largest share, then the most; None where it has none of any."""
+    """Label with the largest share of its words in the phrase, then with the most; None if no word matches."""
     words = set(re.findall(r"\w+", phrase.lower()))
     counts = {label: [word in words for word in re.findall(r"\w+", label.lower())] for label in labels}
     best = max(labels, key=lambda label: (sum(counts[label]) / len(counts[label]), sum(counts[label])))

@@ -23,7 +23,7 @@ TIMING = dict.fromkeys(
 
 
 class FakeBackend:
-    """Our own seam: what the routes ask of Triton. `failure` is raised; `asked` are the arguments of each call."""
+    """Fake of the routes' seam to Triton. `failure` is raised; `asked` are the arguments of each call."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -66,7 +66,7 @@ def door_of(**settings: object) -> tuple[Door, FakeBackend]:
 
 
 def knock(door: Door, act: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]) -> httpx.Response:
-    """What `act` gets of an HTTP client of that door, in this process, without a socket."""
+    """Return the response of `act` with an HTTP client of that door, in this process, without a socket."""
 
     async def run():
         transport = httpx.ASGITransport(application(door), raise_app_exceptions=False)
@@ -83,7 +83,7 @@ def post(door: Door, body: object = None, path: str = "/v1/encode/org/m", **opti
 
 @contextmanager
 def listening(door: Door):
-    """On a socket: its port."""
+    """Serve the door on a socket, and yield its port."""
     port = free_ports(1)[0]
     config = uvicorn.Config(application(door), port=port, http=Connection, ws=WebSocket, log_config=None)
     server = uvicorn.Server(config)

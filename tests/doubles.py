@@ -1,4 +1,4 @@
-"""A server that ends, comes back, says nothing or holds an answer, when a test wants it: what a real one does rarely.
+"""A server that stops, restarts, stays silent or holds a response whenever a test wants it.
 
 It answers over Triton's HTTP or gRPC as an ensemble of ours does, with `dense` [n, 1] = 1.
 """
@@ -22,7 +22,9 @@ DTYPES = {"FP32": np.float32, "INT32": np.int32}
 
 
 class FakeTriton:
-    """`is_silent`: questions are taken and not answered. `num_asked` counts inference requests, `paths` are HTTP's."""
+    """Fake of tritonserver. `is_silent`: requests are read and not answered. `num_asked` counts inference requests,
+    `paths` are HTTP's.
+    """
 
     def __init__(self, transport: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -47,7 +49,7 @@ class FakeTriton:
         self._server = HttpServer(self) if self._transport == "http" else grpc_server(self)
 
     def stop(self) -> None:
-        """Nobody listens any more, and every connection is cut."""
+        """Stop listening, and cut every connection."""
         self._is_over.set()
         stopping = self._server.stop(0)
         if stopping is not None:  # of gRPC, which takes requests until it is done, and cancels them
@@ -84,7 +86,7 @@ class HttpServer(ThreadingHTTPServer):
         return connection, address
 
     def handle_error(self, *_):
-        """A connection that was cut."""
+        """Ignore a connection that was cut."""
 
     def stop(self, _: float) -> None:
         self.shutdown()

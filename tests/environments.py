@@ -25,13 +25,15 @@ TASKS = {"encode": {"dense": {"dim": DIM}, "multivector": {"dim": DIM}, "numpy_v
 
 
 def env(*arguments: str, environments: Path) -> subprocess.CompletedProcess[str]:
-    """`sie-triton env`."""
+    """Run `sie-triton env`."""
     command = [sys.executable, "-m", "sie_triton.cli", "env", *arguments, f"--environments-dir={environments}"]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 def add_arrays(root: Path) -> Path:
-    """Where `env add` has made it, with another Python than this one where there is one."""
+    """Make the environment with `env add`, with another Python than this one if there is one; return the root of the
+    environments.
+    """
     done = env("add", ARRAYS, f"{SOURCE}[worker]", f"--python={other_python()}", environments=root / "environments")
     assert done.returncode == 0, done.stderr
     return root / "environments"
@@ -56,7 +58,7 @@ def own_version() -> str:
 
 
 def linked(environments: Path, name: str, *site_packages: Path, python: str = sys.executable) -> Venv:
-    """An environment with what is in `site_packages`, there in a moment."""
+    """Make an environment of links to `site_packages`, without installing."""
     environments.mkdir(mode=0o700, exist_ok=True)
     subprocess.run([python, "-m", "venv", "--without-pip", environments / name], check=True)
     venv = Venv(environments / name, ("linked[all]",), "", make.version_of(python), "now")
@@ -84,7 +86,7 @@ SITE_PACKAGES = Path(np.__file__).parents[1]
 
 
 def save_arrays(directory: Path) -> Path:
-    """A model of the family in tests/arrays_family."""
+    """Save a model of the family in tests/arrays_family."""
     directory.mkdir()
     np.save(directory / "matrix.npy", np.random.default_rng(5).normal(size=(2, DIM)).astype(np.float32))
     return directory

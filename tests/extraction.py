@@ -1,4 +1,4 @@
-"""What a family extracts, without a server: everything between a client's tensors and the JSON it gets."""
+"""Extraction by a family without a server: everything between a client's tensors and the JSON it gets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,13 @@ class Extractor:
         self.adapter = load_adapter(self.spec, directory)
 
     def __call__(self, texts: Sequence[str], labels: Sequence[str] = (), **given: Any) -> list[dict[str, Any]]:
-        """`given`: request parameters, `lora` among them, and `entities`, a list of dicts for each text."""
+        """Extract from texts. `given`: request parameters, `lora` among them, and `entities`, a list of dicts for each
+        text.
+        """
         return self.together([(texts, labels, given)])[0]
 
     def together(self, requests: Sequence[tuple[Sequence[str], Sequence[str], Mapping[str, Any]]]) -> list[Any]:
-        """Several requests whose items share one forward pass."""
+        """Results of several requests whose items share a forward pass."""
         read = [self._read(*request) for request in requests]
         features = features_of(self.processor, [asked for asked, _, _ in read])
         counts = [num_pieces(each, len(texts)) for each, (texts, _, _) in zip(features, requests, strict=True)]

@@ -1,4 +1,4 @@
-"""A family as somebody else's package would bring one: an output, a feature, an option and a parameter of its own."""
+"""A family as a third-party package would bring it: an output, a feature, an option and a parameter of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class OwnEngine(Engine):
 
 
 class NoEngine:
-    """Of the right shape, and no Engine."""
+    """Class with an engine's signature that is no Engine."""
 
     def __init__(self, *_: Any) -> None:
         pass

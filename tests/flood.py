@@ -1,4 +1,4 @@
-"""Clients that call without end, and what one request beside them takes."""
+"""Endless clients, and the latency of a single request beside them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ def flooding(calls: list[Callable[[SIEClient], object]], server: Running) -> Ite
 
 
 def latencies(client: SIEClient, texts: Sequence[str], seconds: float, model: str = MINILM) -> list[float]:
-    """Of one text after another, for so long; seconds."""
+    """Latencies in seconds of requests of one text each, one after another, for `seconds`."""
     started, taken = time.perf_counter(), []
     while time.perf_counter() - started < seconds:
         taken.append(latency(client, texts[len(taken) % len(texts)], model))
@@ -54,7 +54,7 @@ def latencies(client: SIEClient, texts: Sequence[str], seconds: float, model: st
 
 
 def latency(client: SIEClient, text: str, model: str = MINILM) -> float:
-    """Seconds."""
+    """Latency of one request, in seconds."""
     started = time.perf_counter()
     client.encode(model, text)
     return time.perf_counter() - started

@@ -31,13 +31,13 @@ def told(found):
 
 
 def assert_same(ours, theirs):
-    """`theirs`: as gliner tells the entities of a text."""
+    """Check that entities equal `theirs`, in gliner's form."""
     assert told(ours["entities"]) == told(theirs)
     assert [each["score"] for each in ours["entities"]] == pytest.approx([each["score"] for each in theirs], abs=1e-4)
 
 
 def num_compared(ours: Extractor, library: GLiNER, several: Sequence[Mapping[str, Any]]) -> int:
-    """Entities of TEXTS under each of the options, together and one text at a time: so many, all the same."""
+    """Compare the entities of TEXTS under each of the options, together and one text at a time; return their number."""
     num_found = 0
     for options in several:
         expected = library.inference(TEXTS, list(LABELS), **{"flat_ner": True, "multi_label": False, **options})

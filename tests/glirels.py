@@ -66,14 +66,14 @@ def save_glirel(root: Path, tokenizer: Path, architecture: str = "bert", **confi
 
 
 def entities_of(text: str, every: int = 3, width: int = 2) -> list[dict[str, int]]:
-    """Some words of it, as a client names entities."""
+    """Return some words of the text as entities, in a client's form."""
     words = [match.span() for match in WORD.finditer(text)]
     places = [words[i : i + width] for i in range(0, len(words), every)]
     return [{"start": each[0][0], "end": each[-1][1]} for each in places]
 
 
 def asked(text: str, entities: list[dict[str, int]]) -> tuple[list[str], list[Any]]:
-    """The words of `text`, and which of them each entity is, first and last, as glirel wants them."""
+    """Words of `text`, and the first and last word of each entity, in glirel's form."""
     words = [match.span() for match in WORD.finditer(text)]
     ner = []
     for each in entities:

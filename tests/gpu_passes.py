@@ -60,7 +60,7 @@ def varlen(gpu: PretendedGpu) -> Callable[..., torch.Tensor]:
 
 
 def encoder_of(model: Any, gpu: PretendedGpu | None, path: str = "packed") -> TorchEncoder:
-    """On the GPU, if there is one."""
+    """Return the model's encoder, on the GPU if one is given."""
     encoder = TorchEncoder(model)
     encoder.use(path)
     if gpu is not None:
@@ -124,7 +124,7 @@ PACKED = [name for name in ARCHITECTURES if name not in PADDED]
 
 
 def modules_of(adapter: Any) -> list[torch.nn.Module]:
-    """All that has weights."""
+    """All modules that have weights."""
     classifier = getattr(adapter, "_classifier", None)
     heads = [getattr(adapter, name, None) for name in ("_head", "_projection", "_layers")]
     parts = [adapter.encoder.model, *heads, getattr(classifier, "_head", None)]
@@ -132,7 +132,7 @@ def modules_of(adapter: Any) -> list[torch.nn.Module]:
 
 
 def run(make: Callable[[Any, int], Any], batch: Batch, layers: int = 2) -> tuple[dict[str, Any], Book]:
-    """The rows of its second pass there, and the book of that."""
+    """Return the rows of its second pass on the GPU, and the records of that pass."""
     gpu = PretendedGpu()
     adapter = make(gpu, layers)
     with gpu.holding(*modules_of(adapter)):
@@ -142,7 +142,7 @@ def run(make: Callable[[Any, int], Any], batch: Batch, layers: int = 2) -> tuple
 
 
 def print_table() -> None:
-    """A line for each family: what its pass costs, and what one more layer adds."""
+    """Print a line for each family: the cost of its pass, and the cost of one more layer."""
     titles = ("pass", "uploads", "that wait", "downloads", "waits", "order", "kernels", "a layer more")
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
     lines = [(name, make, batch_of()) for name, make in FAMILIES.items()]

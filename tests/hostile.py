@@ -1,4 +1,4 @@
-"""Model directories as nobody should save them: what is broken, by name."""
+"""Broken model directories, by name of the fault."""
 
 import json
 import os
@@ -34,7 +34,7 @@ HARMLESS = (
 
 
 def bases(root: Path, tokenizer: Path) -> dict[str, Path]:
-    """One sound directory of each kind."""
+    """Save one valid directory of each kind."""
     return {
         "dense": save_bert(root / "dense", tokenizer, dense=24),
         "roberta": save_bert(root / "roberta", tokenizer, "roberta"),
@@ -47,7 +47,7 @@ def bases(root: Path, tokenizer: Path) -> dict[str, Path]:
 
 
 def copied(base: Path, target: Path) -> Path:
-    """With the same files on the disk; what is spoiled is replaced, never written into."""
+    """Copy the directory with hard links; spoiled files are replaced, never written into."""
     shutil.copytree(base, target, copy_function=os.link)
     return target
 
@@ -74,7 +74,7 @@ def without(name: str) -> Spoil:
 
 
 def instead(name: str, make: Callable[[Path], object]) -> Spoil:
-    """Something else where the file was."""
+    """Replace the file."""
 
     def spoil(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
@@ -191,7 +191,7 @@ def paths() -> Iterator[tuple[str, str, Spoil]]:
 
 
 def broken_weights() -> Iterator[tuple[str, str, Spoil]]:
-    """What shows when weights or the tokenizer are read."""
+    """Yield faults that show when the weights or the tokenizer are read."""
     huge = (2**60).to_bytes(8, "little") + b"{}"
     header = b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'
     for base, name in (("dense", "model.safetensors"), ("dense", "2_Dense/model.safetensors")):

@@ -35,7 +35,7 @@ MODEL = {
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: `first` is the first byte that was asked for, `token` what came as Authorization."""
+    """Record of one request: `first` is the first byte of its range, `token` its Authorization header."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class Hub:
     url: str = ""
 
     def put(self, repo: str, files: Mapping[str, bytes] | Path, revision: str = "main") -> str:
-        """A new commit, which `revision` leads to from now on."""
+        """Commit, and let `revision` lead to the new commit."""
         if isinstance(files, Path):
             files = {str(path.relative_to(files)): path.read_bytes() for path in files.rglob("*") if path.is_file()}
         commit = hashlib.sha1(repr(sorted(files.items())).encode(), usedforsecurity=False).hexdigest()
@@ -198,7 +198,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Whoever asked has gone: some tests end it in the middle."""
+        """Ignore clients that have disconnected: some tests end them in the middle."""
 
 
 @contextmanager

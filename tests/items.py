@@ -1,4 +1,4 @@
-"""What a family makes of items, without a server: everything between a client's items and the tensors of an answer."""
+"""Encoding by a family without a server: everything between a client's items and the output tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,7 +67,7 @@ class Served:
         return answers
 
     def asked(self, verb_name: str, sent: Sent, given: Mapping[str, Any]) -> Asked:
-        """Read and prepared; InputError names the item."""
+        """Read and prepare items; InputError names the faulty item."""
         verb, profile = VERBS[verb_name], self.spec.profiles[0]
         found = arrays(sent)
         tensors = verb.inputs(self.spec.inputs)

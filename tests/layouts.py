@@ -103,7 +103,7 @@ def _rewrite_module(path: Path, module: dict[str, Any], major: int) -> None:
 
 
 def _into_a_folder(directory: Path, modules: list[dict[str, Any]]) -> None:
-    """Before version 2 the transformer had a folder, and config.json was the library's own."""
+    """Move the transformer into a folder, as before version 2, and write config.json as the library did then."""
     folder = directory / "0_Transformer"
     folder.mkdir()
     for path in [each for each in directory.iterdir() if each.is_file() and each.name != "modules.json"]:
@@ -123,7 +123,7 @@ def dense(version: str = "", **options: Any) -> Build:
 
 
 def changed(build: Build, name: str, **keys: Any) -> Build:
-    """With other keys in one of its JSON files; None takes one out."""
+    """Change keys in one of the directory's JSON files; None removes a key."""
 
     def changed_build(root: Path, tokenizer: Path) -> Path:
         directory = build(root, tokenizer)
@@ -149,7 +149,7 @@ def architecture(name: str) -> Build:
 
 
 def bare(architecture: str = "bert") -> Build:
-    """As transformers saves an encoder."""
+    """Save an encoder as transformers does."""
 
     def build(root: Path, tokenizer: Path) -> Path:
         save_encoder(root, tokenizer, architecture)
@@ -167,7 +167,7 @@ def in_parts(root: Path, tokenizer: Path) -> Path:
 
 
 def bare_with_head(kind: str, architecture: str = "bert", **config: Any) -> Build:
-    """As transformers' AutoModelFor… saves a model."""
+    """Save a model as AutoModelFor… of transformers does."""
 
     def build(root: Path, tokenizer: Path) -> Path:
         torch.manual_seed(7)
@@ -197,7 +197,7 @@ def splade(version: str = "", *, idf: bool = False) -> Build:
 
 
 def _router_before_6(directory: Path, version: str) -> Path:
-    """As OpenSearch's inference-free models came with 5.0."""
+    """Rewrite a router as OpenSearch's inference-free models of 5.0 have it."""
     router = read(directory / "router_config.json")
     for name, dotted in router["types"].items():
         kind = dotted.rpartition(".")[2]
@@ -215,7 +215,7 @@ def _router_before_6(directory: Path, version: str) -> Path:
 
 
 def multi_vector(root: Path, tokenizer: Path) -> Path:
-    """As MultiVectorEncoder saves it."""
+    """Save a directory as MultiVectorEncoder does."""
     save_encoder(root / "encoder", tokenizer, "bert")
     torch.manual_seed(3)
     modules = [
@@ -232,13 +232,13 @@ def multi_vector(root: Path, tokenizer: Path) -> Path:
 
 
 def cross_encoder_before_6(root: Path, tokenizer: Path, **config: Any) -> Path:
-    """As CrossEncoder saved it until 5: what transformers saves, with the activation in config.json."""
+    """Save a directory as CrossEncoder did until 5: transformers' files, with the activation in config.json."""
     save_cross_encoder(root, tokenizer, **config)
     return root / "encoder"
 
 
 def files(**contents: bytes | dict[str, Any]) -> Build:
-    """A directory of these files alone, `__` for the dot; objects as JSON."""
+    """Save a directory of these files alone, `__` for the dot; objects as JSON."""
 
     def build(root: Path, tokenizer: Path) -> Path:
         root.mkdir()
@@ -251,7 +251,7 @@ def files(**contents: bytes | dict[str, Any]) -> Build:
 
 
 def with_file(build: Build, name: str, content: bytes, without: str = "model.safetensors") -> Build:
-    """`name` in place of `without`."""
+    """Save a directory with `name` in place of `without`."""
 
     def build_with(root: Path, tokenizer: Path) -> Path:
         directory = build(root, tokenizer)
@@ -275,7 +275,7 @@ def cut_off(build: Build, name: str = "model.safetensors") -> Build:
 
 
 def of_modules(*modules: Callable[[Path], Any], library: Any, **options: Any) -> Build:
-    """As `library` saves these, each made of the tokenizer's directory or of that of a tiny encoder."""
+    """Save modules as `library` does, each made from the tokenizer's directory or from that of a tiny encoder."""
 
     def build(root: Path, tokenizer: Path) -> Path:
         save_encoder(root / "encoder", tokenizer, "bert")
@@ -287,7 +287,7 @@ def of_modules(*modules: Callable[[Path], Any], library: Any, **options: Any) ->
 
 
 def saved(make: Callable[[], transformers.PreTrainedModel]) -> Build:
-    """As transformers saves a model, with a tokenizer."""
+    """Save a model as transformers does, with a tokenizer."""
 
     def build(root: Path, tokenizer: Path) -> Path:
         make().save_pretrained(root)

@@ -54,7 +54,7 @@ def request(text: str) -> triton.InferInput:
 
 
 def messages(workload: Workload, timeout_us: int = 0) -> list[service_pb2.ModelInferRequest]:
-    """One per text, made beforehand: a client that shares the server's cores should need little of them."""
+    """Return one message per text, made beforehand: a client on the server's cores must need little of them."""
     parameters = {"timeout": service_pb2.InferParameter(int64_param=timeout_us)} if timeout_us else {}
     output = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="dense")
     made = []
@@ -74,7 +74,7 @@ def messages(workload: Workload, timeout_us: int = 0) -> list[service_pb2.ModelI
 
 
 async def offer(address: str, workload: Workload, per_second: float, seconds: float, timeout_us: int = 0) -> Outcome:
-    """Send `per_second` requests whatever comes back, for so long; return when all have come back."""
+    """Send `per_second` requests for so long, whatever the responses; return when all have returned."""
     outcome, requests = Outcome(), messages(workload, timeout_us)
     gc.collect()
     gc.freeze()  # a collection would take as long as what is measured
@@ -94,7 +94,7 @@ async def offer(address: str, workload: Workload, per_second: float, seconds: fl
 
 
 async def saturate(address: str, workload: Workload, clients: int, seconds: float) -> Outcome:
-    """That many clients, each sending its next request when it has the answer to the last."""
+    """Run `clients` clients; each sends its next request when it has the response to the last."""
     outcome, requests, deadline = Outcome(), messages(workload), time.perf_counter() + seconds
 
     async def loop(infer: Any, start: int) -> None:
@@ -110,7 +110,7 @@ async def saturate(address: str, workload: Workload, clients: int, seconds: floa
 
 
 async def send(infer: Any, message: service_pb2.ModelInferRequest, vector: np.ndarray, outcome: Outcome) -> None:
-    """One request, and what came of it."""
+    """Send one request, and record its outcome."""
     started = time.perf_counter()
     try:
         response = await infer(message)
@@ -126,7 +126,7 @@ async def send(infer: Any, message: service_pb2.ModelInferRequest, vector: np.nd
 
 
 def workload(address: str, model: str, texts: Sequence[str]) -> Workload:
-    """The vectors of `texts`, asked for before the load begins."""
+    """Compute the vectors of `texts` before the load begins."""
     with SIEClient(address) as client:
         return Workload(model, texts, np.stack([result["dense"] for result in client.encode(model, texts)]))
 

@@ -20,7 +20,7 @@ def load_adapter(spec: ModelSpec, directory: Path, measurements: Measurements | 
 
 
 class Tokens(NamedTuple):
-    """input_ids and type_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
+    """Batch with input_ids and type_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
 
     input_ids: Any
     lengths: Any
@@ -40,7 +40,7 @@ def token_batch(
     outputs: Sequence[str] = (),
     type_ids: Any = None,
 ) -> Batch:
-    """int32 [tokens] and [items] each, bool [items]; of no prompts and documents where it is not given."""
+    """Batch of int32 [tokens] and [items], and bool [items]; without prompts, and of documents, by default."""
     num_items = len(lengths)
     features = {
         INPUT_IDS.name: Ragged(input_ids, lengths),

@@ -1,4 +1,4 @@
-"""Families that take LoRA adapters, and some that do not, whichever do in this version."""
+"""Families that take LoRA adapters in this version, and some that do not."""
 
 from sie_triton.families import family
 

@@ -1,4 +1,4 @@
-"""LoRA adapters with fixed-seed weights, as peft saves them, and peft's own forward pass beside."""
+"""LoRA adapters with fixed-seed weights, as peft saves them, and peft's own forward pass as the reference."""
 
 import copy
 from pathlib import Path
@@ -36,7 +36,7 @@ def save_lora(directory: Path, model: torch.nn.Module, seed: int = 1, spread: fl
 
 
 def draw_biases(directory: Path) -> Path:
-    """Those of the model there: at first they are all 0, and one would do for another."""
+    """Draw random biases for the model: they are all 0 at first, so that one could stand in for another."""
     weights = load_file(directory / "model.safetensors")
     torch.manual_seed(4)
     drawn = {name: 0.3 * torch.randn_like(each) for name, each in weights.items() if name.endswith("bias")}
@@ -60,7 +60,7 @@ class Encoding:
         return adapted
 
     def __call__(self, texts: list[str], loras: list[str] | str = "") -> np.ndarray:
-        """[texts, 64], all in one batch; each by the adapter of its place."""
+        """Vectors [texts, 64], all in one batch; each text by the adapter at its index."""
         with self.encoder.adapted([loras] * len(texts) if isinstance(loras, str) else loras):
             return self.ours.encode(texts)["dense"]
 
@@ -70,6 +70,6 @@ class Encoding:
 
 
 def least_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Of all rows."""
+    """Least cosine similarity over all rows."""
     products = (ours * theirs).sum(-1)
     return float((products / np.linalg.norm(ours, axis=-1) / np.linalg.norm(theirs, axis=-1)).min())

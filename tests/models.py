@@ -126,7 +126,7 @@ def save_tokenizer(directory: Path, tokenizer: Path, **options: Any) -> transfor
 
 @torch.no_grad()
 def set_apart(embeddings: torch.nn.Embedding) -> None:
-    """Draw the rows of added tokens anew: transformers makes them nearly alike, so that one would do for another."""
+    """Draw the rows of added tokens anew: transformers makes them so alike that one could stand in for another."""
     known = embeddings.weight[: SIZES["vocab_size"]]
     embeddings.weight[SIZES["vocab_size"] :].normal_(std=float(known.std()))
 
@@ -156,7 +156,9 @@ def save_splade(
 
 
 def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
-    """As PyLate saves it: settings at the top, a Dense module of its own, masks and norms understood; 32 entries."""
+    """Save a model as PyLate does: settings at the top, a Dense module of its own, masks and norms understood; 32
+    dimensions.
+    """
     root = root / "model"
     save_encoder(root, tokenizer, "bert")
     (root / "1_Dense").mkdir()
@@ -190,7 +192,9 @@ def save_pylate(root: Path, tokenizer: Path, **config: Any) -> Path:
 
 
 def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, architecture: str = "bert") -> Path:
-    """As Stanford's ColBERT saves it: the projection beside the encoder; no artifact.metadata if None; 32 entries."""
+    """Save a model as Stanford's ColBERT does: projection beside the encoder; no artifact.metadata if None; 32
+    dimensions.
+    """
     root = root / "model"
     encoder = save_encoder(root, tokenizer, architecture)
     weights = {f"{encoder.base_model_prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
@@ -225,7 +229,7 @@ def save_cross_encoder(root: Path, tokenizer: Path, architecture: str = "bert", 
 
 
 def save_causal(root: Path, tokenizer: Path, architecture: str = "qwen3") -> Path:
-    """A causal language model, as the LLM rerankers come."""
+    """Save a causal language model, in the form of the LLM rerankers."""
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[architecture])
     sharpen(model)
@@ -250,7 +254,7 @@ def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".safe
 
 
 def save_frames(directory: Path, bands: int = 8, max_frames: int = 256) -> Path:
-    """A model of the family in tests/own_family."""
+    """Save a model of the family in tests/own_family."""
     directory.mkdir()
     np.savez(directory / "frames.npz", matrix=np.random.default_rng(5).normal(size=(4, bands)))
     (directory / "frames.json").write_text(json.dumps({"bands": bands, "max_frames": max_frames}))
@@ -258,7 +262,7 @@ def save_frames(directory: Path, bands: int = 8, max_frames: int = 256) -> Path:
 
 
 def save_encoder(directory: Path, tokenizer: Path, architecture: str) -> transformers.PreTrainedModel:
-    """A transformers directory, with a tokenizer."""
+    """Save a transformers directory, with a tokenizer."""
     torch.manual_seed(7)
     encoder = transformers.AutoModel.from_config(CONFIGS[architecture])
     sharpen(encoder)

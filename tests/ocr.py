@@ -1,4 +1,4 @@
-"""Small models that read pages and write what stands on them, with fixed-seed weights, as transformers saves them."""
+"""Small models that read pages and transcribe them, with fixed-seed weights, as transformers saves them."""
 
 import io
 from pathlib import Path
@@ -166,7 +166,7 @@ def save_paddleocr_vl(directory: Path, tokenizer: Path, **image_settings: Any) -
 
 
 def save(directory: Path, model: transformers.PreTrainedModel, fast: Any) -> None:
-    """With weights by which an answer depends on the image and on what was written before, and may end."""
+    """Save the model with weights that make an answer depend on the image and on the tokens before, and let it end."""
     torch.manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -197,7 +197,7 @@ class Library:
         return self.processor(text=text, images=[opened(file)], truncation=False, return_tensors="pt")
 
     def tokens(self, file: bytes, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-        """What is written, without the prompt."""
+        """Return the generated token ids, without the prompt."""
         inputs = self.inputs(file, messages)
         options = {"max_new_tokens": 24, **options}
         self.model.generation_config.max_length = None
@@ -213,7 +213,7 @@ def lighton_processor(directory: Path) -> Any:
 
 
 class GlmProcessor(transformers.Glm46VProcessor):
-    """Without that of films, which needs a package of its own."""
+    """GLM's processor without its video part, which needs a package of its own."""
 
     def check_argument_for_proper_class(self, name: str, argument: Any) -> None: ...
 
@@ -234,7 +234,7 @@ def opened(file: bytes) -> Image.Image:
 
 
 def asked(*said: str, system: str = "") -> list[dict[str, Any]]:
-    """A conversation about an image, with `said` behind it."""
+    """Return a conversation about an image, followed by `said`."""
     content = [{"type": "image"}, *({"type": "text", "text": each} for each in said)]
     before = [{"role": "system", "content": system}] if system else []
     return [*before, {"role": "user", "content": content}]

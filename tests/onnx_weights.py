@@ -12,7 +12,7 @@ STORED = {"_quantized": "_zero_point", "_q": None}
 
 
 def float_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """By the names that PyTorch had for them: a matrix without one has that of the bias that is added behind it."""
+    """Return weights by their PyTorch names: a matrix without a name takes that of the bias added after it."""
     graph = onnx.load(path).graph
     stored = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     made_by = {output: node for node in graph.node for output in node.output}

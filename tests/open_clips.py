@@ -1,5 +1,6 @@
-"""Small models of open_clip: its modules, by their names and in their order, written out in plain torch, so that
-their state is what open_clip saves."""
+"""Small models of open_clip: its modules, by their names and in their order, written in plain torch, so that their
+state is what open_clip saves.
+"""
 
 import json
 from collections import OrderedDict
@@ -166,7 +167,7 @@ class TimmTrunk(nn.Module):
 
 
 class Towers(nn.Module):
-    """Of `model_cfg`; `encode_text` reads ids padded as the library pads them, `encode_image` scaled pixels."""
+    """Towers of `model_cfg`; `encode_text` reads ids padded as the library pads them, `encode_image` scaled pixels."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -217,7 +218,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def save_open_clip(directory: Path, config: Mapping[str, Any], preprocess: Mapping[str, Any] = PREPROCESS) -> Towers:
-    """Its weights and its configuration; a tokenizer goes beside them."""
+    """Save the weights and the configuration of a model; a tokenizer goes beside them."""
     torch.manual_seed(5)
     model = Towers(config).eval()
     enlarge(model)

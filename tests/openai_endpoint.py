@@ -1,4 +1,4 @@
-"""A stand-in for somebody's SGLang or vLLM: the same API over HTTP, with numbers of a real small model.
+"""A stand-in for an SGLang or vLLM server: the same API over HTTP, with numbers of a real small model.
 
 It can be away, slow, or wrong in each way that a test wants.
 """
@@ -42,7 +42,7 @@ TROUBLES: dict[str, tuple[int, dict[str, str], bytes]] = {
 
 
 class Endpoint:
-    """On a port of its own, which it keeps when it is away.
+    """A server on a port of its own, which it keeps while it is stopped.
 
     `trouble` is a key of TROUBLES, "reset" (the connection is cut), "half" (an answer is), "banner" or "drip", for the
     next `num_troubles` questions; each answer takes `delay_s`. `refuses` makes it answer 400 wherever that token is
@@ -86,7 +86,7 @@ class Endpoint:
                 each.shutdown(socket.SHUT_RDWR)
 
     def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """None: nothing is there."""
+        """Answer a request; None: the route does not exist."""
         if path == "/v1/embeddings" and self._vectors:
             rows = [{"index": i, "embedding": each} for i, each in enumerate(self._vectors(asked["input"]))]
             usage = {"prompt_tokens": sum(map(len, asked["input"]))}
@@ -115,7 +115,7 @@ class Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request, client_address):
-        """Clients that go are part of the tests."""
+        """Ignore clients that disconnect, as some tests do."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def last_states(directory: Path) -> Vectors:
-    """As such servers pool a decoder: the last token's state, of length 1."""
+    """Return vectors as such servers pool a decoder: the last token's state, of length 1."""
     model = AutoModel.from_pretrained(directory).eval()
 
     @torch.inference_mode()
@@ -191,7 +191,7 @@ def last_states(directory: Path) -> Vectors:
 
 
 def next_tokens(directory: Path) -> Likely:
-    """How likely each of some tokens comes next, among these alone."""
+    """Return the probabilities of the given next tokens, normalised among these alone."""
     model = AutoModelForCausalLM.from_pretrained(directory).eval()
 
     @torch.inference_mode()

@@ -45,7 +45,7 @@ QWEN3_VISION = {
 
 
 def save_colpali(directory: Path, tokenizer: Path) -> Path:
-    """Images of 56 × 56 in 16 patches, whose token is none of the vocabulary."""
+    """Save a model for images of 56 × 56 in 16 patches, whose token is not in the vocabulary."""
     fast = page_tokenizer(tokenizer, bos_token="[CLS]")
     images = transformers.SiglipImageProcessorPil(
         size={"height": 56, "width": 56}, image_mean=[0.5] * 3, image_std=[0.5] * 3
@@ -65,7 +65,7 @@ def save_colpali(directory: Path, tokenizer: Path) -> Path:
 
 
 def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **image_settings: Any) -> Path:
-    """Images of 1 to 12 tokens."""
+    """Save a model for images of 1 to 12 tokens."""
     fast = page_tokenizer(tokenizer, QWEN_TOKENS)
     small = {"min_pixels": 28 * 28, "max_pixels": 12 * 28 * 28, **image_settings}
     processor = transformers.ColQwen2Processor(transformers.Qwen2VLImageProcessorPil(**small), fast)
@@ -82,7 +82,7 @@ def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **im
 
 
 def save_qwen3_vl(directory: Path, tokenizer: Path) -> Path:
-    """A whole Qwen3-VL, whose tokenizer puts [SEP] behind every text, as the real one <|endoftext|>."""
+    """Save a whole Qwen3-VL, whose tokenizer appends [SEP] to every text, as the real one appends <|endoftext|>."""
     fast = page_tokenizer(tokenizer, QWEN_TOKENS, behind="[SEP]")
     torch.manual_seed(23)
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
@@ -98,7 +98,7 @@ def save_qwen3_vl(directory: Path, tokenizer: Path) -> Path:
 
 
 def as_engine_saves(directory: Path, target: Path) -> Path:
-    """The same ColQwen2, as colpali-engine's class of it."""
+    """Save the same ColQwen2 as colpali-engine's class does."""
     config = json.loads((directory / "config.json").read_text())["vlm_config"]
     names = {"qwen2_vl": "ColQwen2", "qwen2_5_vl": "ColQwen2_5"}
     for path in directory.iterdir():
@@ -145,7 +145,7 @@ def opened(files: Sequence[bytes]) -> list[Image.Image]:
 
 
 class PageLibrary:
-    """transformers' own: unit vectors of texts and of images, each item by itself."""
+    """Reference of transformers: unit vectors of texts and of images, each item by itself."""
 
     def __init__(self, directory: Path) -> None:
         self.model = transformers.AutoModelForPreTraining.from_pretrained(directory).eval()
@@ -178,11 +178,11 @@ class PageLibrary:
 
 
 def vectors_of(answer: Mapping[str, Any]) -> list[np.ndarray]:
-    """Of each item [tokens, dim]."""
+    """Vectors of each item, [tokens, dim]."""
     return np.split(answer["multivector"], np.cumsum(answer["multivector_lengths"])[:-1])
 
 
 def same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> bool:
-    """As many unit vectors, each at a cosine of 0.9999 or more to the other."""
+    """Check that the vectors are equal in number, and each pair at a cosine of 0.9999 or more."""
     theirs = np.asarray(theirs)
     return ours.shape == theirs.shape and bool(((ours * theirs).sum(-1) >= 0.9999).all())

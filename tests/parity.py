@@ -1,4 +1,4 @@
-"""What "the same vector" means, in one place."""
+"""The definition of "the same vector" for all tests."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def assert_parity(ours: np.ndarray, theirs: np.ndarray, at_least: float = TO_REF
 
 
 def varied_texts(count: int = 300, seed: int = 3) -> list[str]:
-    """From empty to 10,000 words, in several scripts and directions."""
+    """Return texts from empty to 10,000 words, in several scripts and directions."""
     rng = np.random.default_rng(seed)
     words = [
         "river",

@@ -1,4 +1,4 @@
-"""PDF files: pages with pictures on them, and files that are broken, or would cost more than they are worth."""
+"""PDF files: pages with pictures on them, and files that are broken or too costly to draw."""
 
 import io
 import zlib
@@ -20,7 +20,7 @@ def pages(sizes: Sequence[tuple[int, int]] = ((96, 128), (128, 96), (200, 100)),
 
 
 def pdf_of(images: Sequence[Image.Image]) -> bytes:
-    """A page each, as large in points as its picture is in pixels."""
+    """PDF with a page for each picture, as large in points as the picture is in pixels."""
     document = pypdfium2.PdfDocument.new()
     for image in images:
         bitmap, held = pypdfium2.PdfBitmap.from_pil(image), pypdfium2.PdfImage.new(document)
@@ -37,7 +37,7 @@ def pdf_of(images: Sequence[Image.Image]) -> bytes:
 def written(
     content: bytes = b"", box: str = "0 0 100 100", objects: Sequence[bytes] = (), trailer: bytes = b""
 ) -> bytes:
-    """By hand: one page with that content, `objects` from number 5 on, and what else the trailer says."""
+    """Write a PDF by hand: one page with that content, `objects` from number 5 on, and further keys of the trailer."""
     made = [
         b"<</Type/Catalog/Pages 2 0 R>>",
         b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
@@ -79,17 +79,17 @@ def stream(content: bytes, fields: bytes) -> bytes:
 
 
 def unreadable() -> dict[str, tuple[bytes, str]]:
-    """Name → the file, and a part of what is said of it; empty: it may be drawn, or refused."""
+    """Name → the file, and a part of its error message; empty: the file may be drawn, or refused."""
     return {**dict(_broken()), **dict(_locked()), **dict(_costly())}
 
 
 def refused() -> dict[str, tuple[bytes, str]]:
-    """Those of which it is certain."""
+    """Files whose error message is certain."""
     return {name: each for name, each in unreadable().items() if each[1]}
 
 
 def drawn(content: bytes) -> list[Image.Image]:
-    """The pages as the library draws them."""
+    """Return the pages as the library draws them."""
     return [page.render(scale=150 / 72).to_pil().convert("RGB") for page in pypdfium2.PdfDocument(content)]
 
 
@@ -130,12 +130,12 @@ def _costly() -> Iterator[tuple[str, tuple[bytes, str]]]:
 
 
 def bomb() -> bytes:
-    """Two gigabytes of zeros, deflated: one piece again and again, which knows nothing of those before it."""
+    """Two gigabytes of zeros, deflated: one piece repeated, which refers to none before it."""
     deflate = zlib.compressobj(9)
     first, again = (deflate.compress(bytes(10_000_000)) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + 200 * again
 
 
 def slow() -> bytes:
-    """Of half a million curves, each across the page."""
+    """PDF of half a million curves, each across the page."""
     return written(b" ".join(b"%d 0 m %d 9 77 8 %d 99 c S" % (i % 97, i % 83, i % 79) for i in range(500_000)))

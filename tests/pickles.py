@@ -1,4 +1,4 @@
-"""Pickles as nobody should load them."""
+"""Malicious and damaged pickles."""
 
 import io
 import os
@@ -13,7 +13,7 @@ Save = Callable[[Path], object]
 
 
 class Trap:
-    """Unpickled, it makes a file in the working directory."""
+    """Object that makes a file in the working directory when it is unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch sprung",)
@@ -24,14 +24,14 @@ def legacy(value: object, path: Path) -> None:
 
 
 def huge(path: Path) -> None:
-    """A legacy file of three numbers that says they are 2^31 - 1."""
+    """Legacy file of three numbers whose header claims 2^31 - 1."""
     file = io.BytesIO()
     torch.save({"a": torch.zeros(3)}, file, _use_new_zipfile_serialization=False)
     path.write_bytes(file.getvalue().replace(b"K\x03Nt", b"J\xff\xff\xff\x7fNt"))
 
 
 def deflated(path: Path) -> None:
-    """An archive of PyTorch's whose entries grow a thousandfold when they are read."""
+    """PyTorch archive whose entries grow a thousandfold when they are read."""
     plain = io.BytesIO()
     torch.save({"a": torch.zeros(50_000_000)}, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:

@@ -10,7 +10,7 @@ ORIENTATION = 0x0112
 
 
 def picture(width: int = 97, height: int = 61, seed: int = 0) -> Image.Image:
-    """Colours that change from place to place, so that each part of it is another, with some noise."""
+    """Return a picture whose colours change from place to place, so that its parts differ, with some noise."""
     rng = np.random.default_rng(seed)
     x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
     turns = rng.uniform(1, 9, (3, 2))

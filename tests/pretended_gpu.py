@@ -43,7 +43,9 @@ MEMORY_ALONE = (aten.empty, aten.new_empty, aten.empty_like, aten.empty_strided,
 
 
 class OnDevice(torch.Tensor):
-    """To Python on DEVICE; to PyTorch's own code, which has no guard for a device it was built without, on meta."""
+    """Tensor that is on DEVICE for Python, and on meta for PyTorch's own code, which has no guard for a device that it
+    was built without.
+    """
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> "OnDevice":
@@ -64,7 +66,7 @@ class OnDevice(torch.Tensor):
 
 @dataclass
 class Book:
-    """Of a pass: `uploads` and `downloads`, whether each made the processor wait; `waits` by operator; `kernels`.
+    """Records of a pass: `uploads` and `downloads`, whether each blocked the processor; `waits` by operator; `kernels`.
 
     `order` has a letter for each thing that crosses: u, d, and s for a wait that is neither.
     """
@@ -97,14 +99,14 @@ class PretendedGpu(TorchDispatchMode):
         self._lazily.stop()
 
     def opened(self) -> Book:
-        """A new book."""
+        """Open a new book."""
         self.book = Book()
         self._pinned.clear()
         return self.book
 
     @contextmanager
     def holding(self, *modules: torch.nn.Module) -> Iterator[None]:
-        """The weights of these are moved there, and nothing of that is in the book."""
+        """Move the weights of these models there, without a record of it in the book."""
         with self, torch.inference_mode():
             for module in (each for whole in modules for each in whole.modules()):
                 for name, weight in module._parameters.items():
@@ -117,7 +119,7 @@ class PretendedGpu(TorchDispatchMode):
             yield
 
     def kernel(self, name: str, compute: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-        """One that PyTorch has no operator for."""
+        """Record and run a kernel for which PyTorch has no operator."""
         self.book.kernels[name] += 1
         with _disable_current_modes():
             return OnDevice(compute(*(tensor.held for tensor in tensors)))
@@ -135,7 +137,7 @@ class PretendedGpu(TorchDispatchMode):
         return self._computed(operator, packet, args, kwargs)
 
     def _moved(self, operator: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """`to`, which PyTorch's own code composes by the device that it knows."""
+        """Run `to`, which PyTorch's own code dispatches on the devices that it knows."""
         names = [argument.name for argument in operator._schema.arguments]
         given = dict(zip(names, args, strict=False)) | kwargs
         source = given.pop("self")
@@ -169,7 +171,7 @@ class PretendedGpu(TorchDispatchMode):
         return tree_map_only(torch.Tensor, OnDevice, result) if is_there else result
 
     def _enter(self, operator: Any, packet: Any, tensors: Any, args: Any, kwargs: Any, is_there: bool) -> None:
-        """What this operator does to the book."""
+        """Record this operator's transfers and waits."""
         elsewhere = [tensor for tensor in tensors if not isinstance(tensor, OnDevice)]
         if packet in (aten._to_copy, aten.copy_):
             source = args[1] if packet is aten.copy_ else args[0]

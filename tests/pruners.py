@@ -1,4 +1,6 @@
-"""A small reranker with a pruning head, of fixed-seed weights, and what SIE's adapter makes of one, written anew."""
+"""A small reranker with a pruning head, of fixed-seed weights, and an independent version of what SIE's adapter
+computes.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ SIZE = 24
 
 
 def save_pruner(root: Path, tokenizer: Path, architecture: str = "xlm-roberta") -> Path:
-    """Two separators stand between its texts, as XLM-RoBERTa has them."""
+    """Save a pruner. Two separators stand between its texts, as XLM-RoBERTa has them."""
     directory = save_cross_encoder(root, tokenizer, architecture)
     with_separators = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     special = [(name, with_separators.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
@@ -36,7 +38,7 @@ def layers() -> dict[str, torch.Tensor]:
 
 
 class Pruner:
-    """One passage at a time: a score, and (start, end, label, mean score) of each span."""
+    """Reference pruner for one passage at a time: a score, and (start, end, label, mean score) of each span."""
 
     def __init__(self, directory: Path) -> None:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(directory)

@@ -1,4 +1,4 @@
-"""Small models that read images in words, with fixed-seed weights, as transformers saves them."""
+"""Small models that describe or transcribe images, with fixed-seed weights, as transformers saves them."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ DONUT_TOKENS = [
 
 
 def save_donut(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.VisionEncoderDecoderModel:
-    """Pages of 64 × 48, answers of up to 60 tokens; fields are as likely as words."""
+    """Save a Donut for pages of 64 × 48, answers of up to 60 tokens; fields are as likely as words."""
     fast = save_reader_tokenizer(directory, tokenizer, DONUT_TOKENS)
     torch.manual_seed(5)
     encoder = transformers.DonutSwinConfig(
@@ -93,7 +93,7 @@ POST_PROCESSING = {
 
 
 def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.Florence2Processor:
-    """Images of 64 × 64 in 5 patches, answers of up to 64 tokens; places are as likely as words."""
+    """Save a Florence-2 for images of 64 × 64 in 5 patches, answers of up to 64 tokens; places as likely as words."""
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     fast = save_reader_tokenizer(directory, tokenizer, [*names.values(), *FLORENCE_TOKENS], **names)
     start, end, padding, image = (fast.convert_tokens_to_ids(token) for token in (*names.values(), "<image>"))
@@ -146,7 +146,7 @@ def save_florence2(directory: Path, tokenizer: Path, **image_settings: Any) -> t
 
 
 def save_original(directory: Path, native: Path, tokenizer: Path) -> None:
-    """The model saved in `native` as Microsoft's files have it."""
+    """Save the model in `native` in the layout of Microsoft's files."""
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     save_reader_tokenizer(directory, tokenizer, [*names.values(), "<image>"], **names)
     config = json.loads((native / "config.json").read_text())
@@ -172,7 +172,7 @@ def save_original(directory: Path, native: Path, tokenizer: Path) -> None:
 
 
 def in_words_of_microsoft(name: str) -> str:
-    """What transformers calls by that name."""
+    """Return Microsoft's name for a weight of transformers."""
     name = name.removeprefix("model.").replace("multi_modal_projector.", "")
     if name == "image_projection.weight":
         return "image_projection"
@@ -201,7 +201,7 @@ BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
 
 @torch.no_grad()
 def loosen(model: transformers.PreTrainedModel) -> None:
-    """So that what is written depends on the image and on what was written before, and few tokens are likely."""
+    """Scale the weights so that an answer depends on the image and on the tokens before, and few tokens are likely."""
     torch.manual_seed(6)
     for name, parameter in model.named_parameters():
         if "embed_positions" in name:
@@ -229,7 +229,7 @@ def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str], **
 
 
 class Reader(Served):
-    """Images in, what was found out."""
+    """A reading family without a server: images to results."""
 
     def __init__(self, family: str, directory: Path, **changes: Any) -> None:
         usual = {"inputs": ("image",), "dims": {}, "tasks": ("extract",)}
@@ -239,7 +239,9 @@ class Reader(Served):
         return self.answers([(files, given)])[0]
 
     def answers(self, requests: Any) -> list[list[dict[str, Any]]]:
-        """Several requests whose items share one forward pass: files and parameters of each; `labels` among them."""
+        """Results of several requests whose items share a forward pass: files and parameters of each; `labels` among
+        them.
+        """
         sent = [
             (
                 {"image": files, "labels": [label.encode() for label in given.get("labels", ())]},
@@ -250,13 +252,13 @@ class Reader(Served):
         return [[json.loads(each) for each in found[EXTRACTION.name]] for found in self.together("extract", sent)]
 
     def sample(self, total: int) -> Batch:
-        """What calibration measures."""
+        """Return the batch that calibration measures."""
         sampler = sampler_of(self.spec, self.adapter)
         assert list(sampler.features([1])) == [tensor.name for tensor in self.model.features]
         return sampler.batch(total)
 
     def batch(self, requests: Any, deadline_ns: int | None = None) -> Batch:
-        """What the worker gets of them."""
+        """Return the batch that the worker receives for these requests."""
         features = features_of(self.processor, [self.asked("extract", {"image": f}, given) for f, given in requests])
         options = [given for files, given in requests for _ in files]
         return Batch(join(features), np.zeros(len(options), np.bool_), frozenset(), options, deadline_ns=deadline_ns)

@@ -49,7 +49,7 @@ def file(adapter: str, tasks: Any, runtime: Any = None, loadtime: Any = None, **
 
 
 def runtime(**options: Any) -> dict[str, Any]:
-    """A profile's."""
+    """Return the runtime options of a profile."""
     return {"adapter_options": {"runtime": options}}
 
 
@@ -221,7 +221,7 @@ PLANNED: dict[str, dict[str, Any]] = {
 
 
 def write(directory: Path) -> None:
-    """All of them, as files."""
+    """Write all of them as files."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, document in {**SERVED, **PLANNED}.items():
         origin = {"package_backed": True} if name == "docling" else {"hf_id": f"org/{name}"}

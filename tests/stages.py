@@ -53,7 +53,7 @@ class FakeRequest:
         self.answered.set()
 
     def answer(self, direct):
-        """What the client gets, whichever way it came; exactly once."""
+        """Return the client's only response, direct or deferred."""
         if direct is not DEFERRED:
             assert not self.answers
             return direct
@@ -116,7 +116,7 @@ def spec(**changes: Any) -> ModelSpec:
 
 
 def asked(verb: str, parameters: Mapping[str, Any] | None = None, timeout_us: int = 0, **inputs: Any) -> FakeRequest:
-    """What preprocess gets through the ensemble of a verb: texts as a list, or an array as it is."""
+    """Request of preprocess as the ensemble of a verb sends it: texts as a list, or an array as it is."""
     arrays = {
         f"{verb}_{name}": np.array([[text.encode() for text in value]], object) if isinstance(value, list) else value
         for name, value in inputs.items()
@@ -131,7 +131,7 @@ def context(verb: str = "encode", num_items: int = 1, **fields: Any) -> Any:
 
 
 def context_of(answer: Mapping[str, Any]) -> Context:
-    """What a step hands on."""
+    """Context that a step passes on."""
     return Context.from_json(answer["context"][SEAL_BYTES:].tobytes())
 
 
@@ -143,7 +143,7 @@ def tokens(
     arrived_ns: int | None = None,
     **changes: Any,
 ) -> FakeRequest:
-    """What inference gets; with a `query` it is to score."""
+    """Request of inference; with a `query` it is a score request."""
     arrived = time.monotonic_ns() if arrived_ns is None else arrived_ns
     everything = [*items, *([] if query is None else [query])]
     made = context(

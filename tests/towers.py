@@ -20,7 +20,7 @@ TEXT = {**SIZES, "intermediate_size": 128, "max_position_embeddings": 77}
 
 
 def save_clip(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.CLIPModel:
-    """With MiniLM's tokenizer, whose [SEP] closes a text."""
+    """Save a CLIP model with MiniLM's tokenizer, whose [SEP] closes a text."""
     torch.manual_seed(11)
     config = transformers.CLIPConfig(
         text_config={**TEXT, "eos_token_id": 102, "bos_token_id": 101, "pad_token_id": 0},
@@ -37,7 +37,7 @@ def save_clip(directory: Path, tokenizer: Path, **image_settings: Any) -> transf
 
 
 def save_siglip(directory: Path, tokenizer: Path, **image_settings: Any) -> transformers.SiglipModel:
-    """Of one size of images, with MiniLM's tokenizer."""
+    """Save a SigLIP model for images of one size, with MiniLM's tokenizer."""
     torch.manual_seed(12)
     model = transformers.SiglipModel(
         transformers.SiglipConfig(
@@ -77,7 +77,7 @@ def save_naflex(directory: Path, **image_settings: Any) -> transformers.Siglip2M
 
 
 def save_gemma_tokenizer(directory: Path, kind: Any = transformers.Siglip2Tokenizer) -> Any:
-    """As SigLIP 2's checkpoints have it: the end is marked, the beginning is not."""
+    """Save a tokenizer like those of SigLIP 2's checkpoints: it marks the end and not the beginning."""
     pieces = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *"▁.,!", *string.ascii_letters]
     pieces += ["".join(pair) for pair in MERGES]
     options = {"add_bos_token": False, "add_eos_token": True, "padding_side": "right"}
@@ -88,7 +88,7 @@ def save_gemma_tokenizer(directory: Path, kind: Any = transformers.Siglip2Tokeni
 
 
 def save_clip_tokenizer(directory: Path) -> Any:
-    """Of CLIP's kind, in the two files that it was saved in before there was tokenizer.json."""
+    """Save a tokenizer of CLIP's kind, in the two files that preceded tokenizer.json."""
     letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     pieces = [*sorted(letters), *(f"{letter}</w>" for letter in sorted(letters))]
     merges = [("c", "a"), ("ca", "t</w>"), ("o", "g</w>"), ("d", "og</w>")]
@@ -101,7 +101,7 @@ def save_clip_tokenizer(directory: Path) -> Any:
 
 @torch.no_grad()
 def enlarge(model: torch.nn.Module) -> None:
-    """So that one item is far from another."""
+    """Enlarge the weights, so that items are far from each other."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter *= 4
@@ -133,7 +133,7 @@ SOUND = {
 
 
 def save_clap(directory: Path, tokenizer: Path, *, is_fused: bool = False, **mel: Any) -> transformers.ClapModel:
-    """With MiniLM's tokenizer, whose [PAD] is 0: positions of texts count from 1."""
+    """Save a CLAP model with MiniLM's tokenizer, whose [PAD] is 0: positions of texts count from 1."""
     torch.manual_seed(13)
     text = {**SIZES, "intermediate_size": 128, "max_position_embeddings": 66, "pad_token_id": 0}
     sound = {**SOUND, "enable_fusion": is_fused, "fusion_type": "aff_2d" if is_fused else None}

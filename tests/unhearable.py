@@ -1,4 +1,4 @@
-"""Audio files that are none, are broken, or would cost more than any sound is worth."""
+"""Audio files that are damaged, are not audio, or would be too costly to decode."""
 
 import struct
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TAG = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
 
 
 def unreadable() -> dict[str, tuple[bytes, str]]:
-    """Name → the file, and a part of what is said of it."""
+    """Name → the file, and a part of its error message."""
     return {**dict(_truncated()), **dict(_of_another_kind()), **dict(_too_much()), **dict(_damaged())}
 
 
@@ -79,7 +79,7 @@ def _damaged() -> Iterator[tuple[str, tuple[bytes, str]]]:
 
 
 def readable() -> dict[str, bytes]:
-    """Odd in what does not matter: these are read."""
+    """Files with harmless oddities, which are read."""
     whole = saved(sound(1))
     return {
         "something behind the end": whole + b"behind",
@@ -105,7 +105,7 @@ def wav(
     codec: int = 1,
     block: int | None = None,
 ) -> bytes:
-    """Whatever its header says."""
+    """WAV file with any header."""
     size, block = len(data) if size is None else size, channels * bits // 8 if block is None else block
     form = struct.pack("<HHIIHH", codec, channels, rate, rate * block & 0xFFFFFFFF, block & 0xFFFF, bits)
     chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", size) + data
@@ -117,7 +117,7 @@ def floats(samples: list[float]) -> bytes:
 
 
 def flac_of(num_samples: int) -> bytes:
-    """A second, whose header says another length."""
+    """FLAC file of a second, whose header claims another length."""
     whole = saved(sound(1), kind="FLAC")
     said = int.from_bytes(whole[18:26], "big") >> 36 << 36 | num_samples
     return whole[:18] + said.to_bytes(8, "big") + whole[26:]

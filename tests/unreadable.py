@@ -1,4 +1,4 @@
-"""Image files that are none, are broken, or would cost more than any picture is worth."""
+"""Image files that are damaged, are not images, or would be too costly to decode."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ BROKEN, NONE, TOO_LARGE, EMPTY = "cannot be decoded", "is not an image that can 
 
 
 def unreadable() -> dict[str, tuple[bytes, str]]:
-    """Name → the file, and a part of what is said of it."""
+    """Name → the file, and a part of its error message."""
     return {**dict(_truncated()), **dict(_of_another_kind()), **dict(_too_large()), **dict(_damaged())}
 
 
@@ -69,7 +69,7 @@ def _damaged() -> Iterator[tuple[str, tuple[bytes, str]]]:
 
 
 def readable() -> dict[str, bytes]:
-    """Odd in what does not matter: these are read."""
+    """Files with harmless oddities, which are read."""
     plain = picture(80, 60)
     exif, icc = b"Exif\x00\x00MM\x00*\xff\xff\xff\xff", b"not a profile"
     first, second = picture(), picture(seed=1)
@@ -94,7 +94,7 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """All of it black, in few bytes."""
+    """PNG that is all black, in few bytes."""
     packer, data = zlib.compressobj(1), io.BytesIO()
     row = bytes(3 * width + 1)
     for _ in range(height):
@@ -104,7 +104,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def webp_canvas(width: int, height: int) -> bytes:
-    """A header alone, of a canvas that the decoder would allocate."""
+    """WebP header alone, of a canvas that the decoder would allocate."""
     extended = b"VP8X" + struct.pack("<I", 10) + bytes(4)
     extended += struct.pack("<I", width - 1)[:3] + struct.pack("<I", height - 1)[:3]
     lossless = saved(Image.new("RGBA", (8, 8)), "WEBP", lossless=True)[12:]
@@ -113,7 +113,7 @@ def webp_canvas(width: int, height: int) -> bytes:
 
 @cache
 def transparent_webp(width: int, height: int) -> bytes:
-    """A few kilobytes of one colour."""
+    """WebP of a few kilobytes and one colour."""
     return saved(Image.new("RGBA", (width, height), (9, 8, 7, 100)), "WEBP", lossless=True, quality=0, method=0)
 
 

@@ -1,4 +1,4 @@
-"""What clients may send: each function makes one hostile call, and says what it was told.
+"""Hostile calls of Triton's clients: each function makes one, and returns the response.
 
 Every call has a deadline. One that is told nothing by then has found a hang, and raises Unanswered.
 """
@@ -26,7 +26,7 @@ MAX_BODY = 3_000_000
 
 
 class Unanswered(AssertionError):
-    """Nobody answered in time."""
+    """The deadline passed without a response."""
 
 
 def text(rng: random.Random) -> bytes:
@@ -62,7 +62,7 @@ def parameters(rng: random.Random) -> dict[str, Any]:
 
 
 def array(rng: random.Random) -> np.ndarray:
-    """Of no step's making. Never without a batch: Triton itself never answers [0, 0]."""
+    """Return an array that no step produces. It always has a batch: Triton itself never answers [0, 0]."""
     shape = [1, *rng.choice([[0], [1], [3], [1000], [2, 32], [3, 0], [100_000]])]
     kind = rng.randrange(5)
     if kind == 0:
@@ -114,7 +114,7 @@ def step(rng: random.Random, served: Served) -> str:
 
 
 def forged(rng: random.Random, served: Served) -> str:
-    """What a step really sent, with one thing changed."""
+    """Send inference the real output of a preprocess step with one change."""
     name = triton_name(rng.choice(MODELS[:3]))
     with triton.InferenceServerClient(served.grpc) as client:
         words = triton.InferInput("encode_text", [1, 2], "BYTES")
@@ -165,7 +165,7 @@ def triton_http(rng: random.Random, served: Served) -> str:
 
 
 def controller(rng: random.Random, served: Served) -> str:
-    """Never with the right token: what an operator does is no attack."""
+    """Call the controller without the right token: an operator's command is no attack."""
     bearer = rng.choice(["", "Bearer x", f"Basic {ADMIN_TOKEN}", "Bearer \xe9", f"Bearer {ADMIN_TOKEN[:-1]}"])
     paths = [
         f"/v1/models/{rng.choice(['x', 'a%20b', '%00', '../..', triton_name(MODELS[0])])}{end}" for end in ("", "/load")
@@ -175,7 +175,7 @@ def controller(rng: random.Random, served: Served) -> str:
 
 
 def half_a_request(rng: random.Random, served: Served) -> str:
-    """A client that goes away in the middle of its request."""
+    """Disconnect in the middle of a request."""
     port = rng.choice([served.settings.http_port, served.settings.grpc_port, served.settings.controller_port])
     start = rng.choice(
         [b"POST /v2/models/x/infer HTTP/1.1\r\nContent-Length: 999\r\n\r\n{", b"PRI * HTTP/2.0\r\n", rng.randbytes(99)]
@@ -189,7 +189,7 @@ def half_a_request(rng: random.Random, served: Served) -> str:
 
 
 def our_client(rng: random.Random, served: Served) -> str:
-    """Whatever a program hands to SIEClient, it gets an answer or an error of the tree."""
+    """Call SIEClient with anything: it returns a result, or raises an error of the tree."""
     items: Any = rng.choice(
         [None, 5, b"x", [], [None], [{"txt": "a"}], [{"text": 3}], "a", ["a"] * 600, {"text": "\ud800"}]
     )

@@ -61,7 +61,7 @@ class Served:
         return found
 
     def pids(self) -> set[int]:
-        """Of all that live: stages, workers, and what the launcher started."""
+        """Process ids of all living stages, workers and children of the launcher."""
         records = [
             r for by_model in all_records(self.settings.status_dir).values() for rs in by_model.values() for r in rs
         ]
@@ -102,10 +102,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
 
 
 class serving:
-    """Starts it; at the end it must go cleanly, and leave nothing behind."""
+    """Start the server; at the end it must exit cleanly, and leave nothing behind."""
 
     def __init__(self, settings: Settings, max_descriptors: int = 0) -> None:
-        """`max_descriptors`: of each of its processes, soft and hard; 0: as many as the tests have."""
+        """Set up the server. `max_descriptors`: soft and hard limit of each process; 0: the tests' own limit."""
         given = settings.model_dump(exclude_defaults=True)
         environment = {f"SIE_{name.upper()}": str(value) for name, value in given.items()}
         self._settings = settings

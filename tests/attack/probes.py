@@ -1,4 +1,4 @@
-"""Probes of /healthz, sent by a process of their own: what the tests compute must not count as the server's silence.
+"""Probes of /healthz, sent by a process of their own: the tests' own computing must not count as the server's silence.
 
 As a program, `probes.py PORT...` probes each port until its standard input ends, and writes what it saw as JSON.
 """
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 @dataclass
 class Probes:
-    """What the probes saw. `failed` holds the answers that were not 200, with their ports."""
+    """Results of the probes. `failed` holds the responses that were not 200, with their ports."""
 
     num_answered: int = 0
     longest_s: float = 0.0
@@ -45,7 +45,7 @@ class Probes:
 
 @contextmanager
 def probed(ports: Sequence[int]) -> Iterator[Probes]:
-    """Probe `ports` in turns; what was seen is there on exit."""
+    """Probe `ports` in turn; the results are complete on exit."""
     command = [sys.executable, __file__, *map(str, ports)]
     seen = Probes()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

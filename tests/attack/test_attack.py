@@ -1,4 +1,4 @@
-"""Clients that send whatever they like, beside clients that know what they must get."""
+"""Hostile clients beside clients whose correct responses are known."""
 
 import random
 import threading
@@ -60,7 +60,7 @@ TEXTS = ["hello vine", "Paris is the capital of France.", "climbing " * 60]
 
 
 def ask(client: SIEClient, model: str, timeout: float) -> np.ndarray:
-    """What a canary knows the answer to."""
+    """Return a model's response to a canary, for which the correct value is known."""
     if model == CROSS_ENCODER:
         entries = client.score(model, "who?", TEXTS, timeout=timeout)["scores"]
         return np.array([entry["score"] for entry in sorted(entries, key=lambda entry: entry["item_id"])])
@@ -72,7 +72,7 @@ def ask(client: SIEClient, model: str, timeout: float) -> np.ndarray:
 
 @dataclass
 class Seen:
-    """What came of it. `answered`: monotonic times of the canaries' answers, by model."""
+    """Results of an attack. `answered`: monotonic times of the canaries' responses, by model."""
 
     answered: dict[str, list[float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -140,7 +140,7 @@ def attacked(served: Served, attackers: int) -> Iterator[Seen]:
 
 
 def back_after(seen: Seen, since: float, deadline_s: float = BACK_S + 30) -> float:
-    """Seconds until every model has answered a canary again."""
+    """Return the seconds until every model has answered a canary again."""
     while not all(times and times[-1] > since for times in seen.answered.values()):
         assert time.monotonic() - since < deadline_s, f"not back after {deadline_s} s"
         time.sleep(0.05)
@@ -148,7 +148,8 @@ def back_after(seen: Seen, since: float, deadline_s: float = BACK_S + 30) -> flo
 
 
 def fuzz(served: Served, seconds: float, kills: int) -> tuple[Seen, list[float]]:
-    """Attack for that long, tritonserver killed so often in between; seconds until each model answered again."""
+    """Attack for that long, with `kills` deaths of tritonserver; return the results, and each recovery time in seconds.
+    """
     back: list[float] = []
     lost: set[int] = set()
     interval = min(KILL_EVERY_S, seconds / (kills + 1))

@@ -131,7 +131,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path, wide_g
 
 
 def answer(client: SIEClient, model: str, timeout: float | None = None) -> Any:
-    """Of TEXT: a vector, or the entities."""
+    """Return the model's response to TEXT: a vector, or the entities."""
     if model == EXTRACTOR:
         return client.extract(model, TEXT, LABELS, timeout=timeout)["entities"]
     return client.encode(model, TEXT, timeout=timeout)["dense"]
@@ -147,14 +147,14 @@ def same_entities(found: list[Any], expected: list[Any]) -> bool:
 
 @pytest.fixture(scope="package")
 def vector(crowd: Crowd) -> np.ndarray:
-    """What every model of the crowd answers to TEXT: they have the same weights."""
+    """Vector that every model of the crowd returns for TEXT: they have the same weights."""
     with SIEClient(crowd.grpc) as client:
         return client.encode(MODELS[0], TEXT)["dense"]
 
 
 @dataclass(frozen=True)
 class Call:
-    """Seconds since the epoch."""
+    """Record of a call; times in seconds since the epoch."""
 
     model: str
     started: float
@@ -165,7 +165,7 @@ class Call:
 
 @dataclass
 class Log:
-    """What clients saw."""
+    """Calls and results that clients recorded."""
 
     calls: list[Call] = field(default_factory=list)
     entities: list[Any] = field(default_factory=list)
@@ -181,7 +181,7 @@ class Log:
         self.calls.append(Call(model, started, time.time(), error, right))
 
     def check(self) -> None:
-        """Every request was answered, and rightly."""
+        """Check that every request was answered correctly."""
         assert [call for call in self.calls if call.error or not call.is_right] == []
         assert self.calls
 
@@ -206,7 +206,7 @@ def busy(crowd: Crowd, model: str, vector: np.ndarray, clients: int = 4, timeout
 
 @contextmanager
 def watching(look: Callable[[], object], period_s: float = 0.1) -> Iterator[list[tuple[float, Any]]]:
-    """What `look` gave and when, seconds since the epoch."""
+    """Record the values of `look`, each with its time in seconds since the epoch."""
     seen: list[tuple[float, Any]] = []
     stopped = threading.Event()
 

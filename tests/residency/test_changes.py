@@ -1,4 +1,4 @@
-"""Models are added, changed and removed under load: nobody's request fails, and each is answered by one edition."""
+"""Models are added, changed and removed under load: no request fails, and each is answered by one revision."""
 
 import os
 import re
@@ -100,7 +100,7 @@ class Site:
 
     @contextmanager
     def asking(self, *models: str) -> Iterator[None]:
-        """Clients of these models, one each."""
+        """Run a client for each of these models."""
         stopped = threading.Event()
 
         def run(model: str) -> None:
@@ -139,7 +139,7 @@ class Site:
         (self.models_dir / f"{triton_name(model)}.yaml").write_text(text)
 
     def wait_for(self, model: str, variant: str) -> None:
-        """Until a client has seen it."""
+        """Wait until a client has received this variant's response."""
         since = len(self.seen)
         wait_for(lambda: (model, variant) in self.seen[since:])
 
@@ -147,7 +147,7 @@ class Site:
         return ask(self.crowd.settings, "/v1/models")["problems"]
 
     def copies(self) -> int:
-        """Most editions of one model that have weights in memory."""
+        """Return the largest number of revisions of one model that have weights in memory."""
         directory = self.crowd.settings.status_dir
         found = [records_of_editions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
         return max(len({n for n, r in each if r["state"] == RESIDENT and worker_of(r).is_alive}) for each in found)
@@ -160,7 +160,7 @@ class Site:
         return {path.name for path in self.repository.glob(f"{triton_name(model)}@*-postprocess")}
 
     def is_settled(self, *models: str) -> bool:
-        """There is one edition of each of them, on disk, in memory, and in Triton; and nothing else."""
+        """Check that each model has one revision, on disk, in memory, and in Triton, and that nothing else is there."""
         status = self.crowd.settings.status_dir
         steps = {path.name.rpartition("-")[0] for path in self.repository.glob("*-inference")}
         records = {path.name.rpartition("-")[0] for path in status.glob("*-*.status")}
@@ -233,7 +233,7 @@ def test_models_come_change_and_go_and_no_request_fails(tmp_path, variants):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_twenty_rounds_of_changes_with_evictions_and_deaths_of_the_controller(tmp_path, variants):
-    """Some changes come before the one before them is done, or while the model loads."""
+    """Some changes start before the previous one is done, or while the model loads."""
     random, names = np.random.default_rng(7), list(variants)
     with site(tmp_path, variants, min_residency_s=0) as here, watching(here.copies, 0.02) as copies:
         with here.asking(A, A, B, C), ThreadPoolExecutor(4) as pool:

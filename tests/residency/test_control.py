@@ -1,4 +1,4 @@
-"""What operators do and see: load, evict, limits, failures, status, metrics."""
+"""Operators' view and commands: load, evict, limits, failures, status, metrics."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Processes are killed, stopped, and kept busy for ever; the controller too. Everything comes back by itself."""
+"""Recovery without help after processes, the controller among them, are killed, stopped, and kept busy for ever."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, round
 @pytest.mark.parametrize("model", ["test/encoder", EXTRACTOR])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG)])
 def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, minilm_directory, monkeypatch, model, rounds):
-    """Its request gets an error, and so may those computed with it; the others wait for the next worker."""
+    """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
     late, back, extracts = [], [], model == EXTRACTOR
     if extracts:
@@ -143,7 +143,7 @@ def seconds_until(condition) -> float:
 
 
 def num_regions(crowd: Crowd) -> int:
-    """Shared memory of the Python backend."""
+    """Return the number of shared memory regions of the Python backend."""
     return len(list(Path("/dev/shm").glob(f"{crowd.server.shm_prefix}*")))
 
 

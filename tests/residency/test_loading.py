@@ -20,7 +20,7 @@ from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
 
 
 def loader_of(crowd, model: str) -> int:
-    """The worker that loads a model, 0 where there is none."""
+    """Return the process id of the worker that loads a model, or 0."""
     records = records_of(crowd.settings.status_dir, triton_name(model), "inference")
     return next((r["worker_pid"] for r in records if r["granted_bytes"]), 0)
 
@@ -61,7 +61,7 @@ def test_a_stopped_fork_server_is_replaced_and_holds_up_nobody(crowd, vector):
 
 @contextmanager
 def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
-    """Somebody holds the lock of its weights, which a loader waits for."""
+    """Hold the lock of the model's weights, for which a loader waits."""
     with (crowd.settings.status_dir / f"{triton_name(model)}.cpu.weights").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What comes and goes beside a controller that stays: models taken out of service, tritonserver, shared memory."""
+"""Restarts beside a running controller: models taken out of service, tritonserver, shared memory."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def test_out_of_service_and_back_and_another_tritonserver(tmp_path, tiny_directo
 
 
 def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path, tiny_directory):
-    """In a mount namespace of its own, where /dev/shm is small."""
+    """The test runs in a mount namespace of its own, where /dev/shm is small."""
     shell = ["unshare", "--mount", "sh", "-c", SMALL_SHM, "sh"]
     if (tried := subprocess.run([*shell, "true"], capture_output=True, text=True)).returncode:
         pytest.skip(f"no mount namespace: {tried.stderr}")
@@ -82,7 +82,7 @@ def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path
 
 
 def check_that_a_large_answer_is_given_up(crowd: Crowd) -> None:
-    """One that was deferred: Triton would neither send it nor take another in its place."""
+    """Check a deferred request: Triton would neither send its response nor take another in its place."""
     texts = triton.InferInput("text", [8000], "BYTES")
     texts.set_data_from_numpy(np.full(8000, b"hi", object))
     with triton.InferenceServerClient(crowd.grpc) as raw:

@@ -1,4 +1,4 @@
-"""Models come and go under traffic, and no client notices."""
+"""Models come and go under traffic, unnoticed by clients."""
 
 import time
 from bisect import bisect_right
@@ -77,7 +77,7 @@ def zipf(crowd: Crowd, vector: np.ndarray, seconds: float, models: list[str]) ->
 
 
 def check_order(when: float, victim: str, earlier: list[tuple[float, str, str]], log: Log, seen: list) -> bool:
-    """By the request log: `victim` is in the half of the models in memory that was used longest ago.
+    """Check with the request log that `victim` is in the half of the models in memory that was used longest ago.
 
     Those that were evicted `earlier`, some in the same moment, are not among them. False where that cannot be told, as
     the eviction was before this test looked.
@@ -99,7 +99,7 @@ def residents(answer: dict) -> set[str]:
 
 
 def last_use(model: str, when: float, log: Log) -> float:
-    """`when` itself if a request is in progress."""
+    """Time of the model's last use; `when` itself if a request is in progress."""
     uses = [call for call in log.calls if call.model == model and call.started <= when]
     return max((min(call.ended, when) for call in uses), default=0.0)
 
@@ -119,7 +119,7 @@ def resident_calls(log: Log, seen: list) -> tuple[list[float], list[float]]:
 
 
 def test_the_one_used_longest_ago_goes(crowd):
-    """Not the one loaded first, nor the last by name."""
+    """Eviction takes neither the first loaded nor the last by name."""
     others, newcomer = [MODELS[i] for i in (4, 5, 6)], MODELS[7]
     with SIEClient(crowd.grpc) as client:
         for model in (newcomer, *others, *others):  # what each takes is known from its first load on

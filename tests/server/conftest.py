@@ -1,4 +1,4 @@
-"""One door before the server that all tests share."""
+"""A door before the server that all tests share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from tests.conftest import Running
 
 @contextmanager
 def opened(settings: Settings, **given: object) -> Iterator[str]:
-    """The URL of a door process of these settings, with what is `given` in their place."""
+    """Yield the URL of a door process with these settings, overridden by `given`."""
     changed = settings.model_copy(update={"door_port": free_ports(1)[0], **given})
     with doors(changed, {}):
         wait_for_door(changed)
@@ -23,7 +23,7 @@ def opened(settings: Settings, **given: object) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def door(server: Running) -> Iterator[str]:
-    """Its URL."""
+    """URL of the door."""
     with opened(server.settings) as url:
         yield url
 

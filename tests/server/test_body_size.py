@@ -41,7 +41,7 @@ class Tiny:
             yield server
 
     def post(self, body: bytes, headers: dict[str, str]) -> int:
-        """The HTTP status."""
+        """Return the HTTP status."""
         connection = http.client.HTTPConnection("127.0.0.1", self.settings.http_port, timeout=280)
         connection.request("POST", PATH, body=body, headers=headers)
         return connection.getresponse().status
@@ -150,7 +150,7 @@ def test_large_bodies_are_answered(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize(("send", "size", "stack_bytes"), DEADLY)
 def test_what_ends_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
-    """The limits as they are: where one of these is answered, README's table is too dark."""
+    """The limits are exact: if one of these requests is answered, README's table is too pessimistic."""
     monkeypatch.setattr(stack, "STACK_BYTES", stack_bytes)
     with tiny.serving() as server:
         with suppress(OSError, http.client.HTTPException, IndexError):

@@ -1,4 +1,4 @@
-"""One small request beside bulk work, of its own model or of another.
+"""Latency of a small request beside bulk work, of its own model or of another.
 
 Short forms run always and assert what does not depend on the machine's speed; `scripts/test -m slow -s
 tests/server/test_bulk.py` runs the long ones, which print and assert latencies.
@@ -63,7 +63,7 @@ def test_one_text_beside_endless_extraction_by_another_model(server):
 
 
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
-    """The same without a clock: how many sub-batches run while it is on its way, of the dozens that are queued."""
+    """The test needs no clock: it counts the sub-batches that run meanwhile, of the dozens that are queued."""
     (small,), many = texts(1, seed=1), texts(800)
     passes: list[int] = []
     with SIEClient(server.grpc) as client, flooding([ask_raw(server, MINILM, many)] * 2, server) as flood:
@@ -77,7 +77,7 @@ def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
 
 @pytest.mark.parametrize("seconds", [5, LONG])
 def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
-    """First come, first served it would wait for all of the flood that is queued, 16 sub-batches."""
+    """First come, first served would make the request wait for the whole queued flood, 16 sub-batches."""
     long_text, short, num_clients = texts(1, 400, 400)[0], texts(60, 15, 15), 16 if seconds < 60 else 8
     with SIEClient(server.grpc) as client:
         client.encode(MINILM_512, long_text)
@@ -119,7 +119,7 @@ def beside_bulk(server: Running, texts_a_request: int, seconds: float) -> tuple[
 
 
 def ask_raw(server: Running, model: str, many: list[str]) -> Callable[[SIEClient], None]:
-    """All of `many` in one request, which SIEClient would cut."""
+    """Send all of `many` in one request, which SIEClient would split."""
     bulk = triton.InferInput("text", [len(many)], "BYTES")
     bulk.set_data_from_numpy(np.array([text.encode() for text in many], object))
 
@@ -131,14 +131,14 @@ def ask_raw(server: Running, model: str, many: list[str]) -> Callable[[SIEClient
 
 
 def passes_during(server: Running, model: str, work: Callable[[], object]) -> int:
-    """How many sub-batches ended while `work` ran."""
+    """Return the number of sub-batches that ended while `work` ran."""
     before = server.status(model)["num_sub_batches"]
     work()
     return server.status(model)["num_sub_batches"] - before
 
 
 def pass_ms(before: dict[str, int], after: dict[str, int], seconds: float) -> float:
-    """How long a forward pass took, where all lanes were busy all the time."""
+    """Mean time of a forward pass in milliseconds, if all lanes were busy all the time."""
     return NUM_LANES * seconds * 1e3 / max(1, after["num_sub_batches"] - before["num_sub_batches"])
 
 

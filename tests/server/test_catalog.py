@@ -11,7 +11,7 @@ from tests.server.test_serve import port_flags, sie
 
 
 def run(*arguments, status=0):
-    """What a command prints: its complaint where it is to fail."""
+    """Run a command and return its standard output, or standard error if it is to fail."""
     process = sie(*arguments)
     out, err = process.communicate(timeout=120)
     assert process.returncode == status, err
@@ -19,7 +19,7 @@ def run(*arguments, status=0):
 
 
 def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
-    """Its public models have no weights here: each is ready, cold, and says what is missing.
+    """SIE's public models have no weights here: each is ready, cold, and names what is missing.
 
     Beside them a model comes and goes by the commands that a user types.
     """

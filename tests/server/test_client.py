@@ -87,7 +87,7 @@ def test_the_asyncio_client_asks_again_too(strict_server):
 
 @pytest.mark.parametrize("connection", [GrpcConnection, HttpConnection])
 def test_retries_end_with_the_callers_time(server, connection, monkeypatch):
-    """A server that is always busy."""
+    """The server is always busy."""
     asked = []
 
     def busy(self, method, deadline, **arguments):

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's family, served as it stands there."""
+"""CONTRIBUTING's example family, served as printed there."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Batches form by cost: what ran is what `plan` predicts, with the admission hook and without."""
+"""Batches form by cost: the sub-batches that run are those of `plan`, with the admission hook and without."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def counted(server, model, work):
 
 @pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
 def test_64_clients_never_exceed_the_budget(server, model):
-    """Lanes share it: none has a sub-batch of more than its part."""
+    """The lanes share the budget: no sub-batch exceeds its lane's part."""
     with SIEClient(server.grpc) as client, ThreadPoolExecutor(CLIENTS) as pool:
         client.encode(model, TEXT)
 
@@ -44,7 +44,7 @@ def test_64_clients_never_exceed_the_budget(server, model):
 
 @pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
 def test_batch_counts_match_the_prediction(server, model):
-    """One request of known cost takes exactly as many forward passes as its budget allows."""
+    """A request of known cost takes exactly as many forward passes as its budget allows."""
     lanes = server_lanes()
     per_sub_batch = BUDGET // lanes // TOKENS
     with SIEClient(server.grpc) as client:

@@ -1,4 +1,4 @@
-"""The door as SIE's own SDK knocks at it, before a real server."""
+"""The door with the calls of SIE's own SDK, before a real server."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ PACKED = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"
 
 
 def post(http, path, body, **headers):
-    """In msgpack, as the SDK does it."""
+    """Post in msgpack, as the SDK does."""
     answer = http.post(path, content=msgpack.packb(body), headers={**PACKED, **headers})
     assert answer.headers["content-type"] == "application/msgpack", answer.text
     return msgpack.unpackb(answer.content, object_hook=msgpack_numpy.decode)

@@ -95,7 +95,7 @@ def test_a_model_that_is_not_served(client):
 
 
 def test_a_cold_model_is_waited_for_by_the_package_itself(door, server, monkeypatch):
-    """In steps of a tenth of what it would wait."""
+    """The client waits in steps of a tenth of the intended time."""
     control = ModelControl(server.grpc, server.control_token)
     control.swap(f"{triton_name(TINY_NO_HOOK)}-inference")
     control.close()

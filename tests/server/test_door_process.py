@@ -25,7 +25,7 @@ from tests.unit.test_doors_fuzz import requests_of
 
 
 def pids_of(port: int) -> list[int]:
-    """Those of this process's doors of that port."""
+    """Process ids of this process's doors of that port."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -137,7 +137,7 @@ def test_many_requests_of_any_bytes_do_no_harm(door):
 
 @pytest.mark.slow
 def test_a_minute_of_five_times_too_many_is_refused_in_order(tmp_path, tiny_directory):
-    """Of 8 requests that a model takes at once, 40 clients send as fast as they can."""
+    """40 clients send as fast as they can to a model that takes 8 requests at once."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))
     settings = fresh_settings(tmp_path, models_dir=tmp_path / "models", max_concurrent_requests=8)
@@ -162,7 +162,7 @@ def test_a_minute_of_five_times_too_many_is_refused_in_order(tmp_path, tiny_dire
 
 
 def overload(url: str, until: float) -> list[tuple[int, float]]:
-    """Status and seconds of each answer."""
+    """Return status and seconds of each response."""
     found = []
     with httpx.Client(base_url=url, timeout=60) as http:
         while time.monotonic() < until:
@@ -176,7 +176,7 @@ def overload(url: str, until: float) -> list[tuple[int, float]]:
 
 
 def knock(door: str, number: int) -> None:
-    """No answer is a fault of the door's, and it is well after all of them."""
+    """Check that the door answers every request, and is healthy after all of them."""
     host, port = door.removeprefix("http://").split(":")
     rng = random.Random(20)
     with httpx.Client(base_url=door, timeout=60) as http:

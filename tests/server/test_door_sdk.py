@@ -50,7 +50,7 @@ print(json.dumps(told))
 
 
 def python() -> Path | None:
-    """One of 3.12 or later that can make environments."""
+    """Python of 3.12 or later that can make environments."""
     found = [shutil.which(f"python3.{minor}") for minor in (12, 13, 14)]
     for path in (os.environ.get("SIE_SDK_PYTHON"), *found):
         if path and subprocess.run([path, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0:

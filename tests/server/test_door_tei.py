@@ -1,4 +1,4 @@
-"""What clients of text-embeddings-inference send, before a real server."""
+"""Requests of text-embeddings-inference clients, before a real server."""
 
 import httpx
 import numpy as np
@@ -21,7 +21,7 @@ def ours(server):
 
 @pytest.fixture(scope="module")
 def tei(server):
-    """A door whose TEI models are named: the first of them that can."""
+    """Door whose TEI models are configured; by default the first capable model."""
     models = ",".join([MINILM, SPLADE, CROSS_ENCODER])
     with opened(server.settings, door_tei_model=models) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client

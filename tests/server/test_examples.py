@@ -113,7 +113,7 @@ def lines_not_run(blocks: list[Block]) -> list[str]:
 
 
 def stand_in(model: dict, directory: Path, dims: dict[str, int]) -> dict:
-    """The model file over small weights: only what says where they are and how large changes."""
+    """Return the model file over small weights: only the place and the sizes of the weights change."""
     content = {key: value for key, value in model.items() if key not in ("hf_id", "weights_path")}
     content["weights_path"] = str(directory)
     if "loras" in content:
@@ -183,13 +183,13 @@ def here(text: str, settings: Settings) -> str:
 
 
 def got(command: str) -> dict:
-    """The answer to a curl command."""
+    """Return the response to a curl command."""
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(answer.stdout)
 
 
 def ask(command: str) -> list[str]:
-    """The names of the outputs of Triton's answer that are not empty."""
+    """Return the names of the non-empty outputs of Triton's response."""
     return [output["name"] for output in got(command)["outputs"] if output["data"]]
 
 
@@ -206,7 +206,7 @@ def test_a_new_line_is_noticed():
 
 @pytest.mark.parametrize("block", AT_THE_DOOR, ids=lambda block: block.name)
 def test_curl_at_the_door(served, block):
-    """Ranks what it sends."""
+    """The command ranks its documents."""
     assert HEADER in block.text
     answer = got(here(block.text, served))
     assert "results" in answer, answer
@@ -233,7 +233,7 @@ def test_what_serve_prints_to_paste(served, model, output):
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
 def test_python(served, block, capsys):
-    """Prints what its comments in brackets, or after a type, say."""
+    """The example prints what its comments in brackets, or after a type, say."""
     for module, why in NOT_INSTALLED.items():
         if f"from {module} " in block.text and find_spec(module) is None:
             pytest.skip(f"{module} {why}")
@@ -244,7 +244,7 @@ def test_python(served, block, capsys):
 
 
 def test_adapters_of_a_running_server(served, small_models):
-    """The three commands, and requests before, between and behind them."""
+    """The page's three commands work, and so do requests before, between and after them."""
 
     def run(*arguments: str) -> str:
         flags = [f"--controller-port={served.controller_port}"]
@@ -270,7 +270,7 @@ def test_adapters_of_a_running_server(served, small_models):
 
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.name)
 def test_model_file(served, block):
-    """Loads as it stands, and its model does over small weights what it says there."""
+    """The file loads as printed, and its model does over small weights what the page says."""
     model = ModelConfig.model_validate(yaml.safe_load(block.text))
     assert model.resolve(Runtime()).model == model.sie_id
     with SIEClient(f"127.0.0.1:{served.grpc_port}") as client:
@@ -282,7 +282,7 @@ def test_model_file(served, block):
 
 @pytest.mark.parametrize("block", SETTINGS_FILES, ids=lambda block: block.name)
 def test_settings_file(tmp_path, monkeypatch, block):
-    """Holds settings that exist, of values that are allowed."""
+    """The file holds existing settings with allowed values."""
     path = tmp_path / "sie.yaml"
     path.write_text(block.text)
     monkeypatch.setenv("SIE_CONFIG", str(path))

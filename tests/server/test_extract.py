@@ -1,4 +1,4 @@
-"""Extract through the whole server, by every client: what comes is what the family finds in process."""
+"""Extract through the whole server, by every client: responses equal the family's results in process."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def expected(extractor):
 
 
 def assert_same(ours, theirs):
-    """Lists of extractions, equal but for rounding of scores."""
+    """Check for equal lists of extractions, except for rounding of scores."""
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert [{**each, "score": 0} for each in one["entities"]] == [{**e, "score": 0} for e in other["entities"]]
@@ -65,7 +65,7 @@ def assert_same(ours, theirs):
 
 
 def as_parameters(options):
-    """Of a raw request, or for the family itself."""
+    """Return the options as parameters of a raw request, or for the family itself."""
     written = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in options.items()}
     if isinstance(options.get("threshold"), dict):
         written["label_thresholds"] = written.pop("threshold")
@@ -117,7 +117,7 @@ def test_many_items_are_several_requests_each_with_the_labels(client, expected):
 
 
 def arguments(module, given=None):
-    """Of tritonclient's infer; `given` overrides inputs and parameters, None leaves one out."""
+    """Arguments of tritonclient's infer; `given` overrides inputs and parameters, None leaves one out."""
     given = {"text": [text.encode() for text in TEXTS], "labels": [label.encode() for label in LABELS], **(given or {})}
     inputs = []
     for name in ("text", "labels", "entities"):
@@ -141,7 +141,7 @@ MODULES_AIO = pytest.mark.parametrize("module", [tritonclient.http.aio, tritoncl
 
 
 async def all_answers(server, module, requests):
-    """Of `requests` in the same moment; errors as they are."""
+    """Send `requests` at the same moment; return the responses, and errors as they are."""
     address = server.http if module is tritonclient.http.aio else server.grpc
     async with module.InferenceServerClient(address) as client:
         calls = [client.infer(**arguments(module, given)) for given in requests]
@@ -216,7 +216,7 @@ BAD = [
 
 @MODULES_AIO
 def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expected, module):
-    """All in the same moment, so that they share Triton's batches."""
+    """All requests are sent at the same moment, so that they share Triton's batches."""
     good = [None] * 6
     answers = asyncio.run(all_answers(server, module, [*(given for given, _ in BAD), *good]))
     for (_, message), answer in zip(BAD, answers, strict=False):
@@ -242,7 +242,7 @@ def test_the_clients_say_it_too(client):
 
 
 def test_a_megabyte_beside_small_requests(server, extractor, expected):
-    """Prose, and between its paragraphs what is one word of thousands of letters, as pictures in mails are."""
+    """The text is prose, and between its paragraphs single words of thousands of letters, like pictures in mails."""
     document = "\n".join(f"naïve 😀 {paragraph}\n{'x' * 2_000}" for paragraph in texts(480, seed=9))
     assert len(document) > 1_000_000
     labels, options = LABELS[:2], {"threshold": 0.9}

@@ -1,5 +1,6 @@
-"""A checkpoint whose head is none of ours, by its library in the environment that the refusal names; minutes to
-install, so not in CI."""
+"""A checkpoint with an unsupported head, run by its library in the environment that the error names; minutes to
+install, so not in CI.
+"""
 
 import shlex
 

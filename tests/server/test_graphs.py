@@ -38,7 +38,7 @@ def slow(test):
 
 
 def test_a_worker_makes_its_graph_once_and_keeps_it(tiny_directory, tmp_path):
-    """Made by a process of its own while passes go on, and opened by the next worker without it."""
+    """A process of its own makes the graph while passes go on, and the next worker opens it without one."""
     load = replace(order(tiny_directory, tmp_path), cache=tmp_path / "measurements", makes_graphs=True)
     before, after = [quickened_worker(load) for _ in range(2)]
     np.testing.assert_allclose(before, after, atol=1e-5)
@@ -46,7 +46,7 @@ def test_a_worker_makes_its_graph_once_and_keeps_it(tiny_directory, tmp_path):
 
 
 def quickened_worker(load):
-    """The vectors of SMALL by the graph, when a worker has taken it."""
+    """Return the vectors of SMALL by the graph, once a worker has taken it."""
     made, news = path_of(load.graphs, ""), []
     existed = made.exists() and made.stat().st_mtime_ns
     worker = Worker(load, lambda worker: None, **LIMITS, quickened=news.append)
@@ -93,7 +93,7 @@ def test_nobody_notices_the_takeover(tmp_path, reference):
 
 @slow
 def test_the_first_answer_comes_no_later(tmp_path):
-    """Cold, each time from a new server with what was measured before: medians of taking turns."""
+    """The measurements are cold, each on a new server with earlier calibration; medians of alternating runs."""
     firsts = {"auto": [], "torch": []}
     for _ in range(4):
         for engine, found in firsts.items():
@@ -108,7 +108,7 @@ def test_the_first_answer_comes_no_later(tmp_path):
 
 @contextmanager
 def server(scratch: Path, engine: str, *, warm: bool = True) -> Iterator[tuple]:
-    """With a data directory of its engine's own, which stays."""
+    """Run a server whose data directory belongs to its engine, and stays."""
     place = scratch / f"{engine}-{time.monotonic_ns()}"
     with ExitStack() as stack:
         given = {"engine": engine, "data_dir": scratch / engine}

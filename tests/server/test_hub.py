@@ -1,4 +1,4 @@
-"""A model of the hub, from nothing: the small files when the server starts, the weights with the first request."""
+"""A model of the hub, from an empty cache: small files when the server starts, weights with the first request."""
 
 import hashlib
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ TEXT = "how do vines climb?"
 
 @pytest.fixture(scope="module")
 def expected(server):
-    """Of each item alone, without a server; float32 [n, 32]."""
+    """Vectors of each item alone, computed without a server; float32 [n, 32]."""
     served = Served("clip", server.settings.models_dir.parent / "clip", dims={"dense": 32})
     return np.concatenate([served.encode([item])["dense"] for item in ITEMS])
 
@@ -151,7 +151,7 @@ def test_what_is_read_on_each_page(client):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_photos_of_20_megabytes_beside_texts(server):
-    """They are decoded in threads of their own: the texts of another model, and of the same, wait a little at most."""
+    """Photos are decoded in threads of their own: texts of another model, and of the same, wait little."""
     photo = saved(picture(4200, 3000), compress_level=0)
     with SIEClient(server.grpc) as client:
         client.encode(CLIP, ["load", {"image": photo}])

@@ -1,4 +1,4 @@
-"""What the launcher does about a tritonserver that dies, about what others left, and about other users."""
+"""The launcher with a tritonserver that dies, with leftovers of other servers, and beside other users."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def tritonserver_of(process: subprocess.Popen[str]) -> int:
 
 
 def companions_of(process: subprocess.Popen[str]) -> set[int]:
-    """The fork servers, of workers and of stubs, and the controller."""
+    """Return the fork servers, of workers and of stubs, and the controller."""
     return {
         pid
         for pid in alive(descendants(process.pid))
@@ -164,7 +164,7 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
 
 
 def test_stages_are_forked_and_share_what_they_have_imported(server):
-    """Triton has stand-ins for them."""
+    """Triton starts stand-ins for the stages."""
     (fork_server,) = fork_server_ids(server.settings.stub_dir)
     for stage in STAGES:
         record = server.status(MINILM, stage)
@@ -183,7 +183,7 @@ def test_nobody_reads_the_control_token(server):
 
 
 def test_nothing_is_imported_from_where_it_was_started(tmp_path, monkeypatch):
-    """Python's own habit, and that of Triton's stubs: the current directory comes first, even if it is /tmp."""
+    """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp."""
     (tmp_path / "here").mkdir()
     for module in ("numpy", "torch", "sie_triton", "tritonclient"):
         (tmp_path / "here" / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")

@@ -39,7 +39,7 @@ def load(server: Running) -> Workload:
 
 @pytest.fixture(scope="module")
 def capacity(server: Running, load: Workload) -> float:
-    """Answers per second."""
+    """Return the responses per second."""
     return len(asyncio.run(saturate(server.grpc, load, 64, 4)).answered) / 4
 
 
@@ -71,7 +71,7 @@ def test_overload_is_answered_or_refused_at_once(server, load, capacity, seconds
 
 @pytest.mark.parametrize("seconds", [5, LONG])
 def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, seconds):
-    """Twice the capacity, half a second each: most expire, and the device spends its time on the others."""
+    """The load is twice the capacity, with half a second each: most expire, and the device computes only the others."""
     timeout_ms = 500
     before = server.status(MINILM)
     outcome = asyncio.run(offer(server.grpc, load, 2 * capacity, seconds, timeout_ms * 1000))
@@ -107,7 +107,7 @@ def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
 
 @pytest.mark.parametrize(("seconds", "hangs_up"), [(8, False), pytest.param(60, True, marks=LONG.marks)])
 def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds, hangs_up):
-    """With `hangs_up` the transport's passes too: the client is gone just when its answer is sent.
+    """With `hangs_up` the transport's deadline passes too: the client disconnects just as its response is sent.
 
     Triton 24.10's gRPC front end may crash on that by itself (ARCHITECTURE.md), so it is no part of CI.
     """
@@ -192,7 +192,7 @@ def client_process(server: Running, seconds: float) -> Iterator[subprocess.Popen
 
 @contextmanager
 def slow_reader(server: Running, some: list[str]) -> Iterator[socket.socket]:
-    """Asks for megabytes of vectors over HTTP and never reads the answer."""
+    """Request megabytes of vectors over HTTP, and never read the response."""
     body = json.dumps(
         {"inputs": [{"name": "text", "shape": [512], "datatype": "BYTES", "data": (list(some) * 2)[:512]}]}
     )

@@ -70,12 +70,12 @@ def tenants_of(server: Running, model: str, weights: Path, scratch: Path, spread
 
 
 def add(server: Running, model: str, name: str, directory: Path) -> None:
-    """As `sie-triton lora add` does."""
+    """Add an adapter as `sie-triton lora add` does."""
     known.add(known.added_path(Path(server.settings.runtime.loras_dir), model), name, str(directory))
 
 
 def resident(server: Running, model: str = TINY) -> list[str]:
-    """Least recently used first."""
+    """Return the resident adapters, least recently used first."""
     found = read_loras(server.settings.status_dir, triton_name(model))
     held = [lora for lora in found.values() if lora["state"] == RESIDENT]
     return [lora["name"] for lora in sorted(held, key=lambda lora: lora["last_used_ns"])]
@@ -101,7 +101,7 @@ class Traffic:
     wrong: int = 0
 
     async def run(self, weights: Mapping[str, float], seconds: float, clients: int = CLIENTS) -> None:
-        """`weights`: how often each adapter is asked for."""
+        """Run the traffic. `weights`: relative frequency of each adapter."""
         until = time.perf_counter() + seconds
         async with grpc.aio.insecure_channel(self.server.grpc) as channel:
             infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
@@ -171,7 +171,7 @@ def test_adapters_count_as_memory_of_the_model(server, tenants):
 
 @pytest.mark.parametrize("seconds", [6, LONG])
 def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server, tenants, seconds):
-    """Zipf: some are always there, some come and go. Nobody fails, and nobody gets another's vector."""
+    """Requests follow Zipf: some adapters stay resident, others do not. No request fails or gets another's vector."""
     zipf = {name: 1 / rank for rank, name in enumerate(NAMES, 1)} | {"": 1.0}
     traffic, most = Traffic(server, tenants), 0
 
@@ -265,7 +265,7 @@ def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tm
 
 
 def test_pairs_are_scored_and_entities_found_by_an_adapter(server, tmp_path):
-    """What they are is compared in tests/unit; here, that the parameter reaches the other verbs."""
+    """The parameter reaches the other verbs; tests/unit compares the results themselves."""
     from transformers import AutoModelForSequenceClassification
 
     data = server.settings.data_dir.parent

@@ -22,7 +22,7 @@ MODELS = (BGE_M3, GLINER)
 
 
 class Narrow:
-    """A backend that serves these models alone."""
+    """Backend that serves these models alone."""
 
     def __init__(self, door: Door, models: Sequence[str]) -> None:
         self._names, self._models = door.backend.names, models

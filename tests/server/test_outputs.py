@@ -84,7 +84,7 @@ def test_a_profile_gives_what_the_request_leaves_open(client):
     ],
 )
 def test_templates(client, text, options, whole):
-    """Braces in a text or an instruction are characters like others; and a profile may leave vectors as they are."""
+    """Braces in a text or an instruction are ordinary characters; a profile may turn normalisation off."""
     plain = client.encode(BGE_M3, whole, output_types=["dense"], options={"normalize": False})["dense"]
     filled = client.encode(BGE_M3, text, profile="asking", **options)["dense"]
     assert abs(np.linalg.norm(filled) - 1) > 0.1
@@ -113,8 +113,9 @@ def test_quantised(client, dtype):
 
 
 def share_that_differs(got, exact, dtype):
-    """By more than the last bits, in which a forward pass in other company differs: rounding may differ by one step,
-    and the sign of what is nearly zero."""
+    """Share of values that differ by more than the last bits. Passes in other company may round one step apart, and
+    change the sign of values near zero.
+    """
     if dtype == "float16":
         return np.mean(~np.isclose(got.astype(np.float32), exact.astype(np.float32), rtol=2**-10, atol=1e-5))
     if dtype in ("binary", "ubinary"):

@@ -39,7 +39,7 @@ TEXT = TEXTS[0]
 
 
 def expected(directory: Path, text: str, power: float = 1.0, *, hann: bool = False) -> dict[str, np.ndarray]:
-    """One text alone, in float64: what the family says it computes, without its code."""
+    """Reference values of one text alone, in float64, by the family's formula and without its code."""
     matrix = np.load(directory / "frames.npz")["matrix"]
     frames = [[ord(each) / 128, each.isupper(), each.isdigit(), each.isspace()] for each in text]
     spectrum = np.clip(np.array(frames, float) @ matrix, 0, None) ** power
@@ -62,7 +62,7 @@ class Served:
         return SIEClient(f"{protocol}://127.0.0.1:{getattr(self.settings, f'{protocol}_port')}")
 
     def record(self, model: str) -> dict[str, int]:
-        """Of the process that takes its traffic now."""
+        """Record of the process that takes the model's traffic now."""
         records = records_of(self.settings.status_dir, triton_name(model), "inference")
         return dict(max(records, key=lambda record: record["generation"]))
 
@@ -170,7 +170,7 @@ def test_many_give_the_same_as_alone(served):
 
 
 def at_once(served: Served, model: str) -> list[dict[str, Any]]:
-    """Each text a request of its own, each odd one with its own power."""
+    """Send each text as a request of its own, each odd one with its own power."""
     with served.client() as client, ThreadPoolExecutor(len(TEXTS)) as pool:
         options = [{"power": 2.0} if i % 2 else {} for i in range(len(TEXTS))]
         return list(pool.map(lambda text, own: client.encode(model, text, options=own), TEXTS, options))
@@ -189,7 +189,7 @@ def test_requests_share_forward_passes(served):
 
 
 def test_the_process_that_computes_has_no_torch(served):
-    """Nor has it what the fork server has imported for others."""
+    """The process has nothing either that the fork server has imported for others."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
     assert "libtorch" in mapped(*(fork_server.pid for fork_server in fork_server_ids(served.settings.status_dir)))

@@ -1,4 +1,4 @@
-"""Images read in words, through a server: what comes is what the family finds in process."""
+"""Reading of images through a server: responses equal the family's results in process."""
 
 from concurrent.futures import ThreadPoolExecutor
 

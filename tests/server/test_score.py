@@ -46,7 +46,7 @@ def test_late_interaction_is_scored_as_the_client_would(client):
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "colbert", "hybrid"])
 def test_every_mode_of_bge_m3(client, mode):
-    """By its formula, from what encode gives."""
+    """Scores equal the mode's formula over the outputs of encode."""
     query, *documents = client.encode(BGE_M3, [QUERY, *TEXTS])
 
     def sparse(document):

@@ -40,13 +40,13 @@ def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def heed_signals() -> None:
-    """Also where these tests run in the background, with signals ignored that a server then ignores too."""
+    """Restore signal handling: in the background, tests and so their servers would ignore signals."""
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
 
 
 def port_flags(ports: list[int]) -> list[str]:
-    """Four: without a door."""
+    """Return the port flags; four ports: without a door."""
     flags = [f"{name}={port}" for name, port in zip(PORT_FLAGS, ports, strict=False)]
     return flags if len(ports) == len(PORT_FLAGS) else [*flags, "--no-door"]
 
@@ -188,7 +188,7 @@ def test_weights_that_are_gone_fail_their_model_alone(tmp_path, tiny_directory):
 
 
 def test_stock_tritonserver_serves_the_committed_repository(tmp_path):
-    """No flag of ours: only where to listen, and where this machine keeps Triton's backends."""
+    """No flag is ours: only where to listen, and where this machine keeps Triton's backends."""
     triton = find_triton(None, tmp_path)
     http_port, grpc_port, metrics_port = free_ports(3)
     command = [

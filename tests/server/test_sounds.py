@@ -28,7 +28,7 @@ TEXT = "how do vines climb?"
 
 @pytest.fixture(scope="module")
 def expected(server):
-    """Of each item alone, without a server; float32 [n, 32]."""
+    """Vectors of each item alone, computed without a server; float32 [n, 32]."""
     directory = server.settings.models_dir.parent / "clap"
     served = Served("clap", directory, inputs=("text", "audio"), dims={"dense": 32})
     return np.concatenate([served.encode([item])["dense"] for item in ITEMS])
@@ -88,7 +88,7 @@ def test_what_else_is_refused(client):
 
 @pytest.mark.slow
 def test_sounds_of_ten_minutes_beside_texts(server):
-    """They are decoded in threads of their own: texts of another model, and of the same, wait a little at most."""
+    """Sounds are decoded in threads of their own: texts of another model, and of the same, wait little."""
     long = saved(np.tile(sound(60, 44_100, 2), (10, 1)), 44_100, "MP3")
     with SIEClient(server.grpc) as client:
         for model in (MINILM, CLAP):

@@ -94,7 +94,7 @@ def test_inference_takes_no_context_from_clients_also_beside_deferred_work(raw, 
 
 
 def test_open_steps_answer_also_absurd_times(raw, server):
-    """They are open to whoever measures a step; their time is nonsense, their answer is not."""
+    """Open steps serve whoever measures a step; the reported times are nonsense, the responses are not."""
     features = {"input_ids": ints(101, 102), "lengths": ints(2), "prompt_tokens": ints(0), "cost": ints(2)}
     last = 2**63 - 1
     for absurd in ({"preprocessed_ns": -last}, {"arrived_ns": last, "preprocessed_ns": last}, {"ticket": 10**30}):
@@ -105,7 +105,7 @@ def test_open_steps_answer_also_absurd_times(raw, server):
 
 
 def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
-    """So a client may look at each step of its own request, and put nothing more into it on the way."""
+    """A client may look at each step of its own request, but change nothing on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)
     sent = arrays(call(raw, f"{model}-preprocess", {"encode_text": text}))
@@ -146,7 +146,7 @@ def test_each_output_may_be_asked_for_alone(raw, model):
 
 
 def test_a_request_without_a_batch_is_its_senders_alone(raw, server, unharmed):
-    """Triton itself never forms a batch of it: nobody answers, and nobody waits but who sent it."""
+    """Triton itself never forms a batch of such a request: only its sender waits, and gets no response."""
     with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
         call(raw, f"{triton_name(COLBERT)}-preprocess", {"encode_text": np.zeros((0, 0), object)}, client_timeout=1)
 

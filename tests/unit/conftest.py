@@ -32,7 +32,7 @@ from tests.stages import EchoWorker, spec
 
 @pytest.fixture
 def inference(tmp_path, request) -> Iterator[Inference]:
-    """With an EchoWorker; parametrise it indirectly with changes of its spec."""
+    """Inference stage with an EchoWorker; indirect parameters are changes of its spec."""
     stage = Inference(spec(**getattr(request, "param", {})), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.directory = tmp_path
     stage.worker = EchoWorker()
@@ -48,7 +48,7 @@ def control() -> FakeControl:
 
 @pytest.fixture
 def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
-    """Of 1,000 bytes, of which 850 may be used."""
+    """Controller of 1,000 bytes, of which 850 may be used."""
     settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
     controller = Controller(settings, control)
     controller.measured = DeviceMemory(0, 1000, "test")
@@ -61,7 +61,9 @@ def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
 
 @pytest.fixture
 def door(controller, tmp_path, request) -> Iterator[Settings]:
-    """Served without a given token; those of a client that may find it. Parametrise indirectly: who else may ask."""
+    """Serve a door with a generated token; yields the settings of a client that finds it. Parameter: other allowed
+    callers.
+    """
     (port,) = free_ports(1)
     settings = read_settings(data_dir=tmp_path, controller_port=port)
     controller._directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Of processes that do nothing."""
+    """Process ids of four processes that do nothing."""
     processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
     yield [process.pid for process in processes]
     for process in processes:
@@ -104,7 +106,7 @@ def deaths() -> list[Worker]:
 
 @pytest.fixture(scope="package")
 def fork_server_directory(tmp_path_factory) -> Iterator[Path]:
-    """Where a fork server waits; the path is longer than a socket's address may be."""
+    """Directory of a running fork server; its path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)
     command = ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
     with Companion("the fork server", command, Log(directory / "log"), {}):
@@ -119,13 +121,13 @@ def arrays(environments) -> Venv:
 
 @pytest.fixture
 def empty(tmp_path) -> Venv:
-    """Not even numpy is there."""
+    """Environment without any package, even numpy."""
     return linked(tmp_path / "environments", "empty")
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
-    """Which this process takes for the one there is, with a cache of its own."""
+    """Stand-in of the model hub that this process uses as the real one, with a cache of its own."""
     with running() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(

@@ -29,7 +29,7 @@ ITEMS = np.split(INPUT_IDS, np.cumsum(LENGTHS)[:-1])
 
 @dataclass
 class Subject:
-    """A saved model, what the library makes of the items, and which vector pooling takes."""
+    """A saved model, the library's results for the items, and the vector that pooling takes."""
 
     directory: object
     expected: list[torch.Tensor]

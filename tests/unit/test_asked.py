@@ -1,4 +1,4 @@
-"""From the parts of requests to their features, with a processor that makes letters of texts."""
+"""Requests' parts to features, with a processor whose tokens are letters."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,9 @@ TEXT = KINDS["text"]
 
 
 class Letters(Processor):
-    """One token a letter; queries in capitals where it has roles, and `kept_out` of each item: its frame's size."""
+    """Processor with one token a letter; queries in capitals if it has roles, and `kept_out` of each item: its prompt's
+    size.
+    """
 
     def __init__(self, *, has_roles: bool = False) -> None:
         self.has_roles = has_roles  # type: ignore[misc]
@@ -59,7 +61,7 @@ REQUESTS = [
     [(False, "query:who", "q:where", [False]), (True, "QUERY:WHO", "Q:WHERE", [False, True])],
 )
 def test_each_request_gets_its_parts_in_order_each_with_its_own_frame(has_roles, query, where, calls):
-    """One call for all requests, or for all of one role."""
+    """The processor is called once for all requests, or once for all of a role."""
     processor = Letters(has_roles=has_roles)
     found = [read(features) for features in features_of(processor, REQUESTS)]
     assert found == [(["d:a", "d:bb", query], [2, 2, 6]), (["ccc"], [0]), ([where], [2])]
@@ -68,7 +70,7 @@ def test_each_request_gets_its_parts_in_order_each_with_its_own_frame(has_roles,
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 5, 1000])
 def test_chunks_hold_each_element_once_and_in_order(monkeypatch, chunk_size):
-    """And give the same features as the whole."""
+    """Chunks give the same features as the whole."""
     monkeypatch.setattr(type(TEXT), "chunk_size", chunk_size)
     whole = framed("a", "bb", "", "cccccc", "d", before="p:", is_query=True)
     chunks = list(whole.chunks())
@@ -96,11 +98,11 @@ def test_what_the_model_reads_nothing_of_is_named_as_the_client_knows_it(lengths
 
 
 class PanicException(BaseException):
-    """As the tokenizer's library has it."""
+    """Stand-in for the exception of the tokenizer's library."""
 
 
 class Giving(Letters):
-    """Gives up on texts with an exclamation mark."""
+    """Processor that fails on texts with an exclamation mark."""
 
     def encode(self, framed, *, is_query):
         if any("!" in text for text in framed):

@@ -33,7 +33,7 @@ WITH_KEYS = (5, 5, 5, 17, 17, 40), (5, 3, 3, 16, 9, 33)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_is_no_key_is_not_looked_at(name, heads, kv_heads, width, window):
-    """Those for GPUs leave a CPU's items to PyTorch's."""
+    """Kernels for GPUs leave items on a CPU to PyTorch's kernel."""
     lengths, keys = WITH_KEYS
     query, key, value = tensors(heads, kv_heads, width, sum(lengths))
     ours = KERNELS[name](query, key, value, Segments.of(lengths, keys), 0.3, window)

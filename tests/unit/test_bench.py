@@ -1,4 +1,4 @@
-"""What benchmarks measure is what the server does."""
+"""Benchmarks measure what the server does."""
 
 import numpy as np
 

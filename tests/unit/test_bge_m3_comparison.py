@@ -43,7 +43,7 @@ class Ours:
 
 
 class Formulas:
-    """One text → its dense vector, sparse weights by token id, and vectors."""
+    """Reference formulas: a text → its dense vector, sparse weights by token id, and vectors."""
 
     def __init__(self, directory: Path) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -67,7 +67,7 @@ class Formulas:
 
 
 def split(rows):
-    """One (dense, sparse indices, sparse values, vectors) an item."""
+    """Split rows into (dense, sparse indices, sparse values, vectors) per item."""
     sparse, multivector = (np.cumsum(rows[f"{name}_lengths"])[:-1] for name in ("sparse", "multivector"))
     return list(
         zip(
@@ -144,7 +144,7 @@ def test_an_empty_text(ours):
 
 
 def test_special_tokens_would_weigh_something(directory):
-    """The negative control: what is left out of sparse outputs is there to be left out."""
+    """Negative control: tokens left out of sparse outputs would have weights."""
     other = Ours(directory)
     other.adapter._special_ids = ()
     assert {100, 101, 102} <= set(other.rows(TEXTS)["sparse_indices"].tolist())

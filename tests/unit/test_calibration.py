@@ -1,4 +1,4 @@
-"""What is measured once, kept, and measured again when asked."""
+"""Calibration: measured once, kept, and measured again on request."""
 
 import json
 
@@ -115,7 +115,7 @@ class Freeing(Engine):
 
 
 def short_of(num_tokens, padded_at=10**9):
-    """An adapter whose passes of so many tokens have no memory; padded ones even earlier."""
+    """Adapter whose passes of so many tokens run out of memory; padded ones even earlier."""
     adapter = FakeAdapter(0.5)
     forward = adapter.forward
 
@@ -130,7 +130,7 @@ def short_of(num_tokens, padded_at=10**9):
 
 @pytest.mark.parametrize(("num_lanes", "sizes"), [(1, [256, 512, 1024]), (2, [256, 512])])
 def test_a_size_without_memory_for_it_ends_the_doubling(num_lanes, sizes):
-    """What was measured before stays, where each lane can run that much at once."""
+    """Earlier measurements stay if each lane can run that size at the same time as the others."""
     engine = Freeing(spec(), "cuda:0", Measurements())
     assert list(measure(short_of(2048).forward, TOKENS, 16384, Device(engine, num_lanes))) == sizes
     assert engine.freed == 1

@@ -43,7 +43,7 @@ def xlm_roberta():
 
 
 class Recorder:
-    """Counts recordings, those that are kept, and what was replayed; a replay takes so many seconds."""
+    """Recorder that counts recordings, kept ones, and replays; a replay takes so many seconds."""
 
     def __init__(self, seconds=0):
         self.seconds = seconds
@@ -77,7 +77,9 @@ def test_they_give_what_the_packed_path_does(architecture):
 
 @pytest.mark.parametrize("architecture", ALIKE)
 def test_nothing_of_a_pass_is_left_to_the_processor(architecture):
-    """A recording is of the device alone: a look at a number of its would fail, and what is made here is not in it."""
+    """A recording runs on the device alone: reading a number back would fail, and tensors made on the processor are not
+    in it.
+    """
     encoder = TorchEncoder(build(architecture).to("meta"))
     encoder.use(PACKED)
     inputs = torch.zeros(5, 16, dtype=torch.int64, device="meta")
@@ -87,7 +89,7 @@ def test_nothing_of_a_pass_is_left_to_the_processor(architecture):
 
 
 class Devices(TorchDispatchMode):
-    """Those of all tensors that operators read and write."""
+    """Recorder of the devices of all tensors that operators read and write."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +130,9 @@ def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
 
 
 def test_up_to_what_it_serves_all_is_recorded_before(xlm_roberta):
-    """By a recorder of its own, whose memory others have no part in; the largest first, which makes that memory."""
+    """Warm-up uses a recorder of its own, whose memory is not shared; it records the largest pass first, which
+    allocates that memory.
+    """
     before, record = recorders = [Recorder(), Recorder()]
     passes = CapturedPasses(xlm_roberta, iter(recorders).__next__)
     states_of(passes, xlm_roberta)
@@ -179,7 +183,7 @@ def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
 
 
 def test_a_pass_with_an_adapter_is_none_of_theirs(tmp_path, monkeypatch):
-    """Nor does an adapter that came before the recording show in it."""
+    """An adapter that came before the recording does not show in it either."""
     model = build("XLM-RoBERTa")
     model.save_pretrained(tmp_path / "base")
     save_lora(tmp_path / "lora", build("XLM-RoBERTa"), target_modules=["query", "value"])

@@ -259,7 +259,7 @@ profiles:
 
 
 def test_profiles_that_share_the_weights_are_served(tmp_path):
-    """In SIE's own files, a profile turns MUVERA on and calls its encoding dense."""
+    """A profile of SIE's own files turns MUVERA on and calls its encoding dense."""
     spec = load(tmp_path, COLBERT_FILE).resolve(Runtime())
     assert [profile.name for profile in spec.profiles] == ["default", "muvera"]
     assert list(spec.dims) == ["multivector", "muvera"]
@@ -328,7 +328,7 @@ def test_what_scores_is_recognised(tmp_path, minilm_directory):
 
 
 def test_a_reranker_takes_its_settings_from_the_model_file(tmp_path):
-    """SIE's own, with the names that it has for them."""
+    """The model file is SIE's own, with its names of settings."""
     options = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3", "score_mode": "log_softmax"}
     path = tmp_path / "m.yaml"
     path.write_text(

@@ -1,4 +1,4 @@
-"""What the controller does so that Triton serves what is in the repository; Triton and the clock are ours."""
+"""The controller's changes to make Triton serve what is in the repository; Triton and the clock are fakes."""
 
 import threading
 from collections.abc import Iterator
@@ -107,7 +107,7 @@ def test_steps_that_cannot_be_loaded_leave_the_model_as_it_was_and_are_tried_aga
 
 
 def test_tasks_come_before_the_bare_name_and_go_after_it(world):
-    """Who sees a model that encodes by its bare name must find the ensemble that scores."""
+    """A client that sees the bare name encode must also find the ensemble that scores."""
     world.serve("m", "m")
     world.change(lambda: world.write("m@1", "m", "m-score")).result(10)
     assert world.done()[-2:] == ["load m-score", "load m"]
@@ -166,7 +166,7 @@ def test_two_changes_one_after_the_other(world):
 
 @pytest.mark.parametrize("loaded", range(5))
 def test_a_new_controller_finishes_what_another_began(world, loaded):
-    """That was killed when so many of three steps and the ensemble were loaded."""
+    """The first controller was killed when `loaded` of the three steps and the ensemble were loaded."""
     world.serve("m", "m")
     world.write("m@1", "m")
     for name in [*(f"m@1-{stage}" for stage in STAGES), "m"][:loaded]:
@@ -280,7 +280,7 @@ def test_without_a_tritonserver_it_waits(world):
 
 
 def test_what_is_wrong_is_looked_at_again_now_and_then(world):
-    """The weights of a model may come later."""
+    """The weights of a model may arrive later."""
     world.serve("m", "m")
     world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
     world.change().result(10)

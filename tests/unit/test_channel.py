@@ -26,7 +26,7 @@ MB = 1024 * 1024
 
 @contextmanager
 def peer(serve: Callable[[Channel], object]) -> Iterator[tuple[Channel, int]]:
-    """Our end, and the pid of a process that does `serve` with the other."""
+    """Yield our end, and the process id of a process that runs `serve` with the other."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -66,7 +66,7 @@ def same(left: Any, right: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind():
-    """No descriptor, no mapping."""
+    """Check that no descriptor and no mapping is left."""
     before, num_mappings = descriptors(), mappings()
     yield
     assert descriptors() <= before  # what earlier tests left may go meanwhile
@@ -74,7 +74,7 @@ def nothing_stays_behind():
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """Number and target of each that is open."""
+    """Return number and target of each open descriptor."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one of this listing
@@ -113,7 +113,7 @@ def test_a_message_comes_as_it_went(what):
 
 @pytest.mark.parametrize("num_bytes", [100, 2 * LARGE_BYTES])
 def test_what_came_is_the_receivers_own(num_bytes):
-    """What comes later does not change it, and it may be written."""
+    """Later messages do not change a received array, and the array is writable."""
     first, second = numbers(num_bytes, 1), numbers(num_bytes, 2)
     with peer(echo) as (channel, _):
         channel.send(first)
@@ -186,7 +186,7 @@ def test_what_crosses_while_the_other_end_writes_too_is_not_overwritten():
 
 
 def test_many_lanes_at_once():
-    """Each with a thread at both ends, as a worker has them."""
+    """Each lane has a thread at both ends, as in a worker."""
     pairs = [socket.socketpair() for _ in range(8)]
     pid = os.fork()
     if pid == 0:
@@ -233,7 +233,7 @@ def test_a_peer_that_ends_between_messages():
 
 @pytest.mark.parametrize("size", [10, 1000, 2 * MB])
 def test_a_peer_that_dies_in_the_middle_of_a_message(size, monkeypatch):
-    """Wherever that is: after each number of bytes that could have been sent."""
+    """The peer dies after each number of bytes that could have been sent."""
     left, right = socket.socketpair()
     channel = Channel(left)
     channel.send(["x" * 100, numbers(size)])
@@ -264,7 +264,7 @@ def test_a_peer_killed_at_any_time_gives_an_error_and_never_something_wrong(num_
 
 
 def talk(channel: Channel, message: object) -> None:
-    """Until something goes wrong."""
+    """Exchange messages until the channel fails."""
     while True:
         channel.send(message)
         assert channel.poll(20)
@@ -284,7 +284,7 @@ def test_a_stopped_peer_that_is_killed_is_noticed_by_who_waits_to_send():
 
 
 def limited(limit: int, num_bytes: int) -> Callable[[Channel], None]:
-    """Answers with so many bytes, under a limit of the process's that they exceed; says where there is none."""
+    """Answer with so many bytes, under a limit of the process that they exceed; report where there is none."""
 
     def serve(channel: Channel) -> None:
         answer = numbers(num_bytes)
@@ -325,7 +325,7 @@ def test_no_memory_to_receive_is_a_memory_error_and_the_channel_goes_on(monkeypa
 
 
 def test_all_of_the_memory_is_there_before_it_is_written():
-    """A page that the system could not give later would end the process."""
+    """A page that the system could not supply later would end the process."""
     memory, descriptor = module._memory(MB)
     assert os.fstat(descriptor).st_blocks * 512 >= MB == len(memory)
     memory.close()

@@ -1,4 +1,4 @@
-"""What a step is sent and may not trust: shapes, lengths, widths and ranges, and which of them is named."""
+"""Checks of a step's inputs: shapes, lengths, widths and ranges, and the name of the faulty input."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def ints(*values):
 
 
 def features(**changes):
-    """Of two items, of two tokens and one, of one patch and four."""
+    """Legal features of two items: two tokens and one, one patch and four."""
     lengths = ints(2, 1)
     legal = {
         "ids": Ragged(ints(5, 0, 9), lengths),

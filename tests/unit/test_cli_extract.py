@@ -1,4 +1,4 @@
-"""What `sie-triton extract` prints of results, and what it says without a server."""
+"""Output of `sie-triton extract`, and its message without a server."""
 
 import io
 import json
@@ -46,7 +46,7 @@ SEEN = {
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Of results of TEXT, by a console of these options."""
+    """Return a function that prints results of TEXT on a console of these options."""
 
     def show(*results, as_json=False, **console):
         stream = io.StringIO()

@@ -51,7 +51,7 @@ def test_a_silent_server_is_given_up_in_time(kind, fake):
 
 
 def test_a_connection_that_was_given_up_serves_nobody_else():
-    """What the server says late must not be taken for the answer of the next request."""
+    """A late response must not be taken for the response to the next request."""
     connections, questions = [], []
     with socket.create_server(("127.0.0.1", 0)) as server, SIEClient(address_of(server)) as client:
 

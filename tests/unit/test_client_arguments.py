@@ -1,4 +1,4 @@
-"""What both clients refuse themselves: no server is needed for it."""
+"""Arguments that both clients refuse themselves, without a server."""
 
 import numpy as np
 import pytest

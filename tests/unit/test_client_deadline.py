@@ -1,5 +1,4 @@
-"""What the caller's time becomes, by a clock of the test's own: what the server is told, and when the transport gives
-up."""
+"""The caller's timeout on a fake clock: the timeout that the server receives, and the transport's own."""
 
 import time
 
@@ -32,7 +31,7 @@ def test_the_server_is_told_what_is_left(clock):
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_the_transport_waits_longer_than_the_server_is_told(clock, transport):
-    """So that the server's own answer, which says what happened, can come."""
+    """The server's own response, which explains the failure, must arrive before the transport gives up."""
     deadline = Deadline.after(5)
     clock[0] += 2
     assert 3 < deadline.wait_s(transport) <= 3 + 1

@@ -1,4 +1,4 @@
-"""What a call of `extract` sends, and what becomes of the responses."""
+"""Requests of `extract`, and the results of its responses."""
 
 import json
 
@@ -22,13 +22,13 @@ def call(items, labels=(), entities=None, **options):
 
 
 def sent(made, piece):
-    """By the names of the inputs."""
+    """Inputs by name: (shape, datatype, content)."""
     inputs = made.arguments(piece)["inputs"]
     return {each.name(): (each.shape(), each.datatype(), each._get_content()) for each in inputs}
 
 
 def on_the_wire(*values):
-    """A tensor of bytes: each with its length before it."""
+    """Serialize a tensor of bytes: each with its length before it."""
     encoded = [value.encode() for value in values]
     return ([len(encoded)], "BYTES", b"".join(len(each).to_bytes(4, "little") + each for each in encoded))
 

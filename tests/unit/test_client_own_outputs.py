@@ -1,4 +1,4 @@
-"""What the client makes of a model with outputs of its own, or other inputs: it knows their names from responses."""
+"""The client with models of own outputs or inputs, whose names it learns from responses."""
 
 from types import SimpleNamespace
 

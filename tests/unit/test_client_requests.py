@@ -1,4 +1,4 @@
-"""What SIEClient asks a server, and what it makes of the answers, at tritonclient's own seam."""
+"""Requests of SIEClient and its handling of responses, at tritonclient's own seam."""
 
 import time
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_what_a_request_holds_is_limited_in_bytes_too(client, triton):
 
 
 def test_the_query_counts_beside_each_item(client, triton):
-    """It goes through the model, or the tokenizer, with each of them."""
+    """The query goes through the model, or the tokenizer, with each of the items."""
     client.score(MODEL, "q" * 30_000, ["a"] * 5)
     assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
 
@@ -179,7 +179,7 @@ def test_a_busy_server_is_asked_again_without_being_told_to(client, triton):
 
 
 def test_patience_ends(client, triton, monkeypatch):
-    """By a clock that only sleeping moves."""
+    """Only sleeping moves the clock."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
@@ -223,7 +223,7 @@ def test_an_error_stays_as_it_is_where_all_fits_or_where_that_is_not_known(clien
 
 @pytest.mark.parametrize(("lora", "sent"), [("banking", {"lora": "banking"}), ("", {"lora": ""}), (None, {})])
 def test_every_verb_sends_the_name_of_an_adapter(client, triton, lora, sent):
-    """An empty one is sent: it is none, whatever the profile says."""
+    """An empty name is sent: it turns the profile's adapter off."""
     client.encode(MODEL, "a", lora=lora)
     client.score(MODEL, "q", ["a"], lora=lora)
     call = ExtractCall(tritonclient.grpc, MODEL, "a", (), None, {"lora": lora})

@@ -1,4 +1,4 @@
-"""What becomes of a response: which item gets what, and what its errors are called."""
+"""Responses to results: each item's values, and the names of errors."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SCORE = VERBS["score"]
 
 
 class Response(dict):
-    """`None` where a model has no such output."""
+    """Response without the outputs that are `None`."""
 
     def __init__(self, **tensors) -> None:
         timing = np.arange(len(TIMING_FIELDS), dtype=np.float32)

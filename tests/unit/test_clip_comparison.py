@@ -101,7 +101,7 @@ def test_texts_and_images_in_one_request(ours, library):
     ],
 )
 def test_pixels_are_those_of_the_processor(tmp_path, settings):
-    """To the bit, once they are scaled as the file says."""
+    """Pixels are equal to the bit, once they are scaled as the file says."""
     processor = transformers.CLIPImageProcessorPil(
         **{"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, **settings}
     )
@@ -126,7 +126,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
 
 
 def test_the_tokenizer_in_two_files(tmp_path, directory):
-    """As CLIP was saved before there was tokenizer.json."""
+    """CLIP was saved in two files before there was tokenizer.json."""
     for path in directory.iterdir():
         if "tokenizer" not in path.name:
             (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -67,7 +67,7 @@ def test_scores_are_those_of_the_processor(ours, library):
 
 
 def test_positions_that_forget_the_grid_fail_the_same_comparison(ours, library):
-    """Negative control: what ColQwen2ForRetrieval makes of an image when nobody gives it positions."""
+    """Negative control: ColQwen2ForRetrieval's result for an image without given positions."""
     (found,) = vectors_of(ours.encode([{"image": FILES[0]}]))
     assert not same(found, library.image(FILES[0], has_grid=False))
 
@@ -119,7 +119,7 @@ def test_patches_are_those_of_the_processor(tmp_path, settings):
 
 
 class FakeTower(PatchTower):
-    """Patches only."""
+    """Vision tower that only makes patches."""
 
     def __init__(self, plan):
         self.plan, self.device = plan, "cpu"

@@ -1,4 +1,4 @@
-"""What is known of a request on its way through the steps: what holds for it, and that nothing of it is lost."""
+"""A request's context on its way through the steps: it holds all facts, and loses none."""
 
 import json
 from dataclasses import replace

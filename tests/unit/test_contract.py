@@ -1,4 +1,4 @@
-"""What the contract promises: parameters, tensors, and what is told of findings."""
+"""The contract: parameters, tensors, and the description of results."""
 
 from dataclasses import replace
 from functools import partial

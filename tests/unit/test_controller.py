@@ -1,4 +1,4 @@
-"""Whom the controller evicts, what it measures, and what it does on a round, without a Triton."""
+"""The controller's evictions, measurements and rounds, without a Triton."""
 
 import mmap
 import os
@@ -228,7 +228,7 @@ def test_shared_memory_of_a_process_that_is_gone_is_found():
 
 
 def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):
-    """Else another load would be granted the memory that they have just taken."""
+    """Otherwise another load would be granted the memory that they have just taken."""
     own = [10]
     monkeypatch.setattr(memory, "share_of", lambda pid: Share(own[0], own[0]))
     monkeypatch.setattr(memory, "processes", lambda pid: [])

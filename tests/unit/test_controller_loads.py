@@ -1,4 +1,4 @@
-"""What the controller does to load a model that somebody asks for, by a clock that only its waits move."""
+"""The controller's work to load a requested model, on a clock that only its waits move."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.controller import stage
 
 @pytest.fixture
 def rounds(monkeypatch):
-    """What happens in the waits, one after the other."""
+    """List of functions that the controller's waits call, one each."""
     now, waits = [0.0], []
 
     def wait(seconds):

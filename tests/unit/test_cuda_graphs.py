@@ -23,7 +23,7 @@ DEVICE = torch.device("cuda:0")
 
 
 class Cuda:
-    """What there is of CUDA; `fault` is raised where a recording begins, or ends."""
+    """Fake of CUDA; `fault` is raised where a recording begins, or ends."""
 
     def __init__(self):
         self.usual = self.current = "usual stream"
@@ -152,7 +152,7 @@ def test_a_lack_of_memory_is_no_verdict(monkeypatch, fault):
 
 
 def test_a_verdict_stays_where_memory_lacks_afterwards(monkeypatch):
-    """To be recorded for use is not to be measured."""
+    """A recording for use is no new measurement."""
     pretended = Pretended(monkeypatch)
     pretended.measurements.put(graph={"max_tokens": 64, "beside_others": 64})
     pretended.fault = torch.OutOfMemoryError()

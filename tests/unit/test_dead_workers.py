@@ -1,4 +1,4 @@
-"""A worker ends in the middle of passes: which jobs run again, in what company, and which one is told."""
+"""A worker ends in the middle of passes: which jobs run again, in what company, and which one gets the error."""
 
 import threading
 from dataclasses import replace
@@ -17,7 +17,7 @@ POISON = 14
 
 
 class Mortal(EchoWorker):
-    """POISON ends it, for all passes that run on it; every other pass lasts longer than that takes."""
+    """Worker that POISON ends, for all passes that run on it; every other pass lasts longer than that takes."""
 
     def __init__(self):
         super().__init__()

@@ -26,7 +26,7 @@ def ours(directory, ids, **options):
 
 
 def theirs(directory, ids, pooling, *, sees_all):
-    """Item by item; with `sees_all` a mask in which nothing is hidden."""
+    """Reference item by item; with `sees_all` a mask in which nothing is hidden."""
     model = AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
     pool, vectors = Pooling(64, pooling_mode=pooling), []
     for each in ids:

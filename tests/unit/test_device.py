@@ -1,4 +1,4 @@
-"""One device for all models, chosen once and measured as the same one; the machine's files and NVML are faked."""
+"""One device for all models, chosen once and measured as the same device; the machine's files and NVML are faked."""
 
 import ctypes
 import subprocess
@@ -39,7 +39,8 @@ def machine(tmp_path, monkeypatch):
 
 
 def fake_nvml(num_gpus, parts=()):
-    """Of GPUs with UUIDs GPU-00…, GPU-11…; `parts` of the last are places, empty or with a MIG device of so many GiB.
+    """NVML of GPUs with UUIDs GPU-00…, GPU-11…; `parts` are the places of the last GPU, each empty or a MIG device of
+    that many GiB.
 
     Those use 1 GiB.
     """
@@ -72,7 +73,7 @@ def fake_nvml(num_gpus, parts=()):
 
 
 class NotFound(Exception):
-    """NVML's."""
+    """Stand-in for NVML's error."""
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
 
 
 def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
-    """Another program has 3 GiB of the GPU: for these no model is evicted."""
+    """Another program has 3 GiB of the GPU; no model is evicted for these."""
     machine(4)
     (tmp_path / "status").mkdir()
     settings = read_settings(device="cuda:3", data_dir=tmp_path, memory_limit_bytes=2 * GIB)

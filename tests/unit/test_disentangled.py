@@ -13,7 +13,7 @@ WIDTH = 64
 
 
 def model_of(scale: float, seed: int) -> DebertaV2Model:
-    """One layer whose queries and keys are `scale` times the usual, with a part that all have in common."""
+    """Model of one layer whose queries and keys are `scale` times the usual, and share a common component."""
     torch.manual_seed(seed)
     config = DebertaV2Config(
         vocab_size=100,
@@ -42,7 +42,7 @@ def model_of(scale: float, seed: int) -> DebertaV2Model:
 
 @torch.inference_mode()
 def errors(scale: float, seed: int) -> tuple[float, float]:
-    """Root of the mean square of what the library's states, and ours, differ from those in float64."""
+    """Root mean square difference of the library's states, and ours, from those in float64."""
     model = model_of(scale, seed)
     exact, half = copy.deepcopy(model).double(), model.half()
     ids = torch.randint(5, 100, (sum(LENGTHS),))

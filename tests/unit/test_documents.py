@@ -146,7 +146,7 @@ def described(text: str) -> dict[str, tuple[str, str]]:
 
 
 def options_of(name: str) -> dict[str, tuple[str, str]]:
-    """Those of a family: its own schema says what they are."""
+    """Options of a family, from its own schema."""
     schema = TypeAdapter(family(name).options).json_schema()
     prefix = "profiles.NAME.adapter_options.loadtime."
     rows = keys_of(schema, schema.get("$defs", {}), prefix)

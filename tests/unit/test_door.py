@@ -1,4 +1,4 @@
-"""The controller's HTTP door, on a real socket, and the command line that knocks there."""
+"""The controller's HTTP door, on a real socket, and the command line that calls it."""
 
 import json
 import math
@@ -138,7 +138,7 @@ def test_something_else_at_the_port_is_told_in_one_line(door):
 
 @pytest.fixture
 def asked(controller, monkeypatch):
-    """What is asked of the changes, and `answer`, which is an Outcome or raised."""
+    """Recorded calls of the changes, and `answer`, which is an Outcome to return or an exception to raise."""
 
     class Asked(list):
         answer: object = ChangeOutcome(["org__a"], [], [], {}, [], "org__a", "", "")

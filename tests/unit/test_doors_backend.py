@@ -1,4 +1,4 @@
-"""What becomes of a call that nobody waits for any more: some versions of Triton do not survive its end."""
+"""Calls abandoned by their clients: some versions of Triton do not survive their end."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from sie_triton.settings import read_settings
 
 
 class Slow:
-    """In the place of tritonclient's client."""
+    """Stand-in for tritonclient's client."""
 
     def __init__(self) -> None:
         self.told = []

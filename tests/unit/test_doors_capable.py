@@ -1,4 +1,4 @@
-"""Which model is meant by who names none; Triton is a double."""
+"""The default model of requests that name none; Triton is a double."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ RERANKER, PICTURES = spec("a/reranker", "score"), spec("a/pictures", "encode", i
 
 
 class Triton:
-    """Serves these; the backend of a door, and what a door knows of it."""
+    """Backend of a door that serves these models, and the door's knowledge of it."""
 
     def __init__(self, *specs):
         self._specs, self.is_away = {spec.model: spec for spec in specs}, False

@@ -1,4 +1,4 @@
-"""When the `openai` and `cohere` packages try again, by what a door tells them; Triton is a double."""
+"""Retries of the `openai` and `cohere` packages, from a door's responses; Triton is a double."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ CORRUPT = LoadError("model.safetensors is cut off", "corrupt").refusal("replace 
 
 
 class Triton:
-    """Raises each of `failures` once, then answers."""
+    """Backend that raises each of `failures` once, then answers."""
 
     def __init__(self, *failures):
         self.failures, self.num_asked = list(failures), 0

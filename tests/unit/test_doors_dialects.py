@@ -1,4 +1,4 @@
-"""What /openapi.json says of other people's routes holds."""
+"""/openapi.json describes the other dialects' routes correctly."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.unit.test_doors_hostile import FIELDS, Triton, client_before
 
 
 def document_and_answers(*specs):
-    """Of all that it gives an example of, by path."""
+    """The document, and responses to all of its examples, by path."""
 
     async def ask():
         async with client_before(Triton(*specs)) as client:

@@ -1,4 +1,4 @@
-"""What clients of the door are told of what went wrong: by whoever says it, in the words that they really use."""
+"""The door's error messages, by source, for errors in the words that each source really uses."""
 
 import pytest
 

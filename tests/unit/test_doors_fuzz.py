@@ -1,4 +1,4 @@
-"""Requests of any shape, made from a seed; and what reads them raises nothing but what a client is told."""
+"""Random requests from a seed: their readers raise only errors that clients receive."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Bodies that nobody should send to the routes of other people's HTTP: each is answered, and none with a fault."""
+"""Hostile bodies for the routes of the other dialects: each is answered, and none with a fault."""
 
 import asyncio
 import random

@@ -24,7 +24,7 @@ MSGPACK = {"Content-Type": "application/msgpack"}
 
 
 def answers(port: int) -> int:
-    """The status of a small request on a connection of its own."""
+    """Return the status of a small request on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("POST", "/v1/encode/m", b'{"items": ["a"]}', {"Accept": "application/json"})

@@ -1,4 +1,4 @@
-"""OpenAI's bodies → what is asked for; results → its answers."""
+"""OpenAI's bodies → requests; results → its responses."""
 
 import base64
 

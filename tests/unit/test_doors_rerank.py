@@ -1,4 +1,4 @@
-"""Cohere's and Jina's bodies → what is asked for; scores → their answers."""
+"""Cohere's and Jina's bodies → requests; scores → their responses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""TEI's bodies → what is asked for; results → its answers."""
+"""TEI's bodies → requests; results → its responses."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Who may call the door, and what one client may take of it."""
+"""Access to the door, and limits of a single client."""
 
 import asyncio
 import hmac
@@ -133,7 +133,9 @@ def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
 
 
 def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
-    """Its next request may be on its way, and has a time of its own; without one it ends as one that says nothing."""
+    """The next request may be on its way, and has a timeout of its own; without one, the connection ends as an idle
+    one.
+    """
     monkeypatch.setattr(connection, "REST_S", 2.0)
     monkeypatch.setattr(connection, "HEAD_S", 2.0)
     body = b'{"items": ["a"]}'
@@ -154,7 +156,7 @@ def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
 
 
 def answer_of(client: socket.socket) -> bytes:
-    """One whole answer."""
+    """Read one whole response."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += client.recv(4096)
@@ -166,7 +168,7 @@ def answer_of(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize(("read_s", "reads"), [(0.2, False), (3.0, True)])
 def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, read_s, reads):
-    """One that reads takes twice as long as may pass without progress."""
+    """A client that reads takes twice the time that may pass without progress."""
     monkeypatch.setattr(connection, "READ_S", read_s)
     monkeypatch.setattr(connection, "READ_BYTES", 1)
     body = orjson.dumps({"items": ["a" * 50] * 10_000})

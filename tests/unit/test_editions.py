@@ -1,4 +1,4 @@
-"""Two editions of a model side by side: who has the weights, who waits, who is replaced, and what others see of it."""
+"""Two revisions of a model side by side: weights, waiting, replacement, and the view of others."""
 
 import os
 import signal
@@ -122,7 +122,7 @@ def test_the_old_worker_is_ended_when_nobody_is_in_the_old_steps_and_the_new_one
 
 
 def test_what_is_evicted_while_it_waits_goes_on_waiting(controller, two, pids, child):
-    """Another process of the same edition has its place then."""
+    """Another process of the same revision has its place then."""
     two(new={"state": LOADING, "wanted_bytes": 100})
     stage(controller, NEW, child.pid, generation=1)
     answer = answer_path(controller._directory, pids[2])

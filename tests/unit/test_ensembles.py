@@ -1,4 +1,4 @@
-"""How the steps of a model are wired, whatever its family and verbs: by tensors that exist, each with one meaning."""
+"""The wiring of a model's steps, for any family and verbs: each tensor exists, and has one meaning."""
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_features_go_to_inference_with_the_lengths_of_each():
     ],
 )
 def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs):
-    """Triton counts the inputs that come, and would take one for another."""
+    """Triton counts the inputs of a request, and would take one for another."""
     of = spec(**changes)
     (ensemble,) = ensembles(of, "m", "m")
     assert [(tensor.name, tensor.optional) for tensor in ensemble.input] == [(name, True) for name in inputs]
@@ -120,7 +120,7 @@ def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs)
     ("inputs", "passed_on"), [(("text",), {"text": "text", "labels": "labels"}), (("image",), {"labels": "labels"})]
 )
 def test_words_go_past_the_worker(inputs, passed_on):
-    """What was found are places; postprocess puts in words and names."""
+    """Inference returns positions; postprocess replaces them by words and names."""
     (ensemble,) = ensembles(spec(family="gliner", tasks=("extract",), dims={}, inputs=inputs), "m", "m")
     *_, postprocess = ensemble.ensemble_scheduling.step
     found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}

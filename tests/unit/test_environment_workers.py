@@ -63,7 +63,7 @@ def test_arrays_cross_between_two_versions_of_python_and_numpy(arrays, message):
 
 @pytest.fixture
 def stage_side(monkeypatch):
-    """The family is installed where the stages are, its library is not."""
+    """The family is installed in the stages' environment, its library is not."""
     monkeypatch.syspath_prepend(SOURCE)
 
 
@@ -139,7 +139,7 @@ def main(descriptors):
 
 
 def test_a_lazy_fork_server_imports_when_it_is_asked(empty, tmp_path):
-    """And goes on where something cannot be imported."""
+    """The fork server goes on if something cannot be imported."""
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = fork_server_directory(tmp_path, "empty")
     command = ["sie_triton.processes.fork_server", "serving", str(directory), "lazily"]
@@ -157,7 +157,7 @@ def test_a_lazy_fork_server_imports_when_it_is_asked(empty, tmp_path):
 
 
 def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path, tiny_directory):
-    """Not for one that cannot be used; and what it forks says what is missing there."""
+    """An unusable environment gets none, and the forked process names what is missing there."""
     environments = arrays.directory.parent
     without = linked(environments, "a", SITE_PACKAGES)
     settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cpu")

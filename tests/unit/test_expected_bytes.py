@@ -70,7 +70,7 @@ def test_a_header_that_lies_cannot_ask_for_any_room(tmp_path):
 
 
 def test_48_gb_of_bfloat16_have_room_on_a_card_of_80(tmp_path):
-    """Of which 85 % may be used: 48.9 GB of weights were refused as too large while they were counted twice."""
+    """85 % of the card may be used: 48.9 GB of weights were refused as too large while they were counted twice."""
     header = b'{"w": {"dtype": "BF16", "data_offsets": [0, 48900000000]}}'
     weights = tmp_path / "weights"
     weights.mkdir()

@@ -1,4 +1,4 @@
-"""What no request may do to the others: panics, errors nobody foresaw, answers that cannot be sent."""
+"""Faults that no request may cause for others: panics, unexpected errors, responses that cannot be sent."""
 
 import shutil
 import threading
@@ -71,7 +71,7 @@ def test_bulk_tokenizing_ends_when_its_client_is_gone(preprocess):
 
 
 class Breaking:
-    """Raises what is no Exception, as a panic is."""
+    """Callable that raises a BaseException which is no Exception, as a panic is."""
 
     class Panic(BaseException):
         pass

@@ -16,7 +16,7 @@ DECLARED = (IDS, MARK, TYPES, PATCHES)
 
 
 def features(lengths, num_patches, start=0):
-    """Counted through, so that no two rows are the same."""
+    """Features with consecutive numbers, so that no two rows are the same."""
     of_ids, of_patches = np.array(lengths, np.int32), np.array(num_patches, np.int32)
     ids = np.arange(of_ids.sum(), dtype=np.int32) + start
     patches = np.arange(of_patches.sum() * 2, dtype=np.float32).reshape(-1, 2) + start
@@ -98,7 +98,9 @@ def job(lengths, num_patches, start):
 
 
 def test_a_sub_batch_has_the_rows_of_its_items_in_its_own_order():
-    """Of features whose lengths differ; those of one length share the array, as a worker is sent each array once."""
+    """Features of different lengths are separate; those of equal lengths share the array, as a worker is sent each
+    array once.
+    """
     first, second = job([2, 1, 3], [0, 2, 1], 0), job([1, 2], [1, 1], 100)
     batch = pack([(second, 1), (first, 2), (first, 1), (second, 0)])
     assert shown(batch.features) == {

@@ -1,4 +1,4 @@
-"""FlashAttention is called as it asks: there is no GPU here, so its entry points are replaced by what they compute."""
+"""FlashAttention is called with its own contract: there is no GPU here, so fakes compute what its entry points do."""
 
 import sys
 import types
@@ -21,7 +21,7 @@ KEYS = (1, 3, 1, 33, 20, 40)
 
 @pytest.fixture
 def is_there(monkeypatch):
-    """As of a PyTorch for CUDA, on a GPU of today."""
+    """Pretend a PyTorch for CUDA, on a current GPU."""
     monkeypatch.setattr(kernels, "pytorch_lacks", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
 
@@ -45,7 +45,9 @@ def flash_forward(
     query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
     *, scale, window_size_left, window_size_right, seqused_k,
 ):  # fmt: skip
-    """As PyTorch's mha_varlen_fwd checks its arguments, and FlashAttention's BlockInfo and Mask read them."""
+    """Compute what PyTorch's mha_varlen_fwd does, with its checks of arguments, and with the masks of FlashAttention's
+    BlockInfo and Mask.
+    """
     width = query.shape[-1]
     assert width % 8 == 0
     assert width <= 256
@@ -85,7 +87,7 @@ def test_the_operator_computes_what_eager_attention_does(calls, heads, kv_heads,
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", ["flash_attention_2", "varlen"])
 def test_items_with_other_tokens_than_keys_take_one_call(calls, name, heads, kv_heads, width, window):
-    """Of ColBERT's queries. The longest such item is of 33 tokens, and the window covers it."""
+    """ColBERT's queries are such items. The longest has 33 tokens, and the window covers it."""
     given, segments = tensors(heads, kv_heads, width, sum(ITEMS)), Segments.of(ITEMS, KEYS)
     ours = KERNELS[name](*given, segments, 0.2, window)
     assert [call["seqused_k"].tolist() for call in calls] == [list(KEYS)]
@@ -116,7 +118,7 @@ def test_heads_that_it_does_not_take_are_left_to_sdpa(calls, name, width):
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("keys", [ITEMS, KEYS], ids=["all keys", "partial keys"])
 def test_this_pytorchs_operator_takes_the_arguments(is_there, heads, kv_heads, width, dtype, keys):
-    """Its schema, and the function that knows the shapes of its results."""
+    """The arguments fit its schema, and the function that knows the shapes of its results."""
     sizes = [(1, sum(ITEMS), n * width) for n in (heads, kv_heads, kv_heads)]
     rows = [torch.empty(size, dtype=dtype, device="meta") for size in sizes]
     given = [x.view(1, sum(ITEMS), -1, width).transpose(1, 2) for x in rows]
@@ -136,7 +138,7 @@ def test_a_pass_copies_bounds_and_keys_once(device):
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_the_package_is_called_as_it_asks(monkeypatch, window):
-    """Its function of 2.8 takes no number of keys."""
+    """The package's function of 2.8 takes no number of keys."""
 
     def flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, softmax_scale, window_size
@@ -196,7 +198,7 @@ def test_an_older_gpu_has_sdpa(monkeypatch, is_there):
 
 
 def test_an_operator_of_other_arguments_is_not_called(monkeypatch):
-    """It is private, and may change."""
+    """The operator is private, and may change."""
     arguments = [types.SimpleNamespace(name=name) for name in ("query", "scale", "window_size_left", "seqused_k")]
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     uncached = kernels.pytorch_lacks.__wrapped__

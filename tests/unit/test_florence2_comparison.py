@@ -121,7 +121,7 @@ SEEN_ALIKE = ("png", "jpeg", "cmyk", "grey", "palette", "turned", "turned png", 
 
 @pytest.mark.parametrize("kind", SEEN_ALIKE)
 def test_an_image_of_each_kind(ours, library, kind):
-    """Boxes are of the image as it is seen: turned as its EXIF says."""
+    """Boxes refer to the image as displayed, rotated by its EXIF orientation."""
     file = of_all_kinds()[kind]
     assert data(ours([file], **OCR, max_new_tokens=16)) == [library.read(file, "<OCR_WITH_REGION>", max_new_tokens=16)]
 

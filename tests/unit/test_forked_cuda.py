@@ -62,7 +62,7 @@ def test_imports_leave_cuda_untouched_where_flash_attn_is_installed(flash_attn, 
 
 
 class Noting:
-    """In place of a companion."""
+    """Stand-in for a companion that notes its name and environment."""
 
     made: ClassVar[list[tuple[str, dict[str, str]]]] = []
 

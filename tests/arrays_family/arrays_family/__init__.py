@@ -1,4 +1,4 @@
-"""Texts as frames of two numbers, times a matrix; what computes is imported where the weights are loaded alone."""
+"""Family of texts as frames of two numbers, times a matrix; only loading the weights imports the computing library."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Frames → their states, and the mean of those."""
+"""Frames to their states, and the mean of those."""
 
 import array_api_strict as xp
 import numpy as np

@@ -1,4 +1,4 @@
-"""A family of models that is no part of sie_triton: texts as frames of four numbers, one a character."""
+"""A family outside sie_triton: texts as frames of four numbers, one frame a character."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

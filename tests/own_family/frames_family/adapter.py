@@ -1,4 +1,4 @@
-"""Frames → their spectrum, and its mean."""
+"""Frames to their spectrum, and its mean."""
 
 import numpy as np
 

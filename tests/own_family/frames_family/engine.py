@@ -21,7 +21,7 @@ class NumpyEncoder(Encoder):
         self.weights_bytes = matrix.nbytes
 
     def forward(self, frames: Floats) -> Floats:
-        """[frames, bands], 0 or more."""
+        """Return the spectrum [frames, bands], 0 or more."""
         return np.maximum(frames @ self._matrix, 0)
 
 
@@ -29,7 +29,7 @@ class NumpyEngine(Engine):
     name = "numpy"
 
     def encoder(self, directory: Path) -> NumpyEncoder:
-        """Of frames.npz; LoadError if it cannot be read."""
+        """Return the encoder of frames.npz; LoadError if the file cannot be read."""
         path = directory / "frames.npz"
         try:
             with np.load(path) as file:

@@ -1,4 +1,4 @@
-"""On the path of a worker under test: a pass with this token in it never ends."""
+"""Fault on the path of a worker under test: a pass with this token in it never ends."""
 
 import sys
 
