@@ -148,7 +148,7 @@ def back_after(seen: Seen, since: float, deadline_s: float = BACK_S + 30) -> flo
 
 
 def fuzz(served: Served, seconds: float, kills: int) -> tuple[Seen, list[float]]:
-    """Attack for that long, with `kills` deaths of tritonserver; return the results, and each recovery time in seconds."""
+    """Attack with `kills` deaths of tritonserver; return the results, and each recovery time in seconds."""
     back: list[float] = []
     lost: set[int] = set()
     interval = min(KILL_EVERY_S, seconds / (kills + 1))
