@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -224,30 +224,8 @@ class Settings(DoorSettings, BaseSettings):
     @property
     def portable_runtime(self) -> Runtime:
         """Settings of the stages without anything that depends on this machine."""
-        return Runtime(
-            device=self.device,
-            precision=self.default_compute_precision or "",
-            attention=self.attention_backend,
-            engine=self.engine,
-            max_sub_batch_cost=self.max_sub_batch_cost,
-            recalibrate=self.recalibrate,
-            cpu_threads=self.cpu_threads,
-            max_concurrent_requests=self.max_concurrent_requests,
-            forward_timeout_s=self.forward_timeout_s,
-            load_timeout_s=self.load_timeout_s,
-            image_workers=self.image_workers,
-            max_image_bytes=self.max_image_bytes,
-            max_image_pixels=self.max_image_pixels,
-            max_pages=self.max_pages,
-            max_decoded_bytes=self.max_decoded_bytes,
-            max_document_bytes=self.max_document_bytes,
-            max_audio_bytes=self.max_audio_bytes,
-            max_audio_s=self.max_audio_s,
-            allow_hub=self.hf_fallback,
-            open_steps=self.open_steps,
-            max_loras=self.max_loras_per_model,
-            allow_client_lora=self.allow_client_lora,
-        )
+        given = {name: getattr(self, name) for name in STAGE_SETTINGS}
+        return Runtime(**given, precision=self.default_compute_precision or "")
 
     @property
     def preloaded(self) -> frozenset[str]:
@@ -270,6 +248,12 @@ class Settings(DoorSettings, BaseSettings):
     def stub_dir(self) -> Path:
         """Directory of Triton's Python backend and of the fork server, if stubs are forked."""
         return self.data_dir.absolute() / "stubs" / "python"
+
+
+# Settings that a rendered repository carries to its stages, named as in Runtime. Directories depend on the machine.
+STAGE_SETTINGS = tuple(
+    each.name for each in fields(Runtime) if each.name in Settings.model_fields and not each.name.endswith("_dir")
+)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -25,23 +25,23 @@ REMOTE = "remote"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Settings of the stages, resolved when the repository is rendered.
+    """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`.
 
     `max_sub_batch_cost` is the maximum cost of a sub-batch, in the model's cost unit; 0: calibrated.
     `max_concurrent_requests` applies to each model. `cpu_threads` are shared by all models in use; 0: all cores.
     `image_workers` threads per model decode images and audio; images in at most `max_decoded_bytes`. A worker is ended
     if a forward pass takes longer than `forward_timeout_s`, or a load longer than `load_timeout_s`. Clients may call a
     step without the preceding one only with `open_steps`. `engine` auto: chosen by the checkpoint's files and by
-    measurement. `precision` empty: float32 on a CPU, float16 on a GPU. A model has at most `max_loras` LoRA adapters in
-    memory; with `allow_client_lora` a request may name any adapter on the hub. `status_dir` empty: a directory of the
-    running tritonserver. `loras_dir` empty: no adapters can be added to the running server. `cache_dir` and
-    `environments_dir` empty: the user's directories for caches and data. `cache_dir` holds measurements, graphs and
-    converted weights.
+    measurement. `precision` is the model's, else that of the settings; empty: float32 on a CPU, float16 on a GPU. A
+    model has at most `max_loras_per_model` LoRA adapters in memory; with `allow_client_lora` a request may name any
+    adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir` empty: no adapters can
+    be added to the running server. `cache_dir` and `environments_dir` empty: the user's directories for caches and
+    data. `cache_dir` holds measurements, graphs and converted weights.
     """
 
     device: str = "auto"
     precision: str = ""
-    attention: str = "auto"
+    attention_backend: str = "auto"
     engine: str = AUTO
     max_sub_batch_cost: int = 0
     recalibrate: bool = False
@@ -57,9 +57,9 @@ class Runtime:
     max_document_bytes: int = 64 * 1024**2
     max_audio_bytes: int = 64 * 1024**2
     max_audio_s: float = 600.0
-    allow_hub: bool = True
+    hf_fallback: bool = True
     open_steps: bool = False
-    max_loras: int = 10
+    max_loras_per_model: int = 10
     allow_client_lora: bool = False
     status_dir: str = ""
     loras_dir: str = ""

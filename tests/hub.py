@@ -219,7 +219,7 @@ def running() -> Iterator[Hub]:
 def load(
     tmp_path: Path, reference: str = "org/name", allow_pickle: str = "", allow_hub: bool = True, **given: Any
 ) -> Path:
-    made = spec(weights=f"hub://{reference}", allow_pickle=allow_pickle, runtime=Runtime(allow_hub=allow_hub))
+    made = spec(weights=f"hub://{reference}", allow_pickle=allow_pickle, runtime=Runtime(hf_fallback=allow_hub))
     return loadable(made, (), cache=tmp_path, **given)
 
 

@@ -16,29 +16,17 @@ from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import SIEError
 from sie_triton.processes.hidden import blank
 from sie_triton.setting_sources import SECRETS, flag
-from sie_triton.settings import Settings, read_settings, unknown_variables
+from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
 
 RENDER_SETTINGS = (
     "models_dir",
     "model_filter",
     "environments_dir",
-    "device",
-    "default_compute_precision",
-    "max_batch_requests",
-    "max_concurrent_requests",
-    "forward_timeout_s",
-    "load_timeout_s",
-    "max_batch_wait_ms",
-    "attention_backend",
-    "engine",
-    "max_sub_batch_cost",
-    "recalibrate",
-    "cpu_threads",
     "preload_models",
-    "open_steps",
-    "max_loras_per_model",
-    "allow_client_lora",
-    "hf_fallback",
+    "max_batch_requests",
+    "max_batch_wait_ms",
+    "default_compute_precision",
+    *STAGE_SETTINGS,
 )
 
 

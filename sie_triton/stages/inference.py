@@ -73,7 +73,7 @@ class Inference(ColdStage[Worker]):
         status.computed_by(spec.engine)
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
-        limit, is_known = spec.runtime.max_loras, self._desk.loras.holds
+        limit, is_known = spec.runtime.max_loras_per_model, self._desk.loras.holds
         self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
 
     def deadline_ns(self, request: Request) -> int:

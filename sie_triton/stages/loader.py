@@ -86,7 +86,7 @@ class Loader:
 
         return locate(
             source,
-            allow_hub=self._spec.runtime.allow_hub,
+            allow_hub=self._spec.runtime.hf_fallback,
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
             tell=tell,
             max_bytes=MAX_LORA_BYTES,

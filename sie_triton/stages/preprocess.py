@@ -88,7 +88,7 @@ class Preprocess(ColdStage[Processor]):
         with self.fetching() as tell:
             directory = locate(
                 spec.weights,
-                allow_hub=spec.runtime.allow_hub,
+                allow_hub=spec.runtime.hf_fallback,
                 patterns=(*SMALL_FILES, *kind.files),
                 pin=pin_of(self.status.model, self.status.directory),
                 tell=tell,

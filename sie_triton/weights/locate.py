@@ -75,7 +75,7 @@ def loadable(
     weights that exist only as pickles are converted to safetensors in a directory below `cache`; otherwise they are not
     fetched. A model with a remote endpoint needs only small files.
     """
-    source = _source(spec.weights, spec.runtime.allow_hub, pin)
+    source = _source(spec.weights, spec.runtime.hf_fallback, pin)
     _fetch(source, (*SMALL_FILES, *files), tell)
     if spec.endpoint is not None:
         return source.directory
@@ -88,7 +88,7 @@ def loadable(
     if not others:
         return directory
     wanted = (*MODEL_FILES, *files)
-    return _completed(directory, others, wanted, allow_hub=spec.runtime.allow_hub, pin=pin, cache=cache, tell=tell)
+    return _completed(directory, others, wanted, allow_hub=spec.runtime.hf_fallback, pin=pin, cache=cache, tell=tell)
 
 
 def _with_tensors(spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, tell: Tell) -> Path:

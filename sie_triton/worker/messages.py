@@ -68,7 +68,13 @@ class Load:
         """Open the measurements of this model, with these settings, on this machine."""
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
-        settings = [self.device, spec.engine, runtime.precision, runtime.attention, str(spec.max_sequence_length)]
+        settings = [
+            self.device,
+            spec.engine,
+            runtime.precision,
+            runtime.attention_backend,
+            str(spec.max_sequence_length),
+        ]
         settings += [spec.batch_cost, spec.family, json.dumps(spec.options, sort_keys=True)]
         files = ("*.json", *self.weight_files)
         # Name and creation time identify an environment's packages, in the stage as in the worker.

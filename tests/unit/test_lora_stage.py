@@ -23,7 +23,7 @@ from tests.loras import save_lora
 from tests.stages import EchoWorker, run, spec, tokens
 from tests.unit.test_worker import LIMITS, SMALL, order
 
-RUNTIME = Runtime(open_steps=True, max_loras=2)
+RUNTIME = Runtime(open_steps=True, max_loras_per_model=2)
 
 
 class AdaptingWorker(EchoWorker):

@@ -209,7 +209,7 @@ def test_a_usual_task_that_is_none(saved):
 
 def test_float16_is_never_computed_in():
     def dtype(precision, dtype):
-        runtime = SimpleNamespace(precision=precision, attention="auto")
+        runtime = SimpleNamespace(precision=precision, attention_backend="auto")
         engine = TorchEngine(spec(runtime=runtime), "cpu", Measurements())
         engine.dtype = dtype
         engine.avoid_float16()

@@ -5,7 +5,7 @@ from sie_triton.cli import cli
 from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
 from sie_triton.setting_sources import flag
-from sie_triton.settings import Settings, read_settings, unknown_variables
+from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
 from sie_triton.spec import Runtime
 
 
@@ -125,12 +125,26 @@ def test_settings_are_frozen():
         read_settings().http_port = 1
 
 
-def test_runtime_defaults_are_portable():
-    assert Runtime().status_dir == ""
+def test_the_defaults_of_stages_are_those_of_the_settings(monkeypatch):
+    monkeypatch.delenv("SIE_ENGINE")
+    assert read_settings().portable_runtime == Runtime()
+
+
+@pytest.mark.parametrize("name", STAGE_SETTINGS)
+def test_a_setting_of_stages_is_a_flag_of_render_and_reaches_them(name):
+    default = getattr(Runtime(), name)
+    changed = {"device": "cpu", "attention_backend": "eager", "engine": "onnx"}.get(name)
+    value = changed or (not default if isinstance(default, bool) else default + 1)
+    assert getattr(read_settings(**{name: value}).portable_runtime, name) == value
+    assert name in {parameter.name for parameter in cli.commands["render"].params}
 
 
 def test_what_stages_obey_about_lora_adapters(tmp_path):
     obeyed = read_settings(data_dir="data").runtime
-    assert (obeyed.max_loras, obeyed.allow_client_lora, obeyed.loras_dir) == (10, False, f"{tmp_path}/data/loras")
+    assert (obeyed.max_loras_per_model, obeyed.allow_client_lora, obeyed.loras_dir) == (
+        10,
+        False,
+        f"{tmp_path}/data/loras",
+    )
     changed = read_settings(max_loras_per_model=3, allow_client_lora=True).portable_runtime
-    assert (changed.max_loras, changed.allow_client_lora, changed.loras_dir) == (3, True, "")
+    assert (changed.max_loras_per_model, changed.allow_client_lora, changed.loras_dir) == (3, True, "")

@@ -102,11 +102,11 @@ class TorchEngine(Engine):
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> TorchEncoder:
         """Make an encoder; with `is_causal` None, config.json decides, else the architecture."""
-        return self._named(TorchEncoder(directed(model, is_causal), self.spec.runtime.attention))
+        return self._named(TorchEncoder(directed(model, is_causal), self.spec.runtime.attention_backend))
 
     def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
         """Make a language model, which takes states of text and of images."""
-        return self._named(LanguageModel(directed(model, is_causal), self.spec.runtime.attention))
+        return self._named(LanguageModel(directed(model, is_causal), self.spec.runtime.attention_backend))
 
     def _named(self, encoder: E) -> E:
         encoder.loras.base = self.spec.model
@@ -119,7 +119,7 @@ class TorchEngine(Engine):
 
     def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
         """Make a vision tower for images of any shape. Raise LoadError if its results differ from transformers'."""
-        return PackedVisionTower(model, plan, self.spec.runtime.attention, self.measurements)
+        return PackedVisionTower(model, plan, self.spec.runtime.attention_backend, self.measurements)
 
     def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None) -> None:
         """Prepare `encoder` and choose a path with the results of transformers. Raise LoadError if there is none.
