@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.pages import __main__ as pages
-from sie_triton.pages import settings
+from sie_triton.pages import client, settings
 
 
 def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, capsys):
@@ -22,3 +22,15 @@ def test_a_setting_in_no_group_is_an_error(monkeypatch):
     monkeypatch.setattr(settings, "GROUPS", {"Addresses": "host"})
     with pytest.raises(ValueError, match="http_port"):
         settings.page()
+
+
+def test_a_method_without_example_is_an_error(monkeypatch):
+    monkeypatch.setattr(client, "EXAMPLES", {"encode": ""})
+    with pytest.raises(ValueError, match="SIEClient has the methods close, encode, "):
+        client.page()
+
+
+def test_an_argument_without_meaning_is_an_error(monkeypatch):
+    monkeypatch.delitem(client.DOCS, "threshold")
+    with pytest.raises(KeyError, match="threshold"):
+        client.page()
