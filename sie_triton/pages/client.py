@@ -62,7 +62,7 @@ Every error is a subclass of `SIEError`. `Unreachable` and `Cancelled` are in `s
 
 | error | when | retried by the client |
 |---|---|---|
-| `InputError` | the request is invalid, or the model is not served; the message names the field and what is allowed | no |
+| `InputError` | the request is invalid, or the model is not served; the message says what is allowed | no |
 | `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed, \
 {PATIENCE_S:.0f} s without one |
 | `Unreachable`, a `BusyError` | no server answers at the address | the same, but {FIRST_PATIENCE_S:.0f} s if none \
