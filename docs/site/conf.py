@@ -18,9 +18,9 @@ html_title = project
 
 # Pages by their section of the navigation.
 CONTENTS = {
-    "Use": "installation serving-models encode score extract images loras parameters migrating-from-sie features",
+    "Use": "installation serving-models encode score extract images loras door migrating-from-sie features",
     "Operate": "operating settings tuning failures security troubleshooting gpu",
-    "Reference": "model-files models engines performance",
+    "Reference": "client parameters model-files models engines performance",
     "Inside": "/ARCHITECTURE internals decisions/README /CONTRIBUTING /CHANGELOG",
 }
 TOCTREE = """

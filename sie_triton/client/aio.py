@@ -54,6 +54,7 @@ class AsyncSIEClient:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connection; later calls raise Cancelled."""
         await self._connection.close()
 
     @overload

@@ -60,6 +60,7 @@ class SIEClient:
         self.close()
 
     def close(self) -> None:
+        """Close the connection and end calls in progress; these and later calls raise Cancelled."""
         self._is_closed = True
         if "_pool" in self.__dict__:
             self._pool.shutdown(cancel_futures=True)

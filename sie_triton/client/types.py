@@ -160,6 +160,7 @@ class ExtractResult(TypedDict, total=False):
     objects: list[Object]
     data: dict[str, Any]
     token_count: int
+    truncated: bool
     timing: Timing
 
 

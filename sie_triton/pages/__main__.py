@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sie_triton.pages import models, parameters, settings
+from sie_triton.pages import client, models, parameters, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "client.md": client.page,
     "models.md": models.page,
     "parameters.md": parameters.page,
     "settings.md": settings.page,

@@ -122,10 +122,10 @@ def _of_verb(name: str) -> list[Parameter]:
 
 
 def _of_families() -> str:
-    """Return one row for each parameter of families, with the families that take it."""
-    takers: dict[Parameter, list[str]] = {}
+    """Return one row for each parameter and effect of families, with the families that take it."""
+    takers: dict[tuple[str, ...], list[str]] = {}
     for name in FAMILIES:
         for parameter in family(name).parameters:
-            takers.setdefault(parameter, []).append(name)
-    rows = [[*_row(parameter), ", ".join(names)] for parameter, names in takers.items()]
+            takers.setdefault(tuple(_row(parameter)), []).append(name)
+    rows = [[*row, ", ".join(names)] for row, names in takers.items()]
     return table(["parameter", "allowed", "effect", "families"], sorted(rows))

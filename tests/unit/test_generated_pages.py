@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.pages import __main__ as pages
-from sie_triton.pages import settings
+from sie_triton.pages import client, parameters, settings
 
 
 def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, capsys):
@@ -22,3 +22,23 @@ def test_a_setting_in_no_group_is_an_error(monkeypatch):
     monkeypatch.setattr(settings, "GROUPS", {"Addresses": "host"})
     with pytest.raises(ValueError, match="http_port"):
         settings.page()
+
+
+def test_a_method_without_example_is_an_error(monkeypatch):
+    monkeypatch.setattr(client, "EXAMPLES", {"encode": ""})
+    with pytest.raises(ValueError, match="SIEClient has the methods close, encode, "):
+        client.page()
+
+
+def test_an_argument_without_meaning_is_an_error(monkeypatch):
+    monkeypatch.delitem(client.DOCS, "threshold")
+    with pytest.raises(KeyError, match="threshold"):
+        client.page()
+
+
+def test_a_parameter_has_a_row_for_each_default():
+    rows = [row for row in parameters.page().splitlines() if row.startswith("| `threshold` | ")]
+    defaults = {row.split(" | ")[2].rpartition(" ")[2]: row for row in rows}
+    assert list(defaults) == ["0", "0.1", "0.25", "0.5"]
+    assert "gliclass" in defaults["0"]
+    assert "gliner2" in defaults["0.5"]

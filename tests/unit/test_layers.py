@@ -111,7 +111,7 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "errors", "late_interaction"},
-    "pages": {"catalog", "contract", "families", "setting_sources", "settings", "spec"},
+    "pages": {"catalog", "client", "contract", "families", "setting_sources", "settings", "spec"},
     "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
     "bench": {
         *FOUNDATION,
