@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sie_triton.bench.beside import all_of, one_at_a_time, report, served
 from sie_triton.bench.lanes import interleaved
+from sie_triton.bench.library_comparison import all_of, one_at_a_time, report, served
 from sie_triton.bench.workload import log_normal_texts
 
 MODEL = "bench/gliner"

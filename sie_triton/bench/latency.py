@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from sie_triton.bench import handmade, perf_analyzer
-from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving, tiny_file
+from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.workload import log_normal_texts, texts, write_input_data
 from sie_triton.client import SIEClient

@@ -6,7 +6,7 @@ A key is refused if ignoring it would change results; otherwise the user is warn
 from collections.abc import Iterator, Mapping
 
 from sie_triton.catalog.endpoint import EXAMPLE
-from sie_triton.catalog.of_family import option_names, own_parameters
+from sie_triton.catalog.family_keys import option_names, own_parameters
 from sie_triton.catalog.options import LORA, OF_BOTH, ProfileConfig
 from sie_triton.families import FAMILIES, Family, family
 from sie_triton.spec import REMOTE

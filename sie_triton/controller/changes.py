@@ -16,14 +16,14 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
-from sie_triton.controller.models import Stages, num_open
+from sie_triton.controller.model_states import Stages, num_open
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
-from sie_triton.editions import model_of
 from sie_triton.errors import ServerError
 from sie_triton.names import sie_name
 from sie_triton.records.status import STAGES
+from sie_triton.revisions import model_of
 from sie_triton.serving import CONFLICT, Served, Serving, read_serving
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from sie_triton.editions import model_of, steps_behind
 from sie_triton.records.status import STAGES
+from sie_triton.revisions import model_of, steps_behind
 from sie_triton.serving import Serving, model_files
 
 # Polling interval of the directories, in seconds.

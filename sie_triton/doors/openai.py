@@ -12,12 +12,12 @@ from starlette.routing import Route
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import timing_of
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
+from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 

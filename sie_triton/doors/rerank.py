@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import told
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
 from sie_triton.doors.openai import profile_of
 from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.response_bodies import told
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 

@@ -9,12 +9,12 @@ from starlette.routing import Route
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields, check_query
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.response_bodies import timing_of, told
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from sie_triton.checkpoints.chat_template import FILE
-from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.reading import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
+from sie_triton.families.reader_processor import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN
-from sie_triton.families.reading import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.reader_processor import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.chat_template import ChatTemplate, Message
-from sie_triton.inputs.patches import resized_to
+from sie_triton.inputs.patch_resizing import resized_to
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec
 

@@ -14,10 +14,10 @@ from time import monotonic_ns
 
 import numpy as np
 
-from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
+from sie_triton.revisions import edition_of, model_of
 from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)

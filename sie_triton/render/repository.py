@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.contract import TASKS
-from sie_triton.editions import edition_of, steps_behind, steps_name
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
+from sie_triton.revisions import edition_of, steps_behind, steps_name
 from sie_triton.scheduling.hook import HOOK_NAME
 from sie_triton.spec import ModelSpec
 

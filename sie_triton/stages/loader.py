@@ -8,16 +8,16 @@ from threading import Event
 
 from platformdirs import user_data_path
 
-from sie_triton.editions import model_of
 from sie_triton.environments.venv import Venv, find
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families import family
 from sie_triton.loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
+from sie_triton.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
-from sie_triton.weights.graphs import graph_of
+from sie_triton.weights.onnx_choice import graph_of
 from sie_triton.weights.pickles import listing
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker

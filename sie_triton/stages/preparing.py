@@ -10,8 +10,8 @@ from typing import Any
 
 from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
-from sie_triton.inputs.asked import Asked, Framed
-from sie_triton.inputs.pages import PageReader, pdf_in
+from sie_triton.inputs.pdf_pages import PageReader, pdf_in
+from sie_triton.inputs.request_parts import Asked, Framed
 
 # Page numbers that were read of each item.
 Pages = list[list[int]]

@@ -16,9 +16,9 @@ from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
-from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors, truncated
-from sie_triton.inputs.pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.request_parts import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.loras import KnownLoras
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit

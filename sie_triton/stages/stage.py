@@ -12,11 +12,11 @@ from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
-from sie_triton.editions import model_of
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
 from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
+from sie_triton.revisions import model_of
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.leaving import Leaving
 from sie_triton.stages.open_requests import GONE, OpenRequests

@@ -14,8 +14,8 @@ from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
 from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
-from sie_triton.weights.graphs import graph_of
 from sie_triton.weights.hub import Snapshot
+from sie_triton.weights.onnx_choice import graph_of
 
 # Patterns for nearly every model; a family adds those of its further files.
 SMALL_FILES = ("*.json", "*.txt", "*.model")

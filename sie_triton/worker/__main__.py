@@ -24,7 +24,6 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.answers import check_finite
 from sie_triton.worker.calibration import Device, Sampler, calibrate
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
@@ -40,6 +39,7 @@ from sie_triton.worker.messages import (
     WorkersControl,
     WorkersLane,
 )
+from sie_triton.worker.result_checks import check_finite
 
 log = logging.getLogger("sie_triton.worker")
 

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.cli import cli
-from sie_triton.inputs.asked import features_of
 from sie_triton.inputs.features import num_pieces
+from sie_triton.inputs.request_parts import features_of
 from sie_triton.names import triton_name
 from tests.conftest import GLINER, MINILM
 from tests.extraction import Extractor

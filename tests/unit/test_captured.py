@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sie_triton.bench.architectures import ARCHITECTURES, build
-from sie_triton.engines.torch import graphs
+from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
-from sie_triton.engines.torch.graphs import may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -104,7 +104,7 @@ class Devices(TorchDispatchMode):
 
 def test_in_bfloat16_too():
     encoder = encoder_of("BERT", torch.bfloat16)
-    error = graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
+    error = graph_comparison.probe_graph(encoder, CapturedPasses(encoder, Recorder))
     assert 0 < error < 0.03
 
 
@@ -113,7 +113,7 @@ def test_attention_that_is_no_call_of_ours_is_refused(architecture):
     encoder = encoder_of(architecture)
     assert encoder.path == PACKED
     with pytest.raises(LoadError, match=r"differs from the packed path|cannot be run"):
-        graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
+        graph_comparison.probe_graph(encoder, CapturedPasses(encoder, Recorder))
 
 
 def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
@@ -169,8 +169,8 @@ def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
     encoder = load_encoder(tmp_path, torch.float32, "cpu")
     choose_path(encoder, 256, Measurements())
     record, measurements = Recorder(), Measurements()
-    monkeypatch.setattr(graphs, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
-    monkeypatch.setattr(graphs, "ratio_at", lambda size, *_: 0.5 if size <= 64 else 1.2)
+    monkeypatch.setattr(graph_comparison, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
+    monkeypatch.setattr(graph_comparison, "ratio_at", lambda size, *_: 0.5 if size <= 64 else 1.2)
     expected = encoder.hidden_states(IDS, LENGTHS, KEYS)
     assert take_graph(encoder, tmp_path, 1, measurements, "", None) == 64
     replayed = record.num_replayed
@@ -206,4 +206,4 @@ def test_a_model_on_a_gpu_may_have_them_in_every_format():
     assert not may_have_graph(encoder, Measurements(), "")
     encoder.device = torch.device("cuda:0")
     assert may_have_graph(encoder, Measurements(), "")
-    assert isinstance(graphs.form_of(encoder, None, 1), CapturedPasses)
+    assert isinstance(graph_comparison.form_of(encoder, None, 1), CapturedPasses)

@@ -7,12 +7,12 @@ import transformers
 
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import IMAGE_SIZES
-from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
-from sie_triton.inputs.patches import resized_for_patches
+from sie_triton.inputs.patch_resizing import resized_for_patches
 from tests.items import Served
 from tests.pages import PageLibrary, as_engine_saves, same, save_colqwen2, vectors_of
 from tests.pictures import picture, pictures

@@ -96,7 +96,7 @@ def test_what_never_fits_is_told_both_numbers(controller):
 
 
 def test_room_is_made_and_granted_when_it_is_there(controller, control, child, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: 600)
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: 600)
     controller.measured = DeviceMemory(700, 1000, "test")
     stage(controller, "a", wanted_bytes=400)
     resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)

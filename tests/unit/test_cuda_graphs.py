@@ -12,7 +12,7 @@ from sie_triton.bench.architectures import build
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch import captured, graphs
 from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs
-from sie_triton.engines.torch.graphs import MOST_TRIES, may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import MOST_TRIES, may_have_graph, take_graph
 from sie_triton.measurements import Measurements
 from sie_triton.worker import graphs as making
 from sie_triton.worker.graphs import Graphs

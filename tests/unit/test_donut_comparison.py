@@ -15,7 +15,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import findings
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.donut.prompt import page
-from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
+from sie_triton.families.reader_processor import GENERATED, GENERATED_LENGTHS
 from tests.deadlines import given_up, tokens_in
 from tests.pictures import of_all_kinds, picture, pictures, saved
 from tests.readers import DONUT_TASKS, Reader, save_donut

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from sie_triton.processes.freed import LARGE_BLOCKS, SLACK_BYTES, Returner
+from sie_triton.processes.freed_memory import LARGE_BLOCKS, SLACK_BYTES, Returner
 
 MIB = 2**20
 
 # Prints the anonymous memory in MiB before and after `return_freed`, of a process that holds 64 MiB in a cycle.
 CYCLE = """
 import gc
-from sie_triton.processes.freed import anonymous_bytes, return_freed
+from sie_triton.processes.freed_memory import anonymous_bytes, return_freed
 gc.disable()
 cycle = [bytearray(b"x") * (64 * 2**20)]
 cycle.append(cycle)
@@ -26,7 +26,7 @@ print([before >> 20, anonymous_bytes() >> 20])
 
 # Prints the anonymous memory in MiB before, with 16 blocks of 16 MiB, and after all but the last are freed.
 BLOCKS = """
-from sie_triton.processes.freed import anonymous_bytes
+from sie_triton.processes.freed_memory import anonymous_bytes
 def block(): return bytearray(b"x") * (16 * 2**20)
 first = block(); del first  # a freed block tells glibc to keep blocks of its size in a heap
 told = [anonymous_bytes() >> 20]

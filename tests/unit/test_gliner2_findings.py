@@ -9,7 +9,7 @@ import pytest
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.gliner2.findings import findings
 from sie_triton.families.gliner2.tensors import CHOICE, CHOICE_TOKENS, CLASS_SCORES, PLACE_SCORES, PLACES
-from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.request_parts import features_of
 from tests.extraction import Extractor
 from tests.gliner2s import save_gliner2
 

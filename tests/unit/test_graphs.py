@@ -14,10 +14,10 @@ from onnx import numpy_helper
 from sie_triton import container
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.onnx.graph import SIZES, Graph
-from sie_triton.engines.torch import graphs
+from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder
 from sie_triton.engines.torch.export import export
-from sie_triton.engines.torch.graphs import largest, longest_seen, may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -130,7 +130,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
 
     def end_trials(measurements, times):
         with monkeypatch.context() as patch:
-            patch.setattr(graphs, "measured", end)
+            patch.setattr(graph_comparison, "measured", end)
             for _ in range(times):
                 with pytest.raises(Ended):
                     take_graph(bert.load(), bert.path, 1, measurements, "", None)
@@ -154,7 +154,7 @@ def test_what_was_measured_is_not_measured_again(bert):
 
 def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert, monkeypatch):
     measurements, ratios = Measurements(), iter((0.3, 0.4, 0.45, 0.6, 0.8, 0.9, 0.9, 1.6))
-    monkeypatch.setattr(graphs, "ratio_at", lambda *_: next(ratios))
+    monkeypatch.setattr(graph_comparison, "ratio_at", lambda *_: next(ratios))
     encoder = bert.load()
     assert take_graph(encoder, bert.path, 2, measurements, "", None) == 48
     some, more = np.array([12], np.int32), np.array([48], np.int32)
@@ -221,7 +221,7 @@ def change(path, how):
 def test_models_that_attend_in_a_way_of_their_own_have_none(tmp_path):
     """The exporter follows the library's eager attention, which does not cap scores."""
     with pytest.raises(LoadError, match="differs from the packed path"):
-        graphs.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
+        graph_comparison.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
 
 
 def test_bfloat16_has_none(bert):

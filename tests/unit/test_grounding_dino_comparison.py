@@ -12,7 +12,7 @@ from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Label
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.grounding_dino.phrases import labels_of
-from sie_triton.families.grounding_dino.reading import DinoProcessor
+from sie_triton.families.grounding_dino.processor import DinoProcessor
 from sie_triton.spec import Runtime
 from tests.detectors import Dino, Finder, same, save_dino
 from tests.pictures import of_all_kinds, picture, pictures

@@ -14,7 +14,7 @@ from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, o
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ONNX, Runtime
-from sie_triton.weights.graphs import graph_of
+from sie_triton.weights.onnx_choice import graph_of
 from tests.loading import load_adapter, token_batch
 from tests.models import save_pylate, save_splade
 from tests.stages import spec

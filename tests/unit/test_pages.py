@@ -17,7 +17,7 @@ from sie_triton.client.results import encode_results, extract_results
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.pdf import document
 from sie_triton.pdf.document import is_pdf, opened
 from sie_triton.records.status import StatusWriter

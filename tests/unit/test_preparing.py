@@ -8,9 +8,9 @@ import pytest
 
 from sie_triton.contract import Part
 from sie_triton.inputs import NoFrame, Processor, kind_of
-from sie_triton.inputs.asked import Framed
 from sie_triton.inputs.images import ImageFile, Page
-from sie_triton.inputs.pages import ALL, PageReader
+from sie_triton.inputs.pdf_pages import ALL, PageReader
+from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.preparing import Preparation, takes_long
 from tests.pdfs import pages, pdf_of

@@ -6,8 +6,8 @@ import pytest
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.inputs import KINDS
-from sie_triton.inputs.asked import Framed, is_bulk
 from sie_triton.inputs.prompt import Prompt, Question
+from sie_triton.inputs.request_parts import Framed, is_bulk
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED

@@ -29,7 +29,7 @@ WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
 def worker_bytes(monkeypatch):
     """Return the memory of workers in bytes, by pid."""
     taken = {}
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: taken.get(pid, 0))
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: taken.get(pid, 0))
     return taken
 
 

@@ -24,7 +24,7 @@ WORKERS = {size: pid for pid, size in SIZES.items()}
 
 @pytest.fixture(autouse=True)
 def worker_bytes(monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: SIZES.get(pid, 0))
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: SIZES.get(pid, 0))
 
 
 def used(controller, num_bytes):

@@ -50,7 +50,7 @@ class World:
         self._controller = Controller(read, self._triton)
         self._processes: list[subprocess.Popen[bytes]] = []
         monkeypatch.setattr(self._controller._meter, "measure", lambda *_: self.memory)
-        monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: self.worker_bytes)
+        monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: self.worker_bytes)
 
     def process(self, model, stage="inference", generation=0, **fields):
         """Make the record of a new process."""

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sie_triton.controller.models import models_of, read_stages
+from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.errors import REASONS
 from sie_triton.records import status as module
 from sie_triton.records.failures import MAX_CHARACTERS, read_failure

@@ -9,8 +9,8 @@ import orjson
 
 from sie_triton.arrays import Floats, Ints
 from sie_triton.engines.base import Encoder, Engine
-from sie_triton.engines.remote.answers import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.engines.remote.connection import EndpointConnection, EndpointRequest
+from sie_triton.engines.remote.responses import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Endpoint, ModelSpec

@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.engines.torch.generate import StopAtDeadline, Writer
-from sie_triton.engines.torch.patches import cut
+from sie_triton.engines.torch.patch_tower import cut
 from sie_triton.errors import LoadError
 
 Images = Sequence[npt.NDArray[np.uint8]]

@@ -9,7 +9,7 @@ from transformers import AutoModelForPreTraining
 
 from sie_triton.arrays import Ints
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import num_bytes

@@ -40,7 +40,7 @@ from sie_triton.families.grounding_dino import (
     num_read,
 )
 from sie_triton.families.grounding_dino.phrases import labels_of
-from sie_triton.families.grounding_dino.reading import Text
+from sie_triton.families.grounding_dino.processor import Text
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.thresholds import least_scores

@@ -8,8 +8,8 @@ import pytest
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError
 from sie_triton.inputs import KINDS, Processor
-from sie_triton.inputs.asked import Framed, blame, check_read, features_of
 from sie_triton.inputs.prompt import Prompt, Question, prompt_of
+from sie_triton.inputs.request_parts import Framed, blame, check_read, features_of
 from sie_triton.spec import Profile
 
 TEXT = KINDS["text"]

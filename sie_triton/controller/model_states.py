@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
-from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
+from sie_triton.revisions import edition_of, model_of
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from sie_triton.controller.api import describe
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.controller.models import models_of, read_stages
+from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.controller.wanted import Wanted
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.grants import GRANTED, answer_path
@@ -152,7 +152,7 @@ def test_editions_take_turns(controller, pids, child):
 
 
 def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 600)
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 600)
     two()
     controller.tick()
     model = controller.models["m"]
@@ -196,7 +196,7 @@ def test_without_knowledge_the_latest_edition_counts(tmp_path, pids):
 
 
 def test_a_removed_model_is_no_model_but_its_memory_counts(controller, control, pids, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 300)
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 300)
     controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "gone", pids[0], state=RESIDENT, worker_pid=pids[1], last_used_ns=1)
     controller.changes.serving["gone"] = ""
