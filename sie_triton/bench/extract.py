@@ -50,7 +50,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
         }
         with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
             extract = partial(client.extract, MODEL, labels=LABELS, threshold=THRESHOLD)
-            one_by_one = one_at_a_time(partial(_asked, library))
+            one_by_one = one_at_a_time(partial(_library_entities, library))
             batches = partial(library.inference, texts, LABELS, threshold=THRESHOLD, batch_size=8)
             ways = {
                 f"server, {clients} clients": partial(all_of, pool, extract, texts),
@@ -82,7 +82,7 @@ def saved(directory: Path) -> Any:
     return model
 
 
-def _asked(library: Any, text: str) -> Any:
+def _library_entities(library: Any, text: str) -> Any:
     return library.inference([text], LABELS, threshold=THRESHOLD)
 
 

@@ -161,10 +161,10 @@ def measure_alone(
         ways = {
             n: {
                 **in_process.ways(n),
-                EMPTY: asked_of(bare, n, handmade.EMPTY),
-                BY_HAND: asked_of(bare, n, handmade.PLAIN),
-                BY_TORCH: asked_of(by_torch, n),
-                BY_GRAPHS: asked_of(by_graphs, n),
+                EMPTY: vector_request(bare, n, handmade.EMPTY),
+                BY_HAND: vector_request(bare, n, handmade.PLAIN),
+                BY_TORCH: vector_request(by_torch, n),
+                BY_GRAPHS: vector_request(by_graphs, n),
             }
             for n in NUM_TOKENS
         }
@@ -244,7 +244,7 @@ class InProcess:
         }
 
 
-def asked_of(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
+def vector_request(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
     """Return a function that requests the vector of a text of `num_tokens` tokens."""
     text = " ".join([WORD] * (num_tokens - SPECIAL_TOKENS))
     given = triton.InferInput("text", [1], "BYTES")

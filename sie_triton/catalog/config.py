@@ -66,7 +66,7 @@ class ModelConfig(Frozen):
             self.profile(name)
         return self
 
-    def found_in(self, source: Path, reason: str = "") -> "ModelConfig":
+    def record_source(self, source: Path, reason: str = "") -> "ModelConfig":
         """Record the file or directory that this was read from, and why a directory was recognised; return self."""
         self._source, self._reason = str(source), reason
         return self

@@ -58,21 +58,21 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._told: Look | None = None
+        self._reported: Look | None = None
         self._latest: Look | None = None
         self._due = 0.0
 
-    def has_news(self, serving: Serving) -> bool:
+    def has_changed(self, serving: Serving) -> bool:
         """True once for each change; the first poll reports none."""
         if monotonic() < self._due:
             return False
         self._due = monotonic() + LOOK_S
         before, self._latest = self._latest, look(serving)
-        if self._told is None:
-            self._told = self._latest
-        if self._latest in (self._told, None) or self._latest != before:
+        if self._reported is None:
+            self._reported = self._latest
+        if self._latest in (self._reported, None) or self._latest != before:
             return False
-        self._told = self._latest
+        self._reported = self._latest
         return True
 
 

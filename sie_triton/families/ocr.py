@@ -45,14 +45,14 @@ class OcrFamily(Family):
     files = (FILE,)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if not self.is_ours(directory):
+        if not self.recognises(directory):
             return None
         files = self.read(directory)
         reason = f"config.json: {kind_of(directory)[0]}, pages and answers of up to {files.longest} tokens"
         return Recognised(reason, files.longest, {}, extracts=True, weights=(directory,))
 
     @abstractmethod
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         """Return whether config.json is that of the family."""
 
     @abstractmethod

@@ -113,7 +113,7 @@ class ColdStage(ABC, Generic[Loaded]):
         is_late = self.status.has_successor()
         log_after = 0.0
 
-        def tell(doing: str) -> None:
+        def report_progress(doing: str) -> None:
             nonlocal log_after
             if self.closing.is_set():
                 raise LoadError("this process is about to end")
@@ -125,7 +125,7 @@ class ColdStage(ABC, Generic[Loaded]):
                 log_after = monotonic() + LOG_S
 
         try:
-            yield tell
+            yield report_progress
         finally:
             self._doing, self.status.record["fetching_ns"] = "", 0
 

@@ -19,7 +19,7 @@ from sie_triton.errors import ServerError, SIEError
 from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
-from sie_triton.processes.stand_in import stood_for
+from sie_triton.processes.stand_in import represented_pid
 from sie_triton.records.status import STAGES, read_records, records_of
 from sie_triton.setting_sources import flag
 from sie_triton.settings import CONTROL_KEY, Settings
@@ -145,7 +145,7 @@ def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
         client.encode(MINILM, "hello")
         (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
         children, triton = descendants(process.pid), tritonserver_of(process)
-        stopped = next(pid for pid in descendants(triton) if stood_for(pid) == inference["pid"])
+        stopped = next(pid for pid in descendants(triton) if represented_pid(pid) == inference["pid"])
         os.kill(stopped, signal.SIGSTOP)
         for pid in (process.pid, triton):
             os.kill(pid, signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_stages_are_forked_and_share_what_they_have_imported(server):
         record = server.status(MINILM, stage)
         assert record["triton_pid"] == server.pid
         assert parent_of(record["pid"]) == fork_server.pid
-        assert record["pid"] in [stood_for(pid) for pid in descendants(server.pid)]
+        assert record["pid"] in [represented_pid(pid) for pid in descendants(server.pid)]
         assert inherited_bytes(record["pid"]) > IMPORTED_BYTES
 
 

@@ -153,8 +153,8 @@ def test_a_model_that_comes_back_while_it_goes_is_not_taken_for_what_it_was(worl
 def test_two_changes_one_after_the_other(world):
     world.serve("m", "m")
     world.open = {"m-inference": 1, "m@1-inference": 1}
-    for edition in (1, 2):
-        world.change(lambda edition=edition: world.write(f"m@{edition}", "m")).result(10)
+    for revision in (1, 2):
+        world.change(lambda revision=revision: world.write(f"m@{revision}", "m")).result(10)
     assert world.triton.steps_behind("m") == "m@2"
     assert world.changes.leaving(world.stages()) == {"m", "m@1"}
     world.done()

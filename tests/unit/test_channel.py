@@ -133,11 +133,11 @@ def test_memory_grows_as_needed_and_is_used_again():
             # One for each direction.
             assert mappings() <= 2
             assert mappings(pid) <= 2
-        assert len(channel._ours) == len(channel._theirs)
-        kept = channel._ours
+        assert len(channel._own_memory) == len(channel._peer_memory)
+        kept = channel._own_memory
         channel.send(numbers(8 * MB))
         channel.recv()
-        assert channel._ours is kept
+        assert channel._own_memory is kept
 
 
 def test_very_much_memory_is_given_back():

@@ -121,7 +121,7 @@ def test_what_was_found_comes_back_as_it_was():
         objects=[Object((1.5, 2, 3, 4), 0, 0.25)],
         lines=[Line("word", (0, 0, 9, 9), "read", 1.0), Line("more", None, "read", 0.5)],
     )
-    told = Findings.from_json(found.to_json()).told("Ada", ["cat", "person"])
+    told = Findings.from_json(found.to_json()).to_response("Ada", ["cat", "person"])
     assert told["entities"] == [
         {"text": "Ada", "label": "person", "score": 0.5, "start": 0, "end": 3},
         {"text": "word", "label": "read", "score": 1.0, "bbox": [0, 0, 9, 9]},

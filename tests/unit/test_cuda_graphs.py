@@ -210,11 +210,11 @@ def test_a_process_ends_where_it_is_unusable_and_only_there(monkeypatch, fault, 
     made._run()
     assert (statuses, freed) == (ended, [True])
     assert not made.are_made
-    assert made.news() is None
+    assert made.take_change() is None
 
 
 def test_memory_is_freed_only_after_a_failure():
     made, freed = graphs_of(lambda *_: 64)
     made._run()
     assert freed == []
-    assert made.news().max_tokens == 64
+    assert made.take_change().max_tokens == 64

@@ -204,7 +204,7 @@ def test_fields_in_any_order_are_parsed_as_the_library_parses_them(library):
 
 def told(text, task, added=("<yes/>",)):
     row = {GENERATED.name: np.frombuffer(json.dumps([task, parsed(text, added)]).encode(), np.uint8)}
-    return findings([row], {}).told("", [])
+    return findings([row], {}).to_response("", [])
 
 
 def test_what_is_found_in_an_answer():

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.cli import cli
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
-from sie_triton.controller.token import TOKEN_FILE, admin_token, known_token
+from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.served import ServedModels as ServedOfDoor
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
@@ -48,7 +48,7 @@ def test_with_tokens_a_question_needs_one(door, path):
     assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
     for wrong in ("Bearer", "Bearer third", "Basic first", "first"):
         assert httpx.get(url + path, headers={"Authorization": wrong}).status_code == 401
-    for right in ("first", "second", known_token(door.data_dir, "")):
+    for right in ("first", "second", find_token(door.data_dir, "")):
         assert httpx.get(url + path, headers={"Authorization": f"Bearer {right}"}).status_code in (200, 404)
     assert [httpx.get(f"{url}/{probe}").status_code for probe in ("healthz", "readyz")] == [200, 200]
     assert httpx.post(f"{url}/v1/models/m/load", headers={"Authorization": "Bearer first"}).status_code == 401

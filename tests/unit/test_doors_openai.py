@@ -17,7 +17,7 @@ RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECT
 
 
 def asked(body):
-    return openai.asked(BodyFields(body, max_items=100))
+    return openai.read_request(BodyFields(body, max_items=100))
 
 
 def test_what_is_asked_for():

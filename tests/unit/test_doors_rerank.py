@@ -11,7 +11,7 @@ BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
 
 
 def asked(body):
-    return rerank.asked(BodyFields(body, max_items=100))
+    return rerank.read_request(BodyFields(body, max_items=100))
 
 
 def test_what_is_asked_for():

@@ -229,11 +229,11 @@ def test_what_is_measured_can_be_computed(ours, lengths):
 
 
 def test_what_it_leaves_to_the_repository_of_its_labels_encoder(saved, tmp_path):
-    assert family("gliner_bi").elsewhere(saved[1]) == {}
+    assert family("gliner_bi").other_repositories(saved[1]) == {}
     shutil.copy(saved[1] / "gliner_config.json", tmp_path)
     labels, words = (
         {name: str(saved[1].parent / of)} for name, of in (("labels_tokenizer", "labels"), ("encoder", "tokenizer"))
     )
-    assert family("gliner_bi").elsewhere(tmp_path) == {**labels, **words}
+    assert family("gliner_bi").other_repositories(tmp_path) == {**labels, **words}
     shutil.copy(saved[1] / "tokenizer.json", tmp_path)
-    assert family("gliner_bi").elsewhere(tmp_path) == labels
+    assert family("gliner_bi").other_repositories(tmp_path) == labels

@@ -231,8 +231,8 @@ def test_what_is_measured_can_be_computed(ours, lengths):
 
 def test_what_it_leaves_to_the_repository_of_its_encoder(saved, tmp_path):
     shutil.copytree(saved[1] / "model", tmp_path / "model")
-    assert family("glirel").elsewhere(tmp_path / "model") == {}
+    assert family("glirel").other_repositories(tmp_path / "model") == {}
     shutil.rmtree(tmp_path / "model/encoder")
-    assert family("glirel").elsewhere(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
+    assert family("glirel").other_repositories(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
     with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .*base are fetched if"):
         family_in(tmp_path / "model")

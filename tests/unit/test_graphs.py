@@ -273,7 +273,7 @@ def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, 
 def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatch, tmp_path, was_killed):
     def start(command, log, **_):
         log.touch()
-        ended = {"status": -9, "was_killed": was_killed, "how_it_ended": "SIGKILL"}
+        ended = {"status": -9, "was_killed": was_killed, "describe_exit": "SIGKILL"}
         return SimpleNamespace(wait=lambda _: None, end=lambda: None, **ended)
 
     monkeypatch.setattr(making, "start", start)
@@ -308,10 +308,10 @@ def test_what_is_recorded_in_memory_waits_for_no_file_and_asks_no_room_for_one(m
     order = SimpleNamespace(makes_graphs=True, graphs=tmp_path / "none", threads=1, num_lanes=1)
     made = Graphs(engine, order)
     made.start()
-    with made.beside():
+    with made.counted_pass():
         pass
     deadline = time.monotonic() + 20
-    while (news := made.news()) is None and time.monotonic() < deadline:
+    while (news := made.take_change()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert news == Quickened(64, 30)
     assert not list(tmp_path.iterdir())

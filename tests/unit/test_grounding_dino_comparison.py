@@ -56,8 +56,10 @@ def test_labels_differ(library):
 
 def test_different_labels_and_sizes_in_one_batch(ours, library, monkeypatch):
     passes = []
-    found_in = ours.adapter._found
-    monkeypatch.setattr(ours.adapter, "_found", lambda images, *of: passes.append(len(images)) or found_in(images, *of))
+    record_source = ours.adapter._logits_and_boxes
+    monkeypatch.setattr(
+        ours.adapter, "_logits_and_boxes", lambda images, *of: passes.append(len(images)) or record_source(images, *of)
+    )
     requests = [
         (FILES, LABELS, {}),
         (FILES[1:3], OTHERS, {"threshold": 0.6}),

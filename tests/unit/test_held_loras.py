@@ -163,7 +163,7 @@ def test_what_is_on_its_way_or_was_used_again_is_in_the_record(model, monkeypatc
     def written():
         return {each["name"]: each for each in json.loads(model.status.loras_path.read_text()).values()}
 
-    monkeypatch.setattr(loras, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(loras, "WRITE_EVERY_S", 0.0)
     model.worker.may_add.clear()
     job = model.ask("a")
     wait_for(lambda: model.status.loras_path.exists())

@@ -137,7 +137,7 @@ class FakeLoader:
         self._stage = stage
         stage.worker.loaded = replace(EchoWorker.loaded, **loaded)
 
-    def order(self, num_lanes, threads, tell):
+    def order(self, num_lanes, threads, report_progress):
         return SimpleNamespace(num_lanes=num_lanes)
 
     def start(self, order, check):

@@ -37,7 +37,7 @@ class Lanes:
     def held(self):
         """Occupy all lanes, so that requests submitted inside are all queued when the lanes are free."""
         wait_for(lambda: self._all_idle())
-        with self.scheduler.whole() as threads:
+        with self.scheduler.reserve_idle_device() as threads:
             assert threads
             yield
 
@@ -47,7 +47,7 @@ class Lanes:
         return self.ran
 
     def _all_idle(self) -> bool:
-        with self.scheduler.whole() as threads:
+        with self.scheduler.reserve_idle_device() as threads:
             return threads > 0
 
     def _run(self, sub_batch, threads):
@@ -81,7 +81,7 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
     assert lanes.scheduler.num_lanes == 2
     lanes.submit([1])
     wait_for(lambda: len(lanes.ran) == 1)
-    with lanes.scheduler.whole() as threads:
+    with lanes.scheduler.reserve_idle_device() as threads:
         assert not threads  # the device is not idle
     lanes.submit([2])
     wait_for(lambda: len(lanes.ran) == 2)

@@ -8,7 +8,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.weights import locate
-from sie_triton.worker.__main__ import load_error, naming_want_of_memory
+from sie_triton.worker.__main__ import load_error, naming_out_of_memory
 from tests.stages import spec
 
 
@@ -23,7 +23,7 @@ def test_what_went_wrong_in_the_worker():
     caused = LoadError("weights cannot be loaded", "corrupt")
     caused.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
     engine = TorchEngine(spec(), "cpu", Measurements())
-    with pytest.raises(LoadError) as told, naming_want_of_memory(engine, "the weights"):
+    with pytest.raises(LoadError) as told, naming_out_of_memory(engine, "the weights"):
         raise caused
     assert str(told.value) == "there is not enough memory for the weights"
     assert load_error(told.value).reason == "out of memory"

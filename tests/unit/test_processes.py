@@ -47,7 +47,7 @@ def test_a_started_child_is_watched_from_its_birth(signum):
     os.kill(child.pid, signum)
     assert child.wait(60)
     assert child.status == -signum
-    assert signum.name in child.how_it_ended
+    assert signum.name in child.describe_exit
     assert is_zombie(child.pid)  # its pid cannot be reused yet
     child.end()
     assert not psutil.pid_exists(child.pid)
@@ -61,7 +61,7 @@ def test_one_that_is_dead_before_anybody_looks_is_not_missed():
     wait_for(lambda: is_zombie(child.pid))
     assert child.wait(0)
     assert child.was_killed
-    assert "memory" in child.how_it_ended
+    assert "memory" in child.describe_exit
     child.end()
 
 
@@ -171,7 +171,7 @@ def forked(fork_server, order: bytes) -> Forked:
 def test_how_a_forked_child_ended_is_known(fork_server, order, status, words):
     child = forked(fork_server, order)
     assert child.wait(60)
-    assert (child.status, child.how_it_ended, child.was_killed) == (status, words, status == -9)
+    assert (child.status, child.describe_exit, child.was_killed) == (status, words, status == -9)
     assert not psutil.pid_exists(child.pid)
 
 

@@ -93,7 +93,7 @@ def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
     text = to_yaml(config, found.reason)
     path = tmp_path / "model.yaml"
     path.write_text(text)
-    assert load_file(path) == config.found_in(path)
+    assert load_file(path) == config.record_source(path)
     runtime = config.profile("default").adapter_options.runtime
     assert (runtime.query_template, runtime.default_instruction) == ("{instruction}{text}", odd)
     assert text == to_yaml(config, found.reason)

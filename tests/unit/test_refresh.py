@@ -120,7 +120,7 @@ def test_what_changes_nothing_renders_nothing(server):
     for _ in range(2):
         outcome = server.refresh()
         assert (outcome.added, outcome.changed, outcome.removed) == ([], [], [])
-    assert server.serving.edition == 0
+    assert server.serving.revision == 0
 
 
 def test_tasks_come_and_go_with_their_ensembles(server):

@@ -68,7 +68,9 @@ def test_either_way_to_probabilities_is_found(path):
         engine = engine_of(endpoint)
         encoder = engine.encoder()
         for _ in range(2):
-            found = encoder.either([np.array([3, 4, 5], np.int32), np.array([3, 4, 6, 7], np.int32)], (1, 2), None)
+            found = encoder.choice_probabilities(
+                [np.array([3, 4, 5], np.int32), np.array([3, 4, 6, 7], np.int32)], (1, 2), None
+            )
             np.testing.assert_allclose(found, [[1 / 13, 12 / 13], [1 / 21, 20 / 21]], rtol=1e-6)
         engine.close()
         assert [where for where, _ in endpoint.asked].count(path) >= 2
@@ -241,7 +243,7 @@ def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
     with pytest.raises(InputError, match=r"read only 5 of 6 tokens; .* max_sequence_length"):
         encoder.vectors(ITEMS, 2, None)
     with pytest.raises(InputError, match="read only 5 of 6 tokens"):
-        encoder.either(ITEMS, (1, 2), None)
+        encoder.choice_probabilities(ITEMS, (1, 2), None)
 
 
 @pytest.mark.parametrize(
@@ -261,4 +263,4 @@ def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
 def test_scores_that_are_none(endpoint, encoder, monkeypatch, answer, said):
     monkeypatch.setattr(endpoint, "answer", lambda *asked: {"usage": {"prompt_tokens": "?"}, **answer})
     with pytest.raises(ModelError, match=said):
-        encoder.either(ITEMS, (1, 2), None)
+        encoder.choice_probabilities(ITEMS, (1, 2), None)

@@ -177,7 +177,7 @@ def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
         "cpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), 8, CpuBudget(1, list)
     )
     scheduler._pace.add(1, 20_000_000)
-    with scheduler.whole():
+    with scheduler.reserve_idle_device():
         jobs = [Slots(1) for _ in range(8)]
         for job in jobs:
             job.deadline_ns = time.monotonic_ns() + int(left_s * 1e9)
@@ -188,13 +188,13 @@ def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
 
 def test_the_whole_device_is_only_given_when_idle(scheduled):
     scheduler, release, ran = scheduled
-    with scheduler.whole() as alone:
+    with scheduler.reserve_idle_device() as alone:
         assert not alone
     release.set()
     wait_for(lambda: scheduler._idle == 1)
-    with scheduler.whole() as alone:
+    with scheduler.reserve_idle_device() as alone:
         assert alone
-        with scheduler.whole() as again:
+        with scheduler.reserve_idle_device() as again:
             assert not again
         scheduler.submit(list(Slots(7)))
         time.sleep(0.05)

@@ -76,7 +76,7 @@ def test_what_is_over_is_dropped_from_every_class(one_lane):
 def test_the_whole_device_is_not_given_while_work_waits(one_lane):
     """No lane has taken the waiting work yet."""
     one_lane.submit([3])
-    with one_lane.scheduler.whole() as threads:
+    with one_lane.scheduler.reserve_idle_device() as threads:
         assert threads == 0
     assert one_lane.run() == [[3]]
 

@@ -95,10 +95,10 @@ class Fetching(Echo):
     """A stage that fetches its files until `may_load` is set."""
 
     def load(self):
-        with self.fetching() as tell:
-            tell("fetching, 1 of many")
+        with self.fetching() as report_progress:
+            report_progress("fetching, 1 of many")
             while not self.may_load.wait(0.01):
-                tell("fetching, 2 of many")
+                report_progress("fetching, 2 of many")
         return super().load()
 
     def deadline_ns(self, request):

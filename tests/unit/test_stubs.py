@@ -18,7 +18,7 @@ from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
 from sie_triton.native import compile_program, compiler
 from sie_triton.processes.fork_server import fork
 from sie_triton.processes.pids import Process, is_alive, parent_of
-from sie_triton.processes.stand_in import stood_for
+from sie_triton.processes.stand_in import represented_pid
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
@@ -141,11 +141,11 @@ def test_a_forked_stub_is_like_one_that_is_started(backend, stub, tmp_path):
 def test_whom_a_stand_in_stands_for(backend):
     with living(backend) as (stand_in, pid):
         assert pid != stand_in.pid
-        assert stood_for(stand_in.pid) == pid
+        assert represented_pid(stand_in.pid) == pid
         assert processes(stand_in.pid) == [stand_in.pid, pid]
         assert parent_of(pid) != os.getpid()
-    assert stood_for(stand_in.pid) is None
-    assert stood_for(os.getpid()) is None
+    assert represented_pid(stand_in.pid) is None
+    assert represented_pid(os.getpid()) is None
 
 
 def test_a_forked_stub_counts_for_what_it_has_to_itself_and_what_it_takes_later(backend):

@@ -75,13 +75,13 @@ def test_progress_is_told(hub, tmp_path, monkeypatch):
     hub.held_after = 1 << 20
     said: list[str] = []
 
-    def tell(line: str) -> None:
+    def report_progress(line: str) -> None:
         said.append(line)
         if "1 of 2 MB" in line:
             hub.may_send.set()
 
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 100)
-    load(tmp_path, tell=tell)
+    load(tmp_path, report_progress=report_progress)
     assert "fetching org/name from the hub: 1 of 2 MB" in said
 
 
@@ -127,7 +127,7 @@ def test_a_hub_that_sends_the_whole_file_again_is_taken_at_its_word(hub, tmp_pat
     hub.put("org/name", MODEL)
     hub.ignores_ranges = True
     put_partial(tmp_path, BIG[: 1 << 20])
-    assert (load(tmp_path, tell=stop) / "model.safetensors").read_bytes() == BIG
+    assert (load(tmp_path, report_progress=stop) / "model.safetensors").read_bytes() == BIG
     assert [each.first for each in hub.asked if "blobs" in each.path] == [1 << 20]
 
 
@@ -194,7 +194,7 @@ def test_whoever_stops_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
             raise LoadError("this process is about to end")
 
     with pytest.raises(LoadError, match="about to end"):
-        load(tmp_path, tell=stop)
+        load(tmp_path, report_progress=stop)
 
 
 def refusing(status: int) -> Callable[[Hub, pytest.MonkeyPatch], object]:

@@ -16,7 +16,7 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
 from sie_triton.stages.loader import Loader
 from sie_triton.weights import pickles
-from sie_triton.weights.pickles import Tell, pickled
+from sie_triton.weights.pickles import ReportProgress, pickled
 from tests.models import save_bert
 from tests.pickles import HOSTILE
 from tests.stages import spec
@@ -26,7 +26,11 @@ TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch
 
 
 def load(
-    directory: Path, cache: Path, tell: Tell = lambda line: None, files: tuple[str, ...] = (), allow: str = "tensors"
+    directory: Path,
+    cache: Path,
+    report_progress: ReportProgress = lambda line: None,
+    files: tuple[str, ...] = (),
+    allow: str = "tensors",
 ) -> Path:
     """Return the directory that a worker would load, for a family that also reads `files`."""
     made = spec(weights=str(directory), allow_pickle=allow, runtime=Runtime(cache_dir=str(cache)))
@@ -34,7 +38,7 @@ def load(
     status = StatusWriter(directory.parent / f"status-{threading.get_ident()}", "m", "inference", 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceTransformer, "files", files)
-        return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, tell).directory
+        return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, report_progress).directory
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class GlmOcr(OcrFamily):
     options = GlmOcrOptions
     reference_adapters = ("glm_ocr:GlmOcrAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:

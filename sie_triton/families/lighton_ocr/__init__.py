@@ -31,7 +31,7 @@ class LightOnOcr(OcrFamily):
     options = LightOnOcrOptions
     reference_adapters = ("lighton_ocr:LightOnOCRAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return is_lighton_ocr(directory)
 
     def read(self, directory: Path) -> PageFiles:

@@ -63,7 +63,7 @@ class PaddleOcrVl(OcrFamily):
     options = PaddleOcrOptions
     reference_adapters = ("paddleocr_vl:PaddleOCRVLAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
