@@ -34,8 +34,8 @@ class PatchFiles:
 class Tasks:
     """Tasks of a model.
 
-    `prompts` maps the name of a task to its prompt. `usual` is the default task, `default_prompt` the prompt that replaces its
-    own; empty replaces none.
+    `prompts` maps the name of a task to its prompt. `usual` is the default task, `default_prompt` the prompt that
+    replaces its own; empty replaces none.
     """
 
     prompts: Mapping[str, str]
