@@ -47,7 +47,7 @@ def test_two_processes_share_a_port_and_a_killed_one_is_replaced(server):
     assert pids_of(port) == []
 
 
-def test_what_is_in_progress_is_answered_before_the_end(server, http):
+def test_requests_in_progress_are_answered_before_the_door_ends(server, http):
     port = free_ports(1)[0]
     assert http.post(f"/v1/encode/{MINILM}", json={"items": ["a"]}).status_code == 200
     body = {"items": [{"text": "one two three " * 90}] * 12}

@@ -64,7 +64,7 @@ def quickened_worker(load):
 
 
 @slow
-def test_nobody_notices_the_takeover(tmp_path, reference):
+def test_requests_succeed_while_the_graph_takes_over(tmp_path, reference):
     with server(tmp_path, "auto") as (settings, client):
         for _ in range(WARM_UP):
             client.encode(MODEL, "time")

@@ -139,7 +139,7 @@ def test_a_signal_while_it_is_started_again(tmp_path):
         assert regions(process) == []
 
 
-def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
+def test_the_next_launcher_cleans_up_after_a_killed_one(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         client.encode(MINILM, "hello")
@@ -174,7 +174,7 @@ def test_stages_are_forked_and_share_what_they_have_imported(server):
         assert inherited_bytes(record["pid"]) > IMPORTED_BYTES
 
 
-def test_nobody_reads_the_control_token(server):
+def test_the_control_token_is_visible_in_no_command_line(server):
     visible = [" ".join(command_of(pid)) for pid in (server.pid, *descendants(server.pid))]
     assert len(visible) > 3
     assert [text for text in visible if f"{CONTROL_KEY}=" in text] == []

@@ -121,7 +121,7 @@ def test_a_killed_launcher_takes_triton_along(tmp_path):
             region.unlink()
 
 
-def test_it_says_where_it_is_and_what_to_paste(tmp_path):
+def test_serve_prints_its_addresses_and_a_command_to_paste(tmp_path):
     with serving(tmp_path, num_ports=5) as (process, address):
         (door,) = [
             pid for pid in descendants(process.pid) if b"sie_triton.doors" in Path(f"/proc/{pid}/cmdline").read_bytes()
