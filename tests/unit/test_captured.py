@@ -69,7 +69,7 @@ def states_of(passes, encoder, ids=IDS, lengths=LENGTHS, keys=KEYS):
 
 
 @pytest.mark.parametrize("architecture", ALIKE)
-def test_they_give_what_the_packed_path_does(architecture):
+def test_captured_passes_give_the_results_of_the_packed_path(architecture):
     encoder = encoder_of(architecture)
     found = states_of(CapturedPasses(encoder, Recorder), encoder)
     assert relative_error(found, encoder.packed(IDS, LENGTHS, KEYS, TYPES)) <= 1e-5
@@ -164,7 +164,7 @@ def test_items_are_no_longer_than_the_table_of_positions(xlm_roberta):
     assert not passes.suits(np.array([79]))
 
 
-def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
+def test_captured_passes_are_used_where_they_are_faster(tmp_path, monkeypatch):
     build("BERT").save_pretrained(tmp_path)
     encoder = load_encoder(tmp_path, torch.float32, "cpu")
     choose_path(encoder, 256, Measurements())

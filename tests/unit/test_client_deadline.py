@@ -37,7 +37,7 @@ def test_the_transport_waits_longer_than_the_server_is_told(clock, transport):
     assert 3 < deadline.wait_s(transport) <= 3 + 1
 
 
-def test_less_than_a_microsecond_is_told_as_one(clock):
+def test_less_than_a_microsecond_is_sent_as_one(clock):
     """Triton takes 0 for no limit."""
     deadline = Deadline.after(5)
     clock[0] = 1005 - 4e-7
@@ -45,7 +45,7 @@ def test_less_than_a_microsecond_is_told_as_one(clock):
 
 
 @pytest.mark.parametrize("late_s", [0, 7])
-def test_what_is_too_late_is_not_sent(clock, late_s):
+def test_a_request_past_its_deadline_is_not_sent(clock, late_s):
     deadline = Deadline.after(5)
     clock[0] += 5 + late_s
     assert deadline.left_s == 0
@@ -74,7 +74,7 @@ def test_without_a_time_the_server_is_told_none(clock, transport):
         (100, True, InputError, 0),
     ],
 )
-def test_what_is_tried_again_and_for_how_long(clock, timeout, is_met, error, seconds):
+def test_retries_end_at_the_deadline(clock, timeout, is_met, error, seconds):
     """No wait goes beyond it; the longest between two attempts is 2 s."""
     started, attempts = clock[0], []
 

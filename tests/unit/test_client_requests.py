@@ -101,7 +101,7 @@ def test_a_request_has_512_items_at_most(client, triton, num_items, requests):
     assert sorted(each["items"] for each in triton.asked) == requests
 
 
-def test_what_a_request_holds_is_limited_in_bytes_too(client, triton):
+def test_requests_are_split_by_bytes_too(client, triton):
     client.encode(MODEL, ["a" * 30_000] * 5)
     assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
 
@@ -160,7 +160,7 @@ def test_a_time_that_is_over_is_never_sent_as_none(client, triton):
     assert all(asked["timeout"] >= 1 for asked in triton.asked)
 
 
-def test_without_a_time_of_its_own_nothing_is_said_of_one(client, triton):
+def test_a_client_without_a_timeout_sends_none(client, triton):
     client.encode(MODEL, "a")
     assert "timeout" not in triton.asked[0]
 

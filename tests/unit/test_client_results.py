@@ -103,7 +103,7 @@ def test_only_what_was_asked_for_is_in_a_result():
     assert set(encode_results(both, ITEMS, None, "float32")[0]) == {"dense", "muvera", "token_count", "timing"}
 
 
-def test_what_is_quantised_comes_as_what_it_is_with_its_scales():
+def test_quantised_outputs_keep_their_dtype_and_have_scales():
     rows = np.array([[255, 1], [2, 3], [4, 5]], np.uint8)
     plain = np.zeros((0, 0), np.float32)
     response = Response(dense=plain, dense_quantized=rows, dense_scales=f32([1, 2], [3, 4], [5, 6]))

@@ -126,7 +126,7 @@ class FakeTower(PatchTower):
         self._mean, self._std = torch.tensor(plan.mean), torch.tensor(plan.std)
 
 
-def test_what_is_measured_with_is_a_page(ours):
+def test_the_calibration_sample_is_a_page(ours):
     """The page has 12 tokens, the limit of the checkpoint; each patch adds half a token to its cost."""
     page = ours.adapter.sample([2])
     height, width = page[IMAGE_SIZES.name].values[0]
@@ -158,7 +158,7 @@ def test_sides_that_are_no_multiples_are_refused(ours):
         ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "is larger than the maximum"),
     ],
 )
-def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead, complaint):
+def test_unsupported_checkpoints_are_refused_with_the_reason(tmp_path, directory, file, said, instead, complaint):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     content = (directory / file).read_text()

@@ -199,7 +199,7 @@ def graphs_of(take_graph):
 @pytest.mark.parametrize(
     ("fault", "ended"), [(Unusable(), [1]), (torch.OutOfMemoryError(), [])], ids=["spoilt", "full"]
 )
-def test_a_process_ends_where_it_is_unusable_and_only_there(monkeypatch, fault, ended):
+def test_only_a_broken_device_ends_the_process(monkeypatch, fault, ended):
     statuses = []
     monkeypatch.setattr(making, "end_process", statuses.append)
 

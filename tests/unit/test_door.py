@@ -42,7 +42,7 @@ def test_a_wrong_token_of_any_bytes_is_refused(door, token):
 
 @pytest.mark.parametrize("door", [("first", "second")], indirect=True)
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/models/m/loras", "/metrics", "/nowhere"])
-def test_with_tokens_a_question_needs_one(door, path):
+def test_with_auth_tokens_a_request_needs_one(door, path):
     url = f"http://127.0.0.1:{door.controller_port}"
     refused = httpx.get(url + path)
     assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -110,7 +110,7 @@ def test_load_after_unload_puts_a_model_into_service(door, controller, control, 
     assert control.swapped == [("unloaded-inference", True)]
 
 
-def test_load_without_tritonserver_says_so(door, control):
+def test_loading_without_tritonserver_fails_with_the_reason(door, control):
     control.alive = False
     with pytest.raises(ServerError, match="Triton: connection refused"):
         act(door, "unloaded", "load")
@@ -174,13 +174,13 @@ def test_a_model_file_is_added_and_a_model_removed(door, asked):
         (InferenceServerException("connection refused"), 502, "Triton: connection refused"),
     ],
 )
-def test_what_cannot_be_changed_is_told(door, asked, error, code, told):
+def test_a_failed_change_has_its_http_status_and_reason(door, asked, error, code, told):
     asked.answer = error
     for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
         assert status_of(door, *request, **admin(door)) == (code, f"{told}\n")
 
 
-def test_nobody_changes_models_without_the_token(door, asked):
+def test_changing_models_needs_the_admin_token(door, asked):
     for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
         assert status_of(door, *request)[0] == 401
     assert status_of(door, "/v1/models", "PUT", b"x" * (1024**2 + 1), **admin(door))[0] == 413

@@ -53,7 +53,7 @@ def test_a_deep_request_parameter_is_named():
         Parameter("dimensions", int, minimum=1).check(nested(100_000))
 
 
-def test_what_errors_repeat_is_short():
+def test_errors_repeat_values_in_short():
     assert len(shown("\0" * 10_000_000)) < 200
     assert shown("as it is") == "'as it is'"
     with pytest.raises(InputError) as caught:

@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_loaded_says_why_and_whether_for_good(reason):
     assert told["permanent"] is (answer.headers.get("Retry-After") is None)
 
 
-def test_a_fault_of_ours_shows_no_traceback_and_no_words_of_it(caplog):
+def test_an_internal_error_reveals_no_details(caplog):
     door, backend = door_of()
     backend.failure = ZeroDivisionError("secret/path.py")
     answer = post(door)

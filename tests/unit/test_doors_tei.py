@@ -18,7 +18,7 @@ def read_rerank_request(body):
     return tei.read_rerank_request(BodyFields(body, max_items=100))
 
 
-def test_what_is_asked_for():
+def test_requests_are_read_with_their_options():
     assert read_embed_request({"inputs": "one", "truncate": True}) == (["one"], {})
     full = {
         "inputs": ["a", "b"],
@@ -46,7 +46,7 @@ def test_what_is_asked_for():
         ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus; got 'web'"),
     ],
 )
-def test_what_is_wrong_is_named(change, message):
+def test_an_invalid_embed_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
         read_embed_request({"inputs": "x", **change})
 
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_named(change, message):
         ({"raw_scores": True}, "raw_scores: is not supported"),
     ],
 )
-def test_what_is_wrong_with_a_query_is_named(change, message):
+def test_an_invalid_rerank_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
         read_rerank_request({"query": "q", "texts": ["a"], **change})
 

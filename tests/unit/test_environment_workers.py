@@ -98,7 +98,7 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
         ("sentence_transformer", "engine torch: cannot be imported .No module named 'torch'."),
     ],
 )
-def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, said):
+def test_packages_that_a_worker_lacks_are_named(arrays, tmp_path, tiny_directory, family, said):
     spec = spec_of(tiny_directory, ARRAYS, arrays.directory.parent, family)
     if family == "sentence_transformer":
         spec = replace(spec, engine="torch")

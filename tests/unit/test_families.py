@@ -43,7 +43,7 @@ def test_a_family_is_found_by_our_name_or_by_where_it_stands():
         ("", "dependency"),
     ],
 )
-def test_what_is_no_family_is_said(name, reason):
+def test_an_unknown_family_is_reported(name, reason):
     with pytest.raises(LoadError, match=f"^family {name}: ") as caught:
         family(name)
     assert caught.value.reason == reason
@@ -130,7 +130,7 @@ SCORING = (
 )
 
 
-def test_a_family_that_scores_says_so():
+def test_can_score_agrees_with_the_tasks():
     for name in FAMILIES:
         kind = family(name)
         scores = name in SCORING
@@ -219,7 +219,7 @@ def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
         (f"{family_double.__name__}:NoEngine", "unsupported"),
     ],
 )
-def test_what_is_no_engine_is_said(name, reason):
+def test_an_unknown_engine_is_reported(name, reason):
     with pytest.raises(LoadError, match=f"^engine {name}: ") as caught:
         open_engine(spec(engine=name), "cpu", Measurements())
     assert caught.value.reason == reason

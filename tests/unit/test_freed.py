@@ -71,7 +71,7 @@ def test_receive_buffers_keep_their_pages():
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc's own behaviour")
-def test_glibc_itself_keeps_them():
+def test_glibc_alone_keeps_freed_blocks():
     start, _, left = run(BLOCKS)
     assert left - start >= 200
 

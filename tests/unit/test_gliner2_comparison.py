@@ -159,7 +159,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("architecture", "config", "policies"), MODELS, ids=[each[0] for each in MODELS])
-def test_all_is_as_the_library_finds_it(tmp_path, minilm_directory, architecture, config, policies):
+def test_findings_equal_the_librarys(tmp_path, minilm_directory, architecture, config, policies):
     library = save_gliner2(tmp_path, minilm_directory, architecture, **config)
     config, reason = explain(tmp_path / "model", "org/model", {"weights_path": str(tmp_path / "model")})
     assert (config.family, [*config.resolve(Runtime()).tasks]) == ("gliner2", ["extract"])
@@ -339,7 +339,7 @@ def test_a_window_ends_as_a_sentence_does(short):
         assert set(found["data"]) == {*SCHEMA["properties"]}
 
 
-def test_what_cannot_be_asked_is_said(models):
+def test_invalid_requests_are_refused_with_the_reason(models):
     _, ours = models
     for labels, options, said in (
         (

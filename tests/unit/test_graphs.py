@@ -74,7 +74,7 @@ def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
     assert torch.equal(encoder.hidden_states(IDS, LENGTHS, KEYS, types), found)
 
 
-def test_an_item_alone_may_have_tokens_that_nobody_looks_at(bert):
+def test_a_single_item_may_have_tokens_that_are_no_keys(bert):
     graph, lengths, keys = bert.graph(), LENGTHS[1:2], np.array([3], np.int32)
     ids, types = IDS[:5], np.zeros(5, np.int32)
     for seen in (keys, lengths, keys):
@@ -82,7 +82,7 @@ def test_an_item_alone_may_have_tokens_that_nobody_looks_at(bert):
         assert relative_error(found, bert.encoder.packed(ids, lengths, seen, types)) <= 1e-5
 
 
-def test_only_what_suits_it_goes_through_it(bert):
+def test_only_suitable_sub_batches_run_through_the_graph(bert):
     encoder = bert.load()
     take_graph(encoder, bert.path, 1, Measurements(), "", faster())
     long = np.full(SIZES[-1] + 1, 9000, np.int32)
@@ -96,7 +96,7 @@ def test_only_what_suits_it_goes_through_it(bert):
         encoder.hidden_states(IDS, LENGTHS)
 
 
-def test_items_beyond_a_window_do_not_suit_it(tmp_path):
+def test_items_beyond_a_window_do_not_run_through_the_graph(tmp_path):
     encoder = TorchEncoder(build("Mistral, causal, window"))
     assert longest_seen(encoder) == 16
     graph = Graph.__new__(Graph)
@@ -144,7 +144,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
     assert "ended in each of 3 attempts" in measurements.get("graph")["reason"]
 
 
-def test_what_was_measured_is_not_measured_again(bert):
+def test_a_stored_graph_measurement_is_reused(bert):
     measurements = Measurements()
     measurements.put(graph={"max_tokens": 48, "beside_others": 16})
     encoder = bert.load()
@@ -165,7 +165,7 @@ def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert
     assert encoder.graph.suits(more)
 
 
-def test_a_pass_with_an_adapter_does_not_go_through_it(tmp_path, bert):
+def test_a_pass_with_an_adapter_does_not_run_through_the_graph(tmp_path, bert):
     encoder = bert.load()
     save_lora(tmp_path, build("XLM-RoBERTa"), target_modules=["query", "value"])
     encoder.add_lora("one", tmp_path)
@@ -293,7 +293,7 @@ def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp
     assert not (tmp_path / "graphs").exists()
 
 
-def test_what_is_recorded_in_memory_waits_for_no_file_and_asks_no_room_for_one(monkeypatch, tmp_path):
+def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(monkeypatch, tmp_path):
     monkeypatch.setattr(making, "PASSES_BEFORE_EXPORT", 9)
     weighty = SimpleNamespace(weights_bytes=2 * making.MAX_WEIGHTS_BYTES)
     used = iter((100, 130))

@@ -35,7 +35,7 @@ def test_groups_take_turns_by_the_arrival_of_their_first(one_lane):
     assert one_lane.run() == [[1, 3], [2, 5], [4]]
 
 
-def test_what_a_pass_has_no_room_for_keeps_its_place(one_lane):
+def test_items_without_room_in_a_pass_keep_their_position(one_lane):
     submit(one_lane, ("a", [7]), ("b", [5]), ("a", [6]), ("b", [4]), ("a", [3]))
     assert one_lane.run() == [[7], [4, 5], [3, 6]]
 
@@ -52,7 +52,7 @@ def test_requests_of_several_items_are_kept_apart_too(one_lane):
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
-def test_those_of_one_group_are_all_of_it_in_order(groups):
+def test_of_one_group_returns_the_whole_group_in_order(groups):
     slots = []
     for group in groups:
         made = Slots(1)

@@ -90,7 +90,7 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
 
 
 @pytest.mark.usefixtures("short_wait")
-def test_what_the_calling_thread_computes_on_a_gpu_leaves_a_lane_too():
+def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
     lanes = Lanes(budget=10, device="cuda:0")
     with lanes.held():
         lanes.submit([1])
@@ -201,13 +201,13 @@ def clocked(monkeypatch):
     return lanes
 
 
-def test_what_is_expected_too_late_is_tried_where_there_is_nothing_else(clocked):
+def test_a_job_expected_too_late_runs_if_no_other_waits(clocked):
     with clocked.held():
         clocked.scheduler.submit(list(Timed(8, clocked.now + 10 * MS)))
     assert clocked.finish() == [[1], [8]]
 
 
-def test_what_is_expected_too_late_leaves_its_place_to_others(clocked):
+def test_a_job_expected_too_late_gives_way_to_others(clocked):
     with clocked.held():
         clocked.scheduler.submit(list(Timed(3, clocked.now + 10 * MS)))
         clocked.submit([4], [2])

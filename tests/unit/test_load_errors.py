@@ -12,14 +12,14 @@ from sie_triton.worker.__main__ import load_error, naming_out_of_memory
 from tests.stages import spec
 
 
-def test_what_is_on_the_disk(tmp_path):
+def test_load_errors_of_files_have_their_reason(tmp_path):
     for weights, reason in ((str(tmp_path / "nothing"), "not found"), ("package://no_such_package/x", "dependency")):
         with pytest.raises(LoadError) as caught:
             locate(weights, allow_hub=False)
         assert caught.value.reason == reason
 
 
-def test_what_went_wrong_in_the_worker():
+def test_load_errors_of_the_worker_have_their_reason():
     caused = LoadError("weights cannot be loaded", "corrupt")
     caused.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
     engine = TorchEngine(spec(), "cpu", Measurements())

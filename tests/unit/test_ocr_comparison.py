@@ -115,7 +115,7 @@ def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, libr
 
 
 @pytest.mark.parametrize("size", ODD_SIZES)
-def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library, size):
+def test_pixels_and_tokens_equal_the_processors(case, ours, library, size):
     """Resized pixels are equal to the bit, and scaled pixels up to rounding."""
     file = saved(picture(*size))
     features, expected = ours.batch([([file], {})]).features, library.inputs(file, case.usual)
@@ -129,7 +129,7 @@ def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library
         torch.testing.assert_close(value, expected[name].to(value.dtype), rtol=0, atol=1e-6)
 
 
-def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     few, many = (len(ours.adapter.forward(ours.sample(total))[GENERATED_LENGTHS.name]) for total in (256, 2048))
     assert few == 1
     assert many in (3, 4)
@@ -146,7 +146,7 @@ def test_an_answer_is_as_long_as_asked_for_and_as_there_is_room(case, ours, libr
     assert found == [library.tokens(FILES[0], case.usual, max_new_tokens=5)]
 
 
-def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
+def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
     requests = [(FILES[:2], USUAL), (FILES[2:3], {"max_new_tokens": 9})]
     assert not findings(given_up(ours, requests, monkeypatch)[:1], {}).count
 

@@ -99,7 +99,7 @@ def test_tasks_are_asked_by_name_or_in_their_own_words(saved):
     assert usual(FILES, **USUAL) == ours(FILES, task="seal", **USUAL)
 
 
-def test_who_says_what_is_asked():
+def test_the_instruction_overrides_the_tasks_prompt():
     def words(tasks, **given):
         return tasks.task_and_prompt(Part("image", [], **given))[1]
 
@@ -183,7 +183,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
         ("glm_ocr", {"tokenizer_config": {"chat_template": "{% if %}"}}, r"tokenizer_config\.json: cannot be read"),
     ],
 )
-def test_what_cannot_be_served(changed, name, files, said):
+def test_unsupported_checkpoints_are_refused(changed, name, files, said):
     directory = changed(name, **files)
     if "tokenizer_config" in files:
         (directory / "chat_template.jinja").unlink()

@@ -90,7 +90,7 @@ def test_thresholds_and_what_comes_before_which(ours, library):
     assert ours([file], LABELS, threshold=1.0) == [[]]
 
 
-def test_what_a_label_says(ours, library):
+def test_a_labels_description_is_read_instead_of_its_name(ours, library):
     described = ours(FILES[:1], ["cat", "x"], label_descriptions='{"x": "a red bus"}')[0]
     expected = [{**each, "label": "x" if each["label"] != "cat" else "cat"} for each in library(FILES[0], LABELS[::2])]
     assert same(described, expected)
@@ -110,7 +110,7 @@ def refused(ours, labels, **given):
     return str(told.value)
 
 
-def test_what_is_refused_names_labels(ours):
+def test_refusals_name_the_labels(ours):
     assert "labels: is empty" in refused(ours, [])
     too_long = refused(ours, ["cat", "one two three four five six seven eight nine ten eleven twelve"])
     assert too_long.startswith("labels: 'one two three")

@@ -29,7 +29,7 @@ def test_a_special_token(tmp_path, files, found):
     assert special_token(written(tmp_path, **files), "pad_token") == found
 
 
-def test_a_special_token_that_nobody_names(tmp_path):
+def test_a_missing_special_token_is_named(tmp_path):
     with pytest.raises(LoadError, match="bos_token is missing"):
         special_token(written(tmp_path, tokenizer_config={"pad_token": "<pad>"}), "bos_token")
 
@@ -69,7 +69,7 @@ def test_a_model_of_other_parts_is_refused(tmp_path):
         ({"max_pixels": 7840, "size": {"shortest_edge": 784, "longest_edge": 9}}, (784, 7840)),
     ],
 )
-def test_how_many_pixels_an_image_may_have(tmp_path, said, pixels):
+def test_the_preprocessor_config_limits_the_pixels_of_an_image(tmp_path, said, pixels):
     plan = PatchPlan.read(written(tmp_path, preprocessor_config=said), Fields("", {}))
     assert (plan.min_pixels, plan.max_pixels) == pixels
     assert (plan.factor, plan.frames, plan.resample) == (28, 2, 3)

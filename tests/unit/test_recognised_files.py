@@ -40,7 +40,7 @@ def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog
 
 
 @pytest.mark.parametrize("said", [{}, {"pooling": "cls", "normalize": True, **ASKING, "doc_template": "text: {text}"}])
-def test_where_they_agree_the_log_says_nothing(tmp_path, minilm_directory, caplog, said):
+def test_no_warning_is_logged_where_file_and_checkpoint_agree(tmp_path, minilm_directory, caplog, said):
     directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
     assert logged(tmp_path, directory, caplog, said) == []
 

@@ -60,7 +60,7 @@ def test_a_column_without_a_value_is_left_out():
     ]
 
 
-def test_what_is_least_needed_goes_where_it_is_narrow():
+def test_a_narrow_table_drops_the_least_needed_columns():
     assert headers(shown(resident("my/a", pending=1), width=60)) == ["model", "state", "engine", "memory", "last used"]
     assert headers(shown(resident(LONG), width=80)) == ["model", "state"]
 

@@ -35,7 +35,7 @@ def test_small_files_of_another_repository(hub, tmp_path):
     assert contents(found) == {"config.json": b"{}", "other/tokenizer.json": b"[2]"}
 
 
-def test_all_who_share_a_pin_get_one_commit_of_the_other_repository(hub, tmp_path):
+def test_processes_that_share_a_pin_get_one_commit_of_the_other_repository(hub, tmp_path):
     hub.put("org/name", LEAVING["of"])
     hub.put("org/other", LEAVING["other"])
     pin = tmp_path / "m.revision"

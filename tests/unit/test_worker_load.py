@@ -170,7 +170,7 @@ def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog
     assert "a replacement is started" in caplog.messages[-1]
 
 
-def test_it_does_not_end_for_a_request_that_is_wrong(ends):
+def test_an_invalid_request_does_not_end_the_worker(ends):
     answer = module.compute(Broken(), Adapter(InputError("x: wrong")), sampler().batch(9), Graphs(Broken(), None))
     assert isinstance(answer, Failed)
     assert ends == []
@@ -249,7 +249,7 @@ def test_a_sample_is_a_batch_as_requests_make_it():
         assert len(adapter().forward(batch)["dense"]) == len(lengths)
 
 
-def test_what_is_known_is_not_measured(monkeypatch):
+def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
     measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
     used = OwnAdapter(Encoder())
@@ -266,7 +266,7 @@ def test_sizes_double_up_to_the_limit():
     assert choose({256: 96.0, 512: 100.0}) == 512
 
 
-def test_one_path_is_not_compared_with_itself():
+def test_a_single_path_is_not_measured():
     assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 
