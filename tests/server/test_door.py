@@ -178,7 +178,7 @@ def test_a_sound_may_be_an_array(http, sie):
     assert np.array_equal(found["items"][0]["dense"]["values"], expected)
 
 
-def test_time_is_told_in_the_body_and_in_headers(http):
+def test_timings_are_in_the_body_and_in_headers(http):
     answer = http.post(f"/v1/encode/{TINY}", json={"items": ["a"]}, headers={"X-Request-ID": "mine"})
     timing = answer.json()["timing"]
     assert list(timing) == ["total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms"]
@@ -215,7 +215,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), WRONG)
-def test_a_wrong_request_is_told_what_is_wrong(http, path, body, status, message):
+def test_a_wrong_request_gets_the_reason(http, path, body, status, message):
     for answer in (http.post(path, json=body), http.post(path, content=msgpack.packb(body), headers=PACKED)):
         told = answer.json()["detail"]
         assert answer.status_code == status

@@ -107,7 +107,7 @@ def test_a_tritonserver_that_dies_leaves_the_door_where_it_is(tmp_path):
         assert door in descendants(process.pid)
 
 
-def test_watchers_are_told_the_state_again_and_again(door):
+def test_watchers_get_the_status_periodically(door):
     async def watch():
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{door}/ws/status") as socket:
             began = time.monotonic()

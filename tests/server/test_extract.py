@@ -215,7 +215,7 @@ BAD = [
 
 
 @MODULES_AIO
-def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expected, module):
+def test_bad_requests_get_the_reason_and_their_neighbours_are_answered(server, expected, module):
     """All requests are sent at the same moment, so that they share Triton's batches."""
     good = [None] * 6
     answers = asyncio.run(all_answers(server, module, [*(given for given, _ in BAD), *good]))

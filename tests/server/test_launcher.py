@@ -121,7 +121,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     assert (settings.data_dir / "logs" / "tritonserver.log").read_text().count("Started HTTPService") == 3
 
 
-def test_a_signal_while_it_is_started_again(tmp_path):
+def test_a_signal_during_a_restart_ends_the_launcher(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process:
         children = descendants(process.pid)
