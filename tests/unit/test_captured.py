@@ -182,7 +182,7 @@ def test_captured_passes_are_used_where_they_are_faster(tmp_path, monkeypatch):
     assert measurements.get("graph")["max_tokens"] == 64
 
 
-def test_a_pass_with_an_adapter_is_none_of_theirs(tmp_path, monkeypatch):
+def test_a_pass_with_an_adapter_is_not_captured(tmp_path, monkeypatch):
     """An adapter that came before the recording does not show in it either."""
     model = build("XLM-RoBERTa")
     model.save_pretrained(tmp_path / "base")

@@ -157,7 +157,7 @@ def test_a_hub_id_that_is_not_cached_is_refused_without_the_hub():
         ("sentence-transformers/all-MiniLM-L6-v3", MINILM),
     ],
 )
-def test_a_misspelt_name_is_told_the_nearest(tmp_path, tiny_directory, name, meant):
+def test_a_misspelt_name_gets_the_nearest_one_in_its_error(tmp_path, tiny_directory, name, meant):
     (tmp_path / "tiny.yaml").write_text(tiny_model_file("my/tiny", tiny_directory))
     with pytest.raises(CatalogError, match=f"^{name}: .*; did you mean {meant}[?]$"):
         select([name], tmp_path, allow_hub=False)

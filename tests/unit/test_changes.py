@@ -301,7 +301,7 @@ def test_a_look_that_fails_is_repeated(world):
     assert world.triton.steps_behind("m") == "m"
 
 
-def test_a_refusal_is_told_and_changes_nothing(world):
+def test_a_refusal_is_reported_and_changes_nothing(world):
     world.serve("m", "m")
     world.outcome = ChangeRefused("wrong", "tasks: Field required")
     with pytest.raises(ChangeRefused, match="tasks: Field required"):

@@ -58,7 +58,7 @@ def printed(monkeypatch):
     return show
 
 
-def test_of_a_pdf_each_page_is_told(printed):
+def test_each_page_of_a_pdf_is_reported(printed):
     pages = [{**SEEN, "page": 3}, {**SEEN, "page": 7}]
     lines = printed(SEEN, {"pages": pages, "token_count": 1}).splitlines()
     assert list(dict.fromkeys(line.split("\t")[0] for line in lines)) == ["1", "2:3", "2:7"]

@@ -75,7 +75,7 @@ def test_an_abandoned_connection_is_not_reused():
 
 
 @KINDS
-def test_a_server_that_is_started_again_is_asked_again(kind, fake, monkeypatch):
+def test_a_restarted_server_is_retried(kind, fake, monkeypatch):
     monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.1)
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
@@ -87,7 +87,7 @@ def test_a_server_that_is_started_again_is_asked_again(kind, fake, monkeypatch):
 
 
 @KINDS
-def test_a_server_that_ends_before_it_answers_is_asked_again(kind, fake):
+def test_a_server_that_ends_before_it_answers_is_retried(kind, fake):
     fake.is_silent = True
 
     def start_again() -> None:

@@ -21,7 +21,7 @@ def clock(monkeypatch) -> list[float]:
     return now
 
 
-def test_the_server_is_told_what_is_left(clock):
+def test_the_server_gets_the_remaining_time(clock):
     deadline = Deadline.after(5)
     assert deadline.parameters() == {"timeout": 5_000_000}
     clock[0] += 3.5
@@ -30,7 +30,7 @@ def test_the_server_is_told_what_is_left(clock):
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_the_transport_waits_longer_than_the_server_is_told(clock, transport):
+def test_the_transport_waits_longer_than_the_servers_timeout(clock, transport):
     """The server's own response, which explains the failure, must arrive before the transport gives up."""
     deadline = Deadline.after(5)
     clock[0] += 2
@@ -54,7 +54,7 @@ def test_a_request_past_its_deadline_is_not_sent(clock, late_s):
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_without_a_time_the_server_is_told_none(clock, transport):
+def test_without_a_timeout_none_is_sent(clock, transport):
     deadline = Deadline.after(None)
     assert deadline.parameters() == {}
     assert deadline.wait_s(transport) == NETWORK_TIMEOUT_S

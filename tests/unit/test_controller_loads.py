@@ -69,7 +69,7 @@ def test_loading_an_unloaded_model_puts_it_into_service(controller, control, rou
     assert control.swapped == [("a-inference", True)]
 
 
-def test_a_load_that_fails_is_told_with_its_reason(controller, rounds):
+def test_a_failed_load_is_reported_with_its_reason(controller, rounds):
     process = stage(controller, "a")
     rounds += [becomes(process, state=LOADING), becomes(process, state=FAILED, load_failure=2)]
     with pytest.raises(LoadError, match="could not be loaded") as caught:

@@ -184,7 +184,7 @@ def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypa
     assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
 
 
-def test_gpus_that_are_not_used_are_told_of(machine):
+def test_unused_gpus_are_reported(machine):
     machine(1)
     assert unused_gpus("cuda:0") == ""
     machine(4)

@@ -226,7 +226,7 @@ def test_answers_become_findings():
     assert [each["text"] for each in two["entities"]] == ["a", "b"]
 
 
-def test_wrong_requests_are_told_what_is_allowed(ours):
+def test_wrong_requests_get_the_allowed_values(ours):
     tasks = ", ".join(sorted(DONUT_TASKS))
     with pytest.raises(InputError, match=f"parameter task: '<s_x>' is not a task of this model; give one of {tasks}"):
         ours(FILES[:1], task="<s_x>")

@@ -128,7 +128,7 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
     assert model["model"] == LONG_NAME.replace("__", "/")
 
 
-def test_something_else_at_the_port_is_told_in_one_line(door):
+def test_another_server_at_the_port_is_reported_in_one_line(door):
     with pytest.raises(ServerError, match="is not a controller"):
         ask(door, "/metrics")
 

@@ -75,7 +75,7 @@ def test_a_message_is_one_line_and_names_the_field():
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/encode/a", 405), ("POST", "/nowhere", 404)])
-def test_other_paths_and_methods_are_told_in_the_same_shape(method, path, status):
+def test_unknown_paths_and_methods_get_errors_of_the_same_shape(method, path, status):
     door, _ = door_of()
     answer = knock(door, lambda client: client.request(method, path))
     assert answer.status_code == status

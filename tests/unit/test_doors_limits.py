@@ -42,7 +42,7 @@ def test_a_client_gets_in_beside_any_number_of_connections_that_only_wait(sent):
         assert [answers(port) for _ in range(3)] == [200] * 3
 
 
-def test_a_connection_between_requests_gives_way_after_those_that_never_asked():
+def test_idle_connections_give_way_after_those_without_any_request():
     kept = http.client.HTTPConnection("127.0.0.1", timeout=30)
     door, _ = door_of(door_max_connections=4)
     with listening(door) as port, ExitStack() as stack:
@@ -57,7 +57,7 @@ def test_a_connection_between_requests_gives_way_after_those_that_never_asked():
         kept.close()
 
 
-def test_a_connection_too_many_is_told_so_while_all_others_are_answered():
+def test_a_connection_too_many_is_refused_while_all_others_are_answered():
     door, backend = door_of(door_max_connections=2)
     backend.seconds = 600
     with listening(door) as port, ExitStack() as stack:
@@ -271,7 +271,7 @@ TOKENS = {"auth_mode": "token", "auth_tokens": "a-token"}
         (TOKENS, "sie.example", 200),
     ],
 )
-def test_a_name_that_somebody_else_gave_this_machine_is_refused(settings, host, status):
+def test_a_host_name_chosen_by_somebody_else_is_refused(settings, host, status):
     headers = {"Host": host, "Authorization": "a-token"}
     assert post(door_of(**settings)[0], headers=headers).status_code == status
 

@@ -138,7 +138,7 @@ def main(descriptors):
 """
 
 
-def test_a_lazy_fork_server_imports_when_it_is_asked(empty, tmp_path):
+def test_a_lazy_fork_server_imports_at_its_first_request(empty, tmp_path):
     """The fork server goes on if something cannot be imported."""
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = fork_server_directory(tmp_path, "empty")

@@ -25,7 +25,7 @@ OWN = spec(family=NAME, dims={"dense": 2, "tags": 4})
 # --- families
 
 
-def test_a_family_is_found_by_our_name_or_by_where_it_stands():
+def test_a_family_is_found_by_name_or_by_import_path():
     for name in FAMILIES:
         assert isinstance(family(name), Family)
     assert type(family(NAME)) is Own
@@ -75,7 +75,7 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
         ("zebra", ""),
     ],
 )
-def test_an_unknown_family_is_told_those_there_are_and_the_nearest(name, meant):
+def test_an_unknown_family_gets_the_known_ones_and_the_nearest(name, meant):
     with pytest.raises(LoadError, match=f"^family {name}: .* families are bge_m3, .* an installed package{meant}$"):
         family(name)
 
@@ -95,7 +95,7 @@ def installed(monkeypatch):
     return entry.value
 
 
-def test_installed_families_are_asked_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
+def test_installed_families_recognise_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
     assert [name for name, _ in families.families()] == [installed, *FAMILIES]
     assert list(FAMILIES)[-1] == "sentence_transformer"
     # A directory that ours would take too.
@@ -202,7 +202,7 @@ def test_a_model_that_only_scores_has_no_sizes_to_check(monkeypatch):
 # --- engines
 
 
-def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
+def test_an_engine_is_found_by_name_or_by_import_path():
     measurements = Measurements()
     assert type(open_engine(spec(), "cpu", measurements)) is TorchEngine
     own = spec(engine=f"{family_double.__name__}:OwnEngine")

@@ -220,7 +220,7 @@ def test_answers_become_findings(ours, monkeypatch):
         ({"instruction": "why " * 70}, "parameter instruction: the prompt has 7. tokens; the model reads at most 59"),
     ],
 )
-def test_wrong_requests_are_told_what_is_allowed(ours, given, complaint):
+def test_wrong_requests_get_the_allowed_values(ours, given, complaint):
     with pytest.raises(InputError, match=complaint):
         ours(FILES[:1], **given)
 

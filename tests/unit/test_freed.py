@@ -60,7 +60,7 @@ def test_a_cycle_is_collected_and_its_memory_returned():
     assert before - after >= 60
 
 
-def test_large_blocks_are_returned_whatever_lies_behind_them():
+def test_large_blocks_are_returned_whatever_follows_them():
     start, held, left = run(BLOCKS, **LARGE_BLOCKS)
     assert held - start >= 250
     assert left - start <= 20

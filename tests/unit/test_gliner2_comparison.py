@@ -281,7 +281,7 @@ def windows(ours, text, labels, options):
     return [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def test_long_texts_are_read_in_windows_and_told_once(short):
+def test_findings_in_overlapping_windows_are_reported_once(short):
     library, ours = short
     options = asked(threshold=0.4)
     parts = windows(ours, LONG, [*LABELS], options)

@@ -268,6 +268,6 @@ def test_a_name_stands_once_in_data():
         ("nan", "number", "nan"),
     ],
 )
-def test_words_that_are_a_number_are_read_as_one(words, kind, found):
+def test_numeric_words_become_numbers(words, kind, found):
     told = number_in(words, kind)
     assert (told, type(told)) == (found, type(found))

@@ -46,7 +46,7 @@ def test_no_text_takes_long(run):
 
 
 @pytest.mark.parametrize("policy", ["", *POLICIES])
-def test_spans_are_told_as_the_library_tells_them(policy):
+def test_spans_equal_the_librarys(policy):
     rng = np.random.default_rng(1)
     for _ in range(200):
         num = int(rng.integers(0, 14))

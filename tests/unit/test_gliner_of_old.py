@@ -51,7 +51,7 @@ def test_entities_are_those_of_the_library(saved, tmp_path):
     assert [ours.processor._words._tokenizer.token_to_id(token) for token in tokens] == theirs
 
 
-def test_its_encoders_files_are_asked_for(saved, tmp_path):
+def test_files_of_the_encoder_are_requested_from_its_repository(saved, tmp_path):
     old, base = saved
     assert family("gliner").other_repositories(old) == {"encoder": str(base)}
     assert family("gliner").other_repositories(old.parent / "model") == {}

@@ -160,7 +160,7 @@ def test_invalid_requests_are_refused(ours, texts, labels, entities, said):
         ours(texts, labels, entities=entities)
 
 
-def test_of_very_many_the_best_are_told(ours, monkeypatch):
+def test_only_the_best_of_very_many_findings_are_reported(ours, monkeypatch):
     text = " ".join("x" * 256)
     known = [entities_of(text, every=1, width=1)]
     assert len(known[0]) == 256

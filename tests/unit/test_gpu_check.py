@@ -227,7 +227,7 @@ def test_large_weights_leave_the_range_of_float16_before_they_are_scaled():
     assert largest / (3 * 16) ** 0.5 < torch.finfo(torch.float16).max
 
 
-def test_a_pass_that_differs_beside_a_capture_is_told(monkeypatch):
+def test_a_pass_that_differs_during_a_capture_is_reported(monkeypatch):
     states = iter([torch.ones(2, 4), *[torch.zeros(2, 4)] * 1000])
     monkeypatch.setattr(graphs.Passes, "run", lambda self: next(states))
     passes = graphs.Passes(SimpleNamespace(dtype=torch.float32), (1, 1), DRY)
@@ -272,7 +272,7 @@ def test_a_fault_that_did_not_come_about_has_no_verdict():
     assert faults.finding(dict(row), is_provoked=True, passed=False).row["passed"] is False
 
 
-def test_memory_that_is_not_freed_is_told(child):
+def test_memory_that_is_not_freed_is_reported(child):
     assert Gauge(DRY).freed_ms(child.pid, patience_s=0.05) is None
     child.kill()
     child.wait()

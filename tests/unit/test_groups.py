@@ -112,7 +112,7 @@ def test_a_sub_batch_says_of_each_item_what_its_request_said():
     assert (batch.group, batch.num_items) == ("g", 3)
 
 
-def test_a_sub_batch_is_of_use_as_long_as_anybody_waits():
+def test_a_sub_batch_is_computed_as_long_as_one_client_waits():
     early, late, for_ever = job(2), job(), job()
     early.deadline_ns, late.deadline_ns = 5, 9
     assert pack([(early, 0), (late, 0), (early, 1)]).deadline_ns == 9

@@ -229,7 +229,7 @@ def test_if_all_adapters_are_in_use_the_oldest_is_drained_and_evicted(model):
     assert model.worker.orders[5:] == ["-b", "+a"]
 
 
-def test_a_failure_is_told_remembered_and_tried_again(model, monkeypatch):
+def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     job = model.ask("bad")
     model.wait_for(lambda: job.request.answer is not None)
     told = str(job.request.answer)
@@ -311,7 +311,7 @@ def test_an_adapter_added_just_before_the_worker_died_goes_to_the_next_worker(mo
     assert (model.worker.held, other.held) == (["a"], ["a"])
 
 
-def test_without_another_worker_those_who_wait_are_told(model, monkeypatch):
+def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model, monkeypatch):
     monkeypatch.setattr(loras, "WORKER_S", 0.05)
     model.worker.is_dead = True
     job = model.ask("a")

@@ -75,7 +75,7 @@ def test_an_unchanged_list_of_adapters_is_not_read_again(known, path, monkeypatc
     assert num_read == [path]
 
 
-def test_an_unknown_one_is_told_what_there_is_and_what_to_do(known, path):
+def test_an_unknown_adapter_gets_the_known_ones_and_a_remedy(known, path):
     add(path, "added", "/x")
     with pytest.raises(InputError) as caught:
         known().source("bankng")

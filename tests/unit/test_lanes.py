@@ -63,7 +63,7 @@ def short_wait(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_wait")
-def test_a_server_far_away_is_asked_again_while_it_answers():
+def test_a_remote_server_gets_further_requests_while_it_answers():
     """A single request takes one lane and leaves the others to later requests."""
     lanes = Lanes(budget=10, device=REMOTE)
     for num_running in range(1, REMOTE_LANES + 1):

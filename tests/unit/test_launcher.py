@@ -114,7 +114,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
         assert "--backend-config=python,thread-pool-size=4" in server.command()
 
 
-def test_a_program_that_is_not_there_is_said():
+def test_a_missing_program_is_reported():
     with pytest.raises(FileNotFoundError):
         hidden.start(["/nowhere"], [SECRET], {}, lambda: None)
 

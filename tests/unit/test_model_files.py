@@ -231,7 +231,7 @@ def test_a_name_that_is_no_path_is_refused(name):
         select([name], None, allow_hub=False)
 
 
-def test_a_directory_whose_name_is_none(tmp_path, tiny_directory):
+def test_a_directory_whose_name_is_no_model_id_is_refused(tmp_path, tiny_directory):
     for name in ("my model", ".hidden", "ü"):
         (tmp_path / name).symlink_to(tiny_directory)
         with pytest.raises(CatalogError, match=r"sie_id: .*must be name or org/name"):

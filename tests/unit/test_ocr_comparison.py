@@ -155,7 +155,7 @@ def test_generation_ends_between_two_tokens(ours, monkeypatch):
     assert tokens_in(2, ours, (FILES[2:3], USUAL), monkeypatch) == [2]
 
 
-def test_wrong_requests_are_told_what_is_wrong(case, ours):
+def test_wrong_requests_get_the_reason(case, ours):
     with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)

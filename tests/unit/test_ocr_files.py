@@ -87,7 +87,7 @@ def test_a_prompt_that_begins_as_the_tokenizer_would_begin_it(changed):
     assert features["input_ids"].values.tolist() == said[0]
 
 
-def test_tasks_are_asked_by_name_or_in_their_own_words(saved):
+def test_tasks_are_chosen_by_name_or_by_their_prompt(saved):
     ours = Reader("paddleocr_vl", saved["paddleocr_vl"])
     library = Library(saved["paddleocr_vl"], transformers.PaddleOCRVLForConditionalGeneration, ocr.paddle_processor)
     for task, words, label in (("seal", "Seal Recognition:", "seal"), ("table", "Table Recognition:", "markdown")):

@@ -127,7 +127,7 @@ def test_the_setting_file_and_profile_decide_about_onnx(given, setting, names, f
         assert graph_of(asked, ("torch",), names) == ""
 
 
-def test_a_file_that_is_not_there_is_told():
+def test_a_missing_file_is_reported():
     with pytest.raises(
         LoadError, match=r"onnx_file: model\.onnx cannot be served from .*; it has onnx/model\.onnx, onnx/"
     ):

@@ -119,7 +119,7 @@ def test_refusals_name_the_labels(ours):
     assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
 
 
-def test_labels_are_blamed_beside_others(ours):
+def test_only_the_request_with_invalid_labels_is_refused(ours):
     good = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat"]}, {})
     bad = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat " * 20]}, {})
     with pytest.raises(InputError, match="labels: 'cat cat"):

@@ -45,7 +45,7 @@ VISION = {"depth": 2, "embed_dim": 32}
     ],
 )
 @pytest.mark.parametrize("token", ["image_token_id", "image_token_index"])
-def test_where_a_config_has_the_language_model(tmp_path, text, token):
+def test_the_language_model_may_be_at_either_level_of_a_config(tmp_path, text, token):
     """Before transformers 4.52, its fields were at the same level as those of the tower."""
     vlm = {"model_type": "qwen2_vl", "vision_config": VISION, token: 7, **text}
     files = PageFiles.read(written(tmp_path, config={"vlm_config": vlm, "embedding_dim": 16}), ("qwen2_vl",), 9)

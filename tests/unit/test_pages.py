@@ -220,7 +220,7 @@ def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(sta
     assert len(good["read"]) == 1
 
 
-def test_a_text_that_is_truncated_is_said_beside_images(stage):
+def test_a_truncated_text_is_reported_beside_images(stage):
     long, content = b"word " * 400, saved(PAGES[0])
     texts, images = np.array([[b"a", b"", long]], object), np.array([[b"", content, b""]], object)
     (answer,) = run(stage, [asked("encode", text=texts, image=images)])

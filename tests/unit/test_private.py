@@ -127,7 +127,7 @@ def test_a_stock_server_without_such_a_directory_says_why_it_cannot_start(tmp_pa
     assert f"{shared} can be written by other users" in failed.stderr
 
 
-def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
+def test_a_fork_server_in_a_directory_writable_by_others_is_not_used(tmp_path):
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(tmp_path / fork_server.SOCKET))
         theirs.listen()
@@ -139,7 +139,7 @@ def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
 
 
 @as_root
-def test_a_fork_server_of_another_user_is_not_asked(tmp_path):
+def test_a_fork_server_of_another_user_is_not_used(tmp_path):
     """Only the kernel knows which user listens; checking the directory alone was not enough."""
     answering = f"""
 import os, socket

@@ -168,7 +168,7 @@ def forked(fork_server, order: bytes) -> Forked:
         (b"", 0, "with status 0"),
     ],
 )
-def test_how_a_forked_child_ended_is_known(fork_server, order, status, words):
+def test_the_exit_status_of_a_forked_child_is_known(fork_server, order, status, words):
     child = forked(fork_server, order)
     assert child.wait(60)
     assert (child.status, child.describe_exit, child.was_killed) == (status, words, status == -9)
@@ -223,7 +223,7 @@ def test_a_client_that_leaves_before_it_is_served_does_no_harm(fork_server):
 # --- a recorded pid
 
 
-def test_a_pid_of_somebody_else_by_now_is_left_alone(child):
+def test_a_reused_pid_is_left_alone(child):
     """The pid was reused after the process had ended."""
     written = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     assert not written.is_alive
@@ -284,7 +284,7 @@ def test_the_controller_ends_no_process_that_reuses_a_recorded_pid(controller, c
     assert child.poll() is None
 
 
-def test_a_stage_whose_pid_is_somebody_elses_is_dead(controller, control, child):
+def test_a_stage_whose_pid_was_reused_is_dead(controller, control, child):
     """It is healed, although a process with that pid lives."""
     left = stage(controller, "a", child.pid)
     left.record["started"] -= 1

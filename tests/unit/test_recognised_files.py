@@ -102,7 +102,7 @@ def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
     assert rest.startswith("weights_path: ")
 
 
-def test_the_family_that_is_named_is_asked_and_no_other(tmp_path, minilm_directory, tiny_directory):
+def test_only_the_named_family_recognises_a_directory(tmp_path, minilm_directory, tiny_directory):
     with pytest.raises(CatalogError, match="the family splade does not recognise this model"):
         recognise(tiny_directory, "my/m", {"weights_path": str(tiny_directory)}, "splade")
     directory = changed(bare(), "config.json", architectures=None)(tmp_path / "saved", minilm_directory)

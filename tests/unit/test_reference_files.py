@@ -130,7 +130,7 @@ def test_a_profile_with_an_adapter_is_served_where_the_family_takes_some(directo
     assert not any("banking" in line for line in config.warnings())
 
 
-def test_a_request_for_such_a_profile_is_told_where_it_is(directory):
+def test_a_request_for_a_separate_profile_names_the_model_that_serves_it(directory):
     parameters = VERBS["encode"].all_parameters(model_of(resolved(directory, "bge-m3")))
     assert parameters["profile"].check("sparse") == "sparse"
     with pytest.raises(

@@ -287,7 +287,7 @@ def test_a_key_that_is_not_allowed_any_more_is_not_sent_after_a_restart(tmp_path
     assert any("an added model may not use FAR_KEY" in line for line in again.outcome.warnings)
 
 
-def test_an_added_file_that_is_wrong_at_the_start_is_told_of(server):
+def test_an_added_file_that_is_wrong_at_the_start_is_reported(server):
     server.refresh(add=model_file("test/new").encode())
     (server.data_dir / "models" / "test__new.yaml").write_text("sie_id: [")
     (server.data_dir / "models" / "twin.yaml").write_text(model_file("test/a"))

@@ -204,7 +204,7 @@ def test_a_key_is_read_from_the_environment(endpoint, monkeypatch):
 
 
 @pytest.mark.parametrize(("url", "is_told"), [("http://host:1", True), ("https://host:1", False)])
-def test_a_key_in_the_clear_is_told_of(monkeypatch, caplog, url, is_told):
+def test_an_unencrypted_api_key_is_warned_of(monkeypatch, caplog, url, is_told):
     monkeypatch.setenv(KEY, "secret")
     assert headers(Where(url, "m", KEY))["Authorization"] == "Bearer secret"
     assert [f"{url}: the API key is sent unencrypted" in line for line in caplog.messages] == [True] * is_told

@@ -105,7 +105,7 @@ def test_the_picture_of_the_readme_is_what_the_command_shows():
     assert "in progress" not in texts
 
 
-def test_clients_are_told_why_a_model_is_not_served(tmp_path):
+def test_clients_get_the_reason_why_a_model_is_not_served(tmp_path):
     path = tmp_path / "dense.yaml"
     path.write_text("# mine\nsie_id: my/dense\ntasks: [")
     problem = f"{path}: not valid YAML: while parsing, see {tmp_path}/other and /srv/x/y.yaml\n{path}: more"

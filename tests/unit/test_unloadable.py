@@ -47,7 +47,7 @@ def test_a_directory_that_lacks_a_file_is_warned_of(tmp_path, tiny_directory, na
     assert name in cause
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_told_of_once(hub):
+def test_an_unreachable_hub_is_queried_once_and_reported_once(hub):
     for name, patterns in (("org/cached", MODEL_FILES), ("org/0", SMALL_FILES)):
         hub.put(name, MODEL)
         locate(f"hub://{name}", allow_hub=True, patterns=patterns)

@@ -69,7 +69,7 @@ def test_a_token_does_not_leave_the_hub(hub, tmp_path, monkeypatch):
     assert {each.token for each in hub.asked if "blobs" in each.path} == {None}
 
 
-def test_progress_is_told(hub, tmp_path, monkeypatch):
+def test_progress_is_reported(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "LOOK_S", 0.05)
     hub.put("org/name", MODEL)
     hub.held_after = 1 << 20

@@ -73,7 +73,7 @@ def test_memory_of_trial_passes_on_a_gpu_is_freed_before_it_is_counted(
     assert done.index("counted") == freed
 
 
-def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, calibrated, monkeypatch):
+def test_out_of_memory_in_trial_passes_is_not_blamed_on_the_weights(tmp_path, calibrated, monkeypatch):
     def fail(*_):
         raise MemoryError
 
@@ -84,7 +84,7 @@ def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, cal
 
 
 @pytest.mark.parametrize("place", ["itself", "cause"])
-def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, monkeypatch, place):
+def test_out_of_memory_is_recognised_in_the_first_error(tmp_path, calibrated, monkeypatch, place):
     def fail(*_):
         if place == "itself":
             raise MemoryError
@@ -96,7 +96,7 @@ def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, m
     assert caught.value.reason == OUT_OF_MEMORY
 
 
-def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
+def test_another_error_of_a_load_is_reported_unchanged(tmp_path, calibrated):
     with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, but the weights give 2") as caught:
         load(tmp_path, spec(**{**OWN, "dims": {"dense": 3}}))
     assert caught.value.reason == "unsupported"
@@ -128,7 +128,7 @@ class Freeing(OwnEngine):
 @pytest.mark.parametrize(
     ("error", "reason", "freed"), [(MemoryError(), OUT_OF_MEMORY, 1), (RuntimeError("secret detail"), None, 0)]
 )
-def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_is_none(error, reason, freed):
+def test_a_failed_pass_is_reported_without_details_and_memory_is_freed_if_short(error, reason, freed):
     engine = Freeing()
     failed = module.compute(engine, Adapter(error), sampler().batch(9), Graphs(engine, None))
     assert isinstance(failed, Failed)
